@@ -20,18 +20,21 @@ from dledger_cli.commands import (
     audit,
     certs,
     cluster,
+    console,
     consume,
     dlq,
     dump,
     expire,
     group,
     leader,
+    log,
     member,
     message,
     nameserver,
     node,
     produce,
     route,
+    security,
     spark,
     status,
     topic,
@@ -44,6 +47,7 @@ from dledger_cli.context import takes_bootstrap
 from dledger_cli.contexts import variables_of
 from dledger_cli.credentials import takes_credentials
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
+from dledger_cli.top import command as top
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
 
@@ -94,7 +98,9 @@ for module in (
     updown,
     node,
     nameserver,
+    console,
     status,
+    top,
     topic,
     route,
     produce,
@@ -104,10 +110,12 @@ for module in (
     dlq,
     transaction,
     leader,
+    log,
     member,
     cluster,
     certs,
     user,
+    security,
     acl,
     audit,
     expire,

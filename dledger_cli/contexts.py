@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dledger_cli.credentials import CA, CERT, KEY, PASSWORD_FILE, USER
+from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 # Setting -> variable, and whether it is a path, which is relative to the file.  Of each line either the environment or the context counts.
 WHERE = {"config": ("DLEDGER_CONFIG", True), "bootstrap": ("DLEDGER_BOOTSTRAP", False)}

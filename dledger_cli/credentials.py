@@ -1,7 +1,7 @@
 """Who the command line is to a secured cluster: options of every command that asks one, the environment, the cluster file.
 
 Owns their order: options come before variables of the environment (``dledger_client/runtime/security.py``), these before the cluster file,
-whose block ``security`` names the authorities and may name the user.  Options and the file's settings become variables of the environment
+whose block ``security`` names the authorities.  Options and the file's settings become variables of the environment
 for the time of the command, so that processes it starts have them, too; a password that was typed stays in this process.
 """
 
@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
+
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.network_security import NetworkSecurity
-
-USER, PASSWORD_FILE = "DLEDGER_USER", "DLEDGER_PASSWORD_FILE"
-CA, CERT, KEY = "DLEDGER_TLS_CA", "DLEDGER_TLS_CERT", "DLEDGER_TLS_KEY"
 
 OPTIONS: Mapping[str, tuple[str, Any]] = {
     "login_user": (USER, Annotated[str, typer.Option("--user", metavar="NAME", help=f"User to come in as. Default: ${USER}.")]),
@@ -103,7 +102,7 @@ def take_from(config: ClusterConfig) -> None:
 @contextlib.contextmanager
 def as_member(config: ClusterConfig, *, whoever: bool = False) -> Iterator[None]:
     """Inside of this context clients come in as a node of the cluster file, where the options name nobody (or ``whoever`` they name) and
-    this process may read the key of one: who may do that may do everything anyway."""
+    this process may read the key of one: a node may see the cluster."""
     from dledger_client.runtime.security import use_security
 
     before = os.environ.get(CA)

@@ -104,8 +104,10 @@ def trace_json(trace: Trace) -> dict[str, Any]:
 
 
 def _copy_json(copy: TracedCopy) -> dict[str, Any]:
+    context = copy.message.trace_context
     return {
         "kind": copy.kind,
+        "trace_id": context.trace_id if context else "",
         "consumer_group": copy.consumer_group,
         "message": message_json(copy.message),
         "replicas": [{"id": replica.node_id, "state": replica.state} for replica in copy.replicas],
@@ -125,6 +127,8 @@ def show_traces(trace: Trace) -> None:
         place = f"{message.topic}/{message.queue_id} offset {message.queue_offset}"
         print_line(f"{copy.kind}{whose}{attempt}: {place}  id {message.msg_id}")
         where = f"replica group {message.replica_group} at {message.physical_offset}"
+        if context := message.trace_context:
+            print_line(f"  trace     {context.trace_id} span {context.span_id}{'' if context.sampled else ', not recorded'}")
         print_line(f"  stored    {time_text(message.store_timestamp)} in {where}")
         if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
             print_line(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")

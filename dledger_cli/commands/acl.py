@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json, print_line, print_table
+from dledger_cli.output import print_json, print_line, print_table
+from dledger_cli.security_text import show_change
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
-    from dledger_client.admin.security import AccessRule, Action, ResourceType, SecurityChange
+    from dledger_client.admin.security import AccessRule, Action, ResourceType
 
 Actions = Literal["read", "write", "create", "describe", "administer"]
 ACTIONS: tuple[str, ...] = get_args(Actions)
@@ -31,7 +33,7 @@ def register(root: typer.Typer) -> None:
     app = typer.Typer(help="What users may do: rules that allow and deny.", no_args_is_help=True, rich_markup_mode=None)
     app.command("allow", epilog="Example: dledger acl allow billing read --topic 'orders*' --group billing")(allow)
     app.command("deny", epilog="Example: dledger acl deny '*' read --topic salaries")(deny)
-    app.command("list", epilog="Example: dledger acl list billing")(list_rules)
+    reading_command(app, "list", epilog="Example: dledger acl list billing")(list_rules)
     app.command("check", epilog="Example: dledger acl check billing read --topic orders")(check)
     root.add_typer(app, name="acl")
 
@@ -131,14 +133,8 @@ def _rules(effect: Literal["allow", "deny"], user: str, actions: str, named: lis
 
 
 def _change(rules: list[AccessRule], config: str | None, timeout_s: float, *, remove: bool, as_json: bool) -> None:
-    change: SecurityChange = ask(config, timeout_s, lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
-    if as_json:
-        print_json({"version": change.version, "waiting": list(change.waiting)})
-    else:
-        for rule in rules:
-            note(f"{'removed' if remove else 'added'}: {rule}")
-    if change.waiting:
-        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they take it over as soon as they can")
+    change = ask(config, timeout_s, lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
+    show_change(change, *(f"{'removed' if remove else 'added'}: {rule}" for rule in rules), as_json=as_json)
 
 
 def _show_rules(rules: list[AccessRule], *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, config_path
 from dledger_cli.output import note, print_json, print_table
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -23,7 +24,7 @@ AUTHORITY = "ca"
 def register(app: typer.Typer) -> None:
     commands = typer.Typer(help="Certificates: make an authority and what it issues, and see when they expire.", no_args_is_help=True)
     commands.command("create", epilog="Example: dledger certs create certs --user admin --hosts db.example.org")(create)
-    commands.command("list", epilog="Example: dledger certs list certs")(list_certificates)
+    reading_command(commands, "list", epilog="Example: dledger certs list certs")(list_certificates)
     app.add_typer(commands, name="certs")
 
 
@@ -41,11 +42,11 @@ def create(
     """
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.certificates import issue
-    from dledger_wire.security.principal import is_user_name, user
+    from dledger_wire.security.principal import USER_NAME, is_user_name, user
 
     for name in users or ():
         if not is_user_name(name):
-            raise typer.BadParameter(f"{name!r}: expected letters, digits and . _ @ - (1 to 127)", param_hint="--user")
+            raise typer.BadParameter(f"{name!r}: expected {USER_NAME}", param_hint="--user")
     cluster = ClusterConfig.load(config_path(config))
     place, more = Path(folder), [host.strip() for host in hosts.split(",") if host.strip()]
     place.mkdir(parents=True, exist_ok=True)

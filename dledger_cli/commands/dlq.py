@@ -9,6 +9,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.dead_letters import DeadLetters
@@ -19,7 +20,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer gro
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Dead letters of consumer groups.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("list", epilog="Example: dledger dlq list --json")(list_letters)
+    reading_command(app, "list", epilog="Example: dledger dlq list --json")(list_letters)
     app.command("open", epilog="Examples: dledger dlq open audit | dledger dlq open audit --close")(open_letters)
     app.command("redrive", epilog="Examples: dledger dlq redrive audit --rate 100 | dledger dlq redrive audit --max 10 --to-group")(redrive)
     root.add_typer(app, name="dlq")

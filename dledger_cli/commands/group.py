@@ -10,16 +10,16 @@ import typer
 from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, time_ms
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.consumer_groups import (
         ConsumerGroupDescription,
-        GroupMember,
         OffsetReset,
-        QueueId,
         QueueLag,
         ResetTarget,
     )
+    from dledger_client.admin.group_answers import GroupMember, QueueId
     from dledger_client.aio import Admin
 
 RESET_EXAMPLES = (
@@ -32,8 +32,8 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer grou
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Consumer groups: positions and lag.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("list")(list_groups)
-    app.command("describe", epilog="Example: dledger group describe audit")(describe)
+    reading_command(app, "list")(list_groups)
+    reading_command(app, "describe", epilog="Examples: dledger group describe audit | dledger group describe audit --watch 1")(describe)
     app.command("reset-offset", epilog=RESET_EXAMPLES)(reset_offset)
     app.command("delete", epilog="Example: dledger group delete audit --yes")(delete)
     group_settings.register(app)
@@ -57,13 +57,20 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     """Show a group's members, its position in each queue, and its lag.
 
     Every readable queue of each topic is shown that the group subscribes to or has positions in.  Where it has committed nothing,
-    OFFSET is - and LAG counts all that the queue holds.
+    OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
+    that is not known, or all is read.
     """
-    found = ask(config, timeout, lambda admin: _known(admin, name, "dledger group list shows all"))
+    from dledger_cli.group_lag import waiting_ms
+
+    async def work(admin: Admin) -> tuple[ConsumerGroupDescription, dict[QueueId, int]]:
+        described = await _known(admin, name, "dledger group list shows all")
+        return described, await waiting_ms(admin, described)
+
+    found, waiting = ask(config, timeout, work)
     if as_json:
-        print_json(_description_json(found))
+        print_json(_description_json(found, waiting))
     else:
-        _show_description(found)
+        _show_description(found, waiting)
     note_unanswered(found.unanswered)
 
 
@@ -133,15 +140,22 @@ async def _known(admin: Admin, name: str, hint: str) -> ConsumerGroupDescription
         raise InvalidArgumentError(f"{error.message} ({hint})") from None
 
 
-def _show_description(found: ConsumerGroupDescription) -> None:
+def _show_description(found: ConsumerGroupDescription, waiting: dict[QueueId, int]) -> None:
+    from broker.config.units import format_duration_ms
+
+    def shown(waits_ms: int | None) -> str:
+        return "" if waits_ms is None else format_duration_ms(waits_ms)
+
     owners = found.owners()
     rows: list[tuple[Any, ...]] = []
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
-        rows.append((*row.key, row.offset, row.max_offset, row.lag, owner.client_id if owner else "", epoch or ""))
-    rows.append(("TOTAL", "", "", "", "", found.lag, "", ""))
-    header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "MEMBER", "EPOCH")
-    print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "EPOCH"))
+        rows.append(
+            (*row.key, row.offset, row.max_offset, row.lag, shown(waiting.get(row.key)), owner.client_id if owner else "", epoch or "")
+        )
+    rows.append(("TOTAL", "", "", "", "", found.lag, shown(max(waiting.values(), default=None)), "", ""))
+    header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "MEMBER", "EPOCH")
+    print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "EPOCH"))
     print()
     lags = {row.key: row.lag for row in found.queues}
     members = [_member_row(each, lags) for each in found.members]
@@ -154,12 +168,13 @@ def _member_row(member: GroupMember, lags: dict[QueueId, int]) -> tuple[Any, ...
     return member.client_id, member.address, member.kind, len(member.queues), lag, subscriptions
 
 
-def _description_json(found: ConsumerGroupDescription) -> dict[str, Any]:
+def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, int]) -> dict[str, Any]:
     owners, lags = found.owners(), {row.key: row.lag for row in found.queues}
     queues = []
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
-        queues.append(_queue_json(row) | {"member": owner.client_id if owner else None, "epoch": epoch})
+        told = _queue_json(row) | {"waiting_ms": waiting.get(row.key)}
+        queues.append(told | {"member": owner.client_id if owner else None, "epoch": epoch})
     members = [_member_json(each, lags) for each in found.members]
     return {"name": found.name, "lag": found.lag, "members": members, "queues": queues} | unanswered_json(found.unanswered)
 

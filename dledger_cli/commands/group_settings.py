@@ -8,6 +8,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
 from dledger_cli.output import print_json, print_table
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.consumer_groups import ConsumerGroupSettings
@@ -17,7 +18,7 @@ FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("settings", epilog="Example: dledger group settings audit")(settings)
+    reading_command(app, "settings", epilog="Example: dledger group settings audit")(settings)
     app.command("update", epilog="Example: dledger group update audit --retry-max-times 5")(update)
 
 

@@ -1,26 +1,31 @@
-"""``dledger leader``: leadership of a replica group."""
+"""``dledger leader``: leadership of a replica group, and its history."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
-from dledger_cli.output import note, print_json
+from dledger_cli.message_text import time_text
+from dledger_cli.output import note, print_json, print_table
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
+    from dledger_client.admin.diagnostics import LeaderChange
     from dledger_client.admin.membership import LeaderTransfer
     from dledger_client.aio import Admin
 
 BEST = "best"
 EXAMPLES = "Examples: dledger leader transfer --replica-group g0 --to n1 | dledger leader transfer --to best"
+HISTORY_EXAMPLES = "Examples: dledger leader history | dledger leader history --replica-group g0 -n 5 --json"
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Leadership of a replica group.", no_args_is_help=True, rich_markup_mode=None)
     app.callback()(lambda: None)
     app.command("transfer", epilog=EXAMPLES)(transfer)
+    reading_command(app, "history", epilog=HISTORY_EXAMPLES)(history)
     root.add_typer(app, name="leader")
 
 
@@ -44,3 +49,54 @@ def transfer(
         note(f"replica group {done.replica_group}: {done.new_leader} leads already (term {done.term})")
     else:
         note(f"replica group {done.replica_group}: {done.old_leader} -> {done.new_leader} (term {done.term}) in {done.took_ms:.0f} ms")
+
+
+def history(
+    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Only this replica group.")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many of the newest changes.")] = 20,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show changes of leader and why each of them came, oldest first; what the nodes that answer tell, merged."""
+
+    async def work(admin: Admin) -> list[LeaderChange]:
+        return await admin.leader_history(group)
+
+    changes = ask(config, timeout, work)[-count:]
+    if as_json:
+        print_json({"changes": [_change_json(change) for change in changes]})
+        return
+    rows = [
+        (
+            time_text(change.at_ms),
+            change.replica_group,
+            change.term,
+            change.leader,
+            change.previous,
+            _seconds(change.took_ms),
+            change.reason,
+        )
+        for change in changes
+    ]
+    print_table(("TIME", "GROUP", "TERM", "LEADER", "BEFORE", "TOOK", "WHY"), rows, right=("TERM", "TOOK"))
+
+
+def _seconds(ms: int | None) -> str:
+    return "-" if ms is None else f"{ms / 1000:.2f} s"
+
+
+def _change_json(change: LeaderChange) -> dict[str, Any]:
+    return {
+        "at": time_text(change.at_ms),
+        "at_ms": change.at_ms,
+        "group": change.replica_group,
+        "term": change.term,
+        "leader": change.leader,
+        "previous": change.previous or None,
+        "took_ms": change.took_ms,
+        "kind": change.kind,
+        "cause": change.cause,
+        "reason": change.reason,
+        "accounts": dict(change.accounts),
+    }

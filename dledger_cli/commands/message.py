@@ -12,6 +12,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.watching import reading_command
 from dledger_wire.printable import printable
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="At mo
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Find and trace single messages.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("query", epilog=QUERY_EXAMPLES)(query)
-    app.command("trace", epilog=TRACE_EXAMPLES)(trace)
+    reading_command(app, "query", epilog=QUERY_EXAMPLES)(query)
+    reading_command(app, "trace", epilog=TRACE_EXAMPLES)(trace)
     root.add_typer(app, name="message")
 
 

@@ -10,6 +10,7 @@ import typer
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, run
 from dledger_cli.credentials import as_member
 from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -25,7 +26,7 @@ NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="The name service of a cluster.", rich_markup_mode=None)
     app.callback(invoke_without_command=True, epilog=RUN_EXAMPLE)(nameserver)
-    app.command("status", epilog=STATUS_EXAMPLES)(status)
+    reading_command(app, "status", epilog=STATUS_EXAMPLES)(status)
     root.add_typer(app, name="nameserver")
 
 
@@ -49,9 +50,10 @@ def nameserver(
     from broker.process.data_dir_lock import holder_pid
     from dledger_cli.local.processes import check_addresses_free
 
-    settings = ClusterConfig.load(config).name_server(server_id)
+    cluster = ClusterConfig.load(config)
+    settings = cluster.name_server(server_id)
     if holder_pid(str(Path(data) / server_id)) is None:  # else the lock of the folder gives the better error
-        check_addresses_free(server_id, settings.addresses)
+        check_addresses_free(server_id, cluster.addresses_of(server_id))
     sys.exit(run_name_server(settings, data, log_file))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,7 +50,29 @@ def node(
     if holder_pid(str(folder / node_id)) is None:  # else the lock of the folder gives the better error
         check_addresses_free(node_id, own)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's messages come as errors of the calls
-    sys.exit(run_node(cluster.node(node_id), data, log_file) if spare is None else run_spare(cluster, spare, data, log_file))
+    if spare is not None:
+        sys.exit(run_spare(cluster, spare, data, log_file))
+    sys.exit(run_node(cluster.node(node_id), data, log_file, _console(cluster, config, node_id, data)))
+
+
+def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> AbstractContextManager[object]:
+    """The web console that this node keeps running, if it is to start one and can.  It has no credentials of its own: its users log in."""
+    from broker.config.console import console_options, starts_console
+    from broker.process.child_process import ChildProcess, not_started
+    from dledger_cli.commands.console import need_library
+    from dledger_wire.errors import ConfigError
+    from dledger_wire.security import variables
+
+    if cluster.console is None or not starts_console(cluster, node_id):
+        return nullcontext()
+    try:
+        need_library()
+    except ConfigError as error:  # the page beside the node is no reason to keep messages out
+        return not_started("console", error.message)
+    command = [sys.executable, "-P", "-m", "dledger_cli", "console", "--config", str(Path(file).resolve())]
+    command += [*console_options(cluster.console, node_id), "--reports", str(Path(data).resolve() / "drills")]
+    nobody = (variables.USER, variables.PASSWORD_FILE, variables.CERT, variables.KEY, "DLEDGER_BOOTSTRAP", "DLEDGER_CONTEXT")
+    return ChildProcess("console", command, without=nobody)
 
 
 def check_files(cluster: ClusterConfig, node_id: str) -> None:

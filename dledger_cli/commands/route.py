@@ -9,6 +9,7 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import note, print_json, print_table
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.topic_route import RoutePart, TopicRoute
@@ -18,7 +19,7 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", au
 
 
 def register(root: typer.Typer) -> None:
-    root.command("route", epilog="Examples: dledger route orders | dledger route orders --json")(route)
+    reading_command(root, "route", epilog="Examples: dledger route orders | dledger route orders --json")(route)
 
 
 def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,12 +14,13 @@ import typer
 from dledger_cli.commands.nameserver import ask_all, judge
 from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
-from dledger_cli.output import GREEN, RED, YELLOW, error_line, print_json, print_line, print_table
-from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
+from dledger_cli.output import GREEN, RED, YELLOW, error_line, note, print_json, print_line, print_table
+from dledger_cli.watching import WatchedCommand, WatchOption, pages
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
+    from dledger_client.admin.status_checks import Check, Finding
 
 HEADER = (
     "REPLICA-GROUP",
@@ -36,44 +41,131 @@ HEADER = (
 NUMBERS = ("TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID")
 ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "learner": 2}
 FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
-EXAMPLES = "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60"
+EXAMPLES = (
+    "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60 | "
+    "dledger status --check lag=10000,disk=85 | dledger status --check quorum-critical=n1"
+)
+QUIET_S = 0.25
 
 
 def register(app: typer.Typer) -> None:
-    app.command("status", epilog=EXAMPLES)(status)
+    app.command("status", cls=WatchedCommand, epilog=EXAMPLES)(status)
 
 
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[float, typer.Option("--watch", "-w", metavar="SECONDS", min=0.0, help="Print again at this interval.")] = 0.0,
-    until: Annotated[str, typer.Option("--until", metavar="healthy", help="Wait until every group is healthy.")] = "",
+    check: Annotated[
+        str, typer.Option("--check", metavar="CHECK,...", help="Print only what these checks find, a line each: see below.")
+    ] = "",
+    watch: WatchOption = 0.0,
+    until: Annotated[
+        str, typer.Option("--until", metavar="healthy", help="Wait until every group is healthy, or the checks find nothing.")
+    ] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --until waits.")] = 60.0,
 ) -> None:
-    """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes."""
+    """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes, or a check finds something.
+
+    Checks: no-leader, no-writes, under-replicated (a member does not answer, or is not in sync), lag=ENTRIES, disk=PERCENT, cert=DAYS,
+    damage, clock, or all of these: all.  quorum-critical=NODE finds whether writes would stop without that node.
+    """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")
-    cluster = load_config(config)
-    deadline = time.monotonic() + timeout
-    while True:
-        groups = run(cluster_status(cluster))
-        healthy = all(group.healthy for group in groups)
-        if not until or healthy or watch:
-            show(groups, as_json=as_json)
-            if not as_json:
-                show_placement(cluster)
-                _show_name_servers(cluster)
-        if until:
-            if healthy:
-                return
-            if time.monotonic() > deadline:
-                error_line(f"not healthy after {timeout:g} s: {sentence(groups)}")
-                raise typer.Exit(1)
-        elif not watch:
-            break
-        time.sleep(watch or 0.25)
-    if not all(group.takes_messages for group in groups):
+    view = _View(load_config(config), as_json, _parsed(check))
+    if not watch and not until:
+        view.look()
+        view.show()
+        raise typer.Exit(0 if view.good else 1)
+    _repeat(view, watch, timeout if until else math.inf)
+
+
+def _repeat(view: _View, every_s: float, timeout_s: float) -> None:
+    """Look until the cluster is healthy, with --watch showing each look.  Exit 1 after ``timeout_s``; infinite: without end."""
+    deadline = time.monotonic() + timeout_s
+    waits = timeout_s < math.inf
+    looks = pages(every_s, as_json=view.as_json, deadline=deadline) if every_s else _quietly()
+    with contextlib.closing(looks) as found:
+        for page in found:
+            with page:
+                view.look()
+                if every_s or view.healthy:
+                    view.show()
+            if waits and (view.healthy or time.monotonic() > deadline):
+                break
+    if not view.healthy:
+        error_line(f"not healthy after {timeout_s:g} s: {view.trouble()}")
         raise typer.Exit(1)
+
+
+def _quietly() -> Generator[contextlib.AbstractContextManager[None], None, None]:
+    while True:
+        yield contextlib.nullcontext()
+        time.sleep(QUIET_S)
+
+
+def _parsed(check: str) -> list[Check]:
+    if not check:
+        return []
+    from dledger_client.admin.status_checks import parse_checks
+    from dledger_wire.errors import InvalidArgumentError
+
+    try:
+        return parse_checks(check)
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint="--check") from None
+
+
+@dataclass(slots=True)
+class _View:
+    """What one look at the cluster found, and how it is shown."""
+
+    cluster: ClusterConfig
+    as_json: bool
+    checks: list[Check]
+    groups: list[ReplicaGroupStatus] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    healthy: bool = False
+    good: bool = False
+
+    def look(self) -> None:
+        """Ask every node."""
+        self.healthy = self.good = False  # also when the question fails
+        self.groups = run(cluster_status(self.cluster))
+        if self.checks:
+            from dledger_client.admin.status_checks import find
+
+            wanted = {group.name: [node.id for node in group.nodes if not node.spare] for group in self.cluster.groups}
+            self.findings = find(self.groups, self.checks, int(time.time() * 1000), wanted)
+            self.healthy = self.good = not self.findings
+        else:
+            self.healthy = all(group.healthy for group in self.groups)
+            self.good = all(group.takes_messages for group in self.groups)
+
+    def show(self) -> None:
+        if self.checks:
+            _show_findings(self.checks, self.findings, as_json=self.as_json)
+            return
+        show(self.groups, as_json=self.as_json)
+        if not self.as_json:
+            show_placement(self.cluster)
+            _show_name_servers(self.cluster)
+
+    def trouble(self) -> str:
+        """Why it is not healthy, on one line."""
+        from dledger_client.admin.status_text import sentence
+
+        return "; ".join(map(str, self.findings)) if self.checks else sentence(self.groups) if self.groups else "no answer"
+
+
+def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        rows = [{"check": each.check, "group": each.replica_group, "node": each.node or None, "text": each.text} for each in findings]
+        print_json({"checks": [str(check) for check in checks], "findings": rows})
+        return
+    for finding in findings:
+        print_line(str(finding), RED)
+    if not findings:
+        note(f"nothing found: {', '.join(map(str, checks))}")
 
 
 def _show_name_servers(cluster: ClusterConfig) -> None:
@@ -88,6 +180,8 @@ def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [_group_json(group) for group in groups]})
         return
+    from dledger_client.admin.status_text import replicas_line, replicas_of, sentence
+
     rows = [_row(group, node, several_groups=len(groups) > 1) for group in groups for node in sorted(group.nodes, key=_order)]
     print_table(HEADER, rows, right=NUMBERS)
     for group in groups:
@@ -103,6 +197,7 @@ def _order(node: NodeStatus) -> tuple[int, str]:
 
 def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool) -> list[Any]:
     from broker.config.units import format_duration_ms
+    from dledger_client.admin.status_text import node_note
 
     contact_ms = group.last_contact_ms(node)
     seen = None if contact_ms is None else format_duration_ms(contact_ms)
@@ -115,6 +210,8 @@ def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool) -
 
 
 def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
+    from dledger_client.admin.status_text import replicas_of
+
     return {
         "name": group.name,
         "term": group.term,

@@ -10,6 +10,7 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
+from dledger_cli.watching import reading_command
 from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Create, change, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
     app.command("create", epilog=CREATE_EXAMPLES)(create)
     app.command("update", epilog=UPDATE_EXAMPLES)(update)
-    app.command("list", epilog="Example: dledger topic list --json")(list_topics)
-    app.command("describe", epilog="Example: dledger topic describe orders")(describe)
+    reading_command(app, "list", epilog="Example: dledger topic list --json")(list_topics)
+    reading_command(app, "describe", epilog="Example: dledger topic describe orders")(describe)
     app.command("delete", epilog="Example: dledger topic delete orders --yes")(delete)
     root.add_typer(app, name="topic")
 

@@ -9,6 +9,7 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
@@ -18,7 +19,7 @@ HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Transactions of producers.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("list", epilog="Example: dledger transaction list --json")(list_transactions)
+    reading_command(app, "list", epilog="Example: dledger transaction list --json")(list_transactions)
     root.add_typer(app, name="transaction")
 
 

@@ -135,7 +135,7 @@ def _explain(
     cluster: LocalCluster, groups: list[ReplicaGroupStatus], started: Collection[str], refused: Collection[str], timeout_s: float
 ) -> None:
     """Why the cluster is not healthy: nodes that their peers refuse, or nodes that do not answer."""
-    from dledger_cli.status_text import node_note, sentence
+    from dledger_client.admin.status_text import node_note, sentence
 
     for group in groups:
         for node in group.nodes:

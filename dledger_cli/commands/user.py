@@ -1,22 +1,18 @@
-"""``dledger user`` and ``dledger security init``: who may come in, and the first administrator."""
+"""``dledger user``: who may come in."""
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import print_json, print_table
+from dledger_cli.security_text import show_change
+from dledger_cli.watching import reading_command
 
-if TYPE_CHECKING:
-    from dledger_client.admin.security import SecurityChange
-
-PASSWORD_BYTES = 24
 MAX_PASSWORD = 1024
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user: letters, digits and . _ @ -")]
@@ -31,14 +27,8 @@ def register(root: typer.Typer) -> None:
     users.command("create", epilog="Example: dledger user create billing")(create)
     users.command("update", epilog="Example: dledger user update billing --new-password-file new")(update)
     users.command("delete", epilog="Example: dledger user delete billing --yes")(delete)
-    users.command("list", epilog="Example: dledger user list")(list_users)
+    reading_command(users, "list", epilog="Example: dledger user list")(list_users)
     root.add_typer(users, name="user")
-    security = typer.Typer(help="Turn security on.", no_args_is_help=True, rich_markup_mode=None)
-    security.command(
-        "init",
-        epilog="Examples: dledger security init admin --password-file admin.password | dledger security init --certs certs >> cluster.yaml",
-    )(init)
-    root.add_typer(security, name="security")
 
 
 def create(
@@ -51,7 +41,7 @@ def create(
 ) -> None:
     """Create a user; it has no rights until dledger acl allow gives it some."""
     password = _password(name, new_password_file, no_password=no_password)
-    _show(ask(config, timeout, lambda admin: admin.create_user(name, password)), f"created user {name}", as_json=as_json)
+    show_change(ask(config, timeout, lambda admin: admin.create_user(name, password)), f"created user {name}", as_json=as_json)
 
 
 def update(
@@ -64,7 +54,9 @@ def update(
 ) -> None:
     """Give a user another password; users may do so for themselves."""
     password = _password(name, new_password_file, no_password=no_password)
-    _show(ask(config, timeout, lambda admin: admin.update_user(name, password)), f"changed the password of user {name}", as_json=as_json)
+    show_change(
+        ask(config, timeout, lambda admin: admin.update_user(name, password)), f"changed the password of user {name}", as_json=as_json
+    )
 
 
 def delete(
@@ -76,7 +68,7 @@ def delete(
 ) -> None:
     """Delete a user and its rules; its connections end."""
     confirm(f"Delete user {name} and its rules?", yes)
-    _show(ask(config, timeout, lambda admin: admin.delete_user(name)), f"deleted user {name}", as_json=as_json)
+    show_change(ask(config, timeout, lambda admin: admin.delete_user(name)), f"deleted user {name}", as_json=as_json)
 
 
 def list_users(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
@@ -90,40 +82,6 @@ def list_users(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_js
         (user.name, "password" if user.has_password else "certificate", "cluster file" if user.in_cluster_file else "-") for user in found
     ]
     print_table(("USER", "COMES-IN-WITH", "ADMINISTRATOR-OF"), shown)
-
-
-def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the first administrator.")] = "admin",
-    password_file: Annotated[str, typer.Option("--password-file", metavar="FILE", help="New file for its password, which is drawn.")] = "",
-    secret_file: Annotated[str, typer.Option("--secret-file", metavar="FILE", help="New file for a secret of the cluster.")] = "",
-    certs: Annotated[str, typer.Option("--certs", metavar="DIR", help="Turn TLS on, with the files of dledger certs create DIR.")] = "",
-) -> None:
-    """Make the first administrator: writes a password that is drawn to a file, and prints what the cluster file needs."""
-    from broker.config.security import verifier_text
-    from dledger_wire.security.principal import is_user_name
-    from dledger_wire.security.scram import password_verifier
-
-    if not is_user_name(name):
-        raise typer.BadParameter(f"{name!r}: expected letters, digits and . _ @ - (1 to 127)", param_hint="NAME")
-    file = password_file or f"{name}.password"
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
-    _write_new(file, password)
-    if secret_file:
-        _write_new(secret_file, secrets.token_urlsafe(PASSWORD_BYTES))
-    note(f"the password of {name} is in {file}; put this into the cluster file:")
-    print("security:")
-    if certs:
-        print(f'  tls: {{ca: "{certs}/ca.crt", cert: "{certs}/{{id}}.crt", key: "{certs}/{{id}}.key"}}')
-    if secret_file:
-        print(f"  cluster_secret_file: {secret_file}")
-    print("  users:")
-    print("    administrators:")
-    print(f'      {name}: "{verifier_text(password_verifier(name, password))}"')
-
-
-def _write_new(file: str, text: str) -> None:
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
-        out.write(text + "\n")
 
 
 def _password(name: str, file: str, *, no_password: bool) -> str | None:
@@ -143,12 +101,3 @@ def _password(name: str, file: str, *, no_password: bool) -> str | None:
     if not given or len(given) > MAX_PASSWORD:
         raise typer.BadParameter(f"expected a password of 1 to {MAX_PASSWORD} characters in the first line of stdin")
     return given
-
-
-def _show(change: SecurityChange, done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"version": change.version, "waiting": list(change.waiting)})
-    else:
-        note(done)
-    if change.waiting:
-        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they take it over as soon as they can")

@@ -21,8 +21,8 @@ from dledger_cli.context import cluster_status, run
 from dledger_cli.local.network_faults import Wires
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
-from dledger_cli.status_text import sentence
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
+from dledger_client.admin.status_text import sentence
 from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 

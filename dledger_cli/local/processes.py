@@ -58,8 +58,7 @@ class LocalCluster:
         """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError
         names who holds its port."""
         kind = "nameserver" if node_id in self.name_server_ids() else "node"
-        own = self.config.name_server(node_id).addresses if kind == "nameserver" else self.config.addresses_of(node_id)
-        check_addresses_free(node_id, own)
+        check_addresses_free(node_id, self.config.addresses_of(node_id))
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
         command = [sys.executable, "-P", "-m", "dledger_cli", kind]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]

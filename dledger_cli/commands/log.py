@@ -1,0 +1,85 @@
+"""``dledger log tail``: the newest lines of the log of a node or a name server, without a shell on its machine."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.message_text import time_text
+from dledger_cli.output import RED, YELLOW, note, print_json, print_line
+from dledger_wire.errors import DeadlineExceededError, UnreachableError
+
+if TYPE_CHECKING:
+    from dledger_client.admin.diagnostics import LogLevel, LogLine
+    from dledger_client.aio import Admin
+
+LOOK_S = 1.0
+MOST = 2_000
+LEVELS = ("debug", "info", "warning", "error", "critical")
+COLOURS = {"warning": YELLOW, "error": RED, "critical": RED}
+_BOUND = ("group", "node")
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(help="The logs of nodes and name servers.", no_args_is_help=True, rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("tail", epilog="Examples: dledger log tail --node n1 -n 50 | dledger log tail --node n1 --level warning --follow")(tail)
+    root.add_typer(app, name="log")
+
+
+def _level(text: str) -> str:
+    if text not in ("", *LEVELS):
+        raise typer.BadParameter(f"expected one of {', '.join(LEVELS)}")
+    return text
+
+
+def tail(
+    node: Annotated[str, typer.Option("--node", metavar="ID", help="The node or name server, by id or address.")],
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, max=MOST, help="How many lines.")] = 50,
+    level: Annotated[
+        str, typer.Option("--level", metavar="LEVEL", callback=_level, help="Only this level and worse: debug, info, warning, error.")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written later, until interrupted.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the newest lines that a node keeps in memory, oldest first; with --json one object a line."""
+
+    async def work(admin: Admin) -> None:
+        wanted: LogLevel | None = level or None  # type: ignore[assignment]
+        found = await admin.log_tail(node, count, level=wanted)
+        _show(found.lines, as_json=as_json)
+        silent = False
+        while follow:
+            await asyncio.sleep(LOOK_S)
+            try:
+                found = await admin.log_tail(node, MOST, level=wanted, after=found.newest)
+            except (UnreachableError, DeadlineExceededError) as error:
+                if not silent:
+                    note(f"{node} does not answer, waiting for it: {error}")
+                silent = True
+                continue
+            silent = False
+            _show(found.lines, as_json=as_json)
+
+    ask(config, timeout, work)
+
+
+def _show(lines: tuple[LogLine, ...], *, as_json: bool) -> None:
+    for line in lines:
+        if as_json:
+            print_json({"at": time_text(line.at_ms), **asdict(line)})
+            continue
+        fields = " ".join(f"{name}={value}" for name, value in line.fields.items() if name not in (*_BOUND, "exception"))
+        about = " ".join(part for part in (line.event, fields) if part)
+        print_line(
+            f"{time_text(line.at_ms)}  {line.level.upper():8}  {line.text}{f'  ({about})' if about else ''}", COLOURS.get(line.level, "")
+        )
+        if trace := line.fields.get("exception"):
+            for each in trace.splitlines():
+                print_line(f"    {each}")

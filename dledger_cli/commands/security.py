@@ -1,0 +1,51 @@
+"""``dledger security init``: the first administrator, and the block ``security`` of a cluster file."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+import typer
+
+from dledger_cli.output import note
+
+PASSWORD_BYTES = 24
+
+
+def register(root: typer.Typer) -> None:
+    security = typer.Typer(help="Turn security on.", no_args_is_help=True, rich_markup_mode=None)
+    security.command(
+        "init",
+        epilog="Examples: dledger security init admin --password-file admin.password | dledger security init --certs certs >> cluster.yaml",
+    )(init)
+    root.add_typer(security, name="security")
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the first administrator.")] = "admin",
+    password_file: Annotated[str, typer.Option("--password-file", metavar="FILE", help="New file for its password, which is drawn.")] = "",
+    secret_file: Annotated[str, typer.Option("--secret-file", metavar="FILE", help="New file for a secret of the cluster.")] = "",
+    certs: Annotated[str, typer.Option("--certs", metavar="DIR", help="Turn TLS on, with the files of dledger certs create DIR.")] = "",
+) -> None:
+    """Make the first administrator: writes a password that is drawn to a file, and prints what the cluster file needs."""
+    from broker.config.security import verifier_text
+    from dledger_wire.security.credentials import write_new
+    from dledger_wire.security.principal import USER_NAME, is_user_name
+    from dledger_wire.security.scram import password_verifier
+
+    if not is_user_name(name):
+        raise typer.BadParameter(f"{name!r}: expected {USER_NAME}", param_hint="NAME")
+    file = password_file or f"{name}.password"
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    write_new(file, f"{password}\n".encode())
+    if secret_file:
+        write_new(secret_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode())
+    note(f"the password of {name} is in {file}; put this into the cluster file:")
+    print("security:")
+    if certs:
+        print(f'  tls: {{ca: "{certs}/ca.crt", cert: "{certs}/{{id}}.crt", key: "{certs}/{{id}}.key"}}')
+    if secret_file:
+        print(f"  cluster_secret_file: {secret_file}")
+    print("  users:")
+    print("    administrators:")
+    print(f'      {name}: "{verifier_text(password_verifier(name, password))}"')

@@ -1,0 +1,1 @@
+"""``dledger top``: a cluster as it changes, on one screen."""
