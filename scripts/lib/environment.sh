@@ -1,4 +1,4 @@
-# Sourced by scripts/quickstart, scripts/test and .ci/run: a Python environment from the lock file, and a Java for Spark.
+# Sourced by scripts/quickstart, scripts/test and .ci/run: a Python environment from the lock file, a Java for Spark, programs that tests drive.
 # Owns .venv.  Needs only bash and Python 3.11+; everything else is fetched or asked for in one clear line.
 
 # Nodes, commands and test workers start hundreds of times in a run of the tests: each would compile the project and the tests anew.
@@ -29,7 +29,7 @@ prepare_python() {
     return
   fi
   python=$(find_python) || exit 1
-  echo "making .venv from requirements.lock (the first time fetches some 600 MB, most of it Spark)" >&2
+  echo "making .venv from requirements.lock (the first time fetches some 700 MB, most of it Spark)" >&2
   if [ ! -x .venv/bin/pip ] && ! "$python" -m venv .venv; then
     rm -rf .venv
     fail "cannot make a virtual environment with $python (on Debian: apt-get install python3-venv)"
@@ -57,14 +57,42 @@ prepare_java() {
       return
     fi
   done
-  if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+  if can_install; then
     echo "installing a Java runtime for Spark" >&2
-    apt-get update -q > /dev/null || fail "apt-get update failed; Spark needs Java 17 or newer: install openjdk-17-jre-headless"
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
-      if DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$package" > /dev/null 2>&1; then
+      if install_package "$package"; then
         return
       fi
     done
   fi
   fail "Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless) or set JAVA_HOME"
+}
+
+# prepare_program COMMAND PACKAGE WHO: a program that tests drive, from the platform's packages where they may be installed.
+prepare_program() {
+  if command -v "$1" > /dev/null; then
+    return
+  fi
+  if can_install; then
+    echo "installing $2 for $3" >&2
+    if install_package "$2"; then
+      return
+    fi
+  fi
+  fail "$3 need the command $1: install it (Debian: apt-get install $2)"
+}
+
+can_install() {
+  [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null
+}
+
+# Tries once more with fresh lists: those of the image may name versions that are gone.
+install_package() {
+  apt_install "$1" && return
+  apt-get update -q > /dev/null 2>&1 || return
+  apt_install "$1"
+}
+
+apt_install() {
+  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$1" > /dev/null 2>&1
 }

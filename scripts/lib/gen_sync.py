@@ -30,9 +30,11 @@ class Face:
 
 
 FILES = {
-    "replica_group_admin": (Face("ReplicaGroupAdmin", "SyncClient[AsyncReplicaGroupAdmin]"),),
+    "diagnostics_admin": (Face("DiagnosticsAdmin", "SyncClient[AsyncDiagnosticsAdmin]"),),
+    "replica_group_admin": (Face("ReplicaGroupAdmin", "DiagnosticsAdmin", "diagnostics_admin"),),
     "security_admin": (Face("SecurityAdmin", "ReplicaGroupAdmin", "replica_group_admin"),),
-    "admin": (Face("Admin", "SecurityAdmin", "security_admin"),),
+    "message_admin": (Face("MessageAdmin", "SecurityAdmin", "security_admin"),),
+    "admin": (Face("Admin", "MessageAdmin", "message_admin"),),
     "consumer": (Face("PullConsumer", "SyncClient[AsyncPullConsumer]"),),
     "logical_queue": (
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),

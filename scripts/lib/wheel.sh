@@ -9,9 +9,10 @@ mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
 version=$("$root/scripts/wheels" "$work")
+mapfile -t packages < <("$root/.venv/bin/python" "$root/scripts/lib/wheel_projects.py")
 
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
-copy_of "$work/source" pyproject.toml README.md LICENSE broker dledger dledger_cli dledger_client dledger_wire pyspark_dledger store
+copy_of "$work/source" pyproject.toml README.md LICENSE "${packages[@]}"
 SETUPTOOLS_SCM_PRETEND_VERSION=$version \
   "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work/checkout" "$work/source"
 rm -rf "$work/source"
@@ -26,12 +27,12 @@ mapfile -t pages < <(cd "$root" && printf '%s\n' ./*.md)
 copy_of "$work" pyproject.toml mkdocs.yml "${pages[@]}" LICENSE requirements.lock benchmarks cluster-configs docs proto scripts tests .ci
 cat "$work/requirements.lock" "$work/pyproject.toml" | cksum > "$work/.venv/.lock-stamp" # scripts here take this .venv as it is
 cd "$work"
-env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" << 'PYTHON'
+env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" "${packages[@]}" << 'PYTHON'
 import sys
+from importlib import import_module
 from pathlib import Path
-import broker, dledger, dledger_cli, dledger_client, dledger_wire, pyspark_dledger, store
-root, venv = (Path(argument).resolve() for argument in sys.argv[1:])
+root, venv = (Path(argument).resolve() for argument in sys.argv[1:3])
 assert root not in [Path(part).resolve() for part in sys.path], sys.path
-for package in (broker, dledger, dledger_cli, dledger_client, dledger_wire, pyspark_dledger, store):
+for package in map(import_module, sys.argv[3:]):
     assert venv in Path(package.__file__).resolve().parents, package.__file__
 PYTHON

@@ -1,7 +1,8 @@
 """Splits the project into two that are built as wheels: ``dledger-client``, and ``dledger`` with the rest, which requires the former.
 
 Owns the split (docs/adr/0012).  Everything else is taken from the root's pyproject.toml: [tool.dledger.client-wheel] there names the
-packages and dependencies of the light wheel.  Call: wheel_projects.py VERSION FOLDER makes FOLDER/client and FOLDER/whole, ready for pip.
+packages and dependencies of the light wheel.  Call: wheel_projects.py VERSION FOLDER makes FOLDER/client and FOLDER/whole, ready for pip;
+wheel_projects.py without arguments prints the project's packages, one a line.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
+def packages_of(document: dict[str, Any]) -> list[str]:
+    """The packages of the project."""
+    return [pattern.rstrip("*") for pattern in document["tool"]["setuptools"]["packages"]["find"]["include"]]
+
+
 def split(document: dict[str, Any], version: str) -> dict[str, tuple[dict[str, Any], list[str]]]:
     """folder -> ([project] table, packages) of both distributions."""
     project, light = document["project"], document["tool"]["dledger"]["client-wheel"]
-    packages = [pattern.rstrip("*") for pattern in document["tool"]["setuptools"]["packages"]["find"]["include"]]
+    packages = packages_of(document)
     common = {key: project[key] for key in project if key not in ("dynamic", "scripts", "optional-dependencies")} | {"version": version}
     needed = [each for each in project["dependencies"] if name_of(each) in light["dependencies"]]
     rest = [each for each in project["dependencies"] if each not in needed]
@@ -42,9 +48,10 @@ def split(document: dict[str, Any], version: str) -> dict[str, tuple[dict[str, A
         raise SystemExit("pyproject.toml: [tool.dledger.client-wheel] names what the project does not have")
     extras = project["optional-dependencies"]
     client = common | {"name": "dledger-client", "description": DESCRIPTION, "dependencies": needed}
-    client["optional-dependencies"] = {"spark": extras["spark"]}
+    client["optional-dependencies"] = {name: extras[name] for name in light["extras"]}
     whole = common | {"dependencies": [f"dledger-client=={version}", *rest], "scripts": project["scripts"]}
-    whole["optional-dependencies"] = {"spark": [f"dledger-client[spark]=={version}"]}
+    whole["optional-dependencies"] = {name: [f"dledger-client[{name}]=={version}"] for name in light["extras"]}
+    whole["optional-dependencies"] |= {name: extras[name] for name in ("console",)}
     return {
         "client": (client, light["packages"]),
         "whole": (whole, [package for package in packages if package not in light["packages"]]),
@@ -71,8 +78,11 @@ def write(folder: Path, project: dict[str, Any], packages: list[str], document: 
 
 
 def main() -> None:
-    version, target = sys.argv[1], Path(sys.argv[2])
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    if len(sys.argv) == 1:
+        print(*packages_of(document), sep="\n")
+        return
+    version, target = sys.argv[1], Path(sys.argv[2])
     for name, (project, packages) in split(document, version).items():
         write(target / name, project, packages, document)
 

@@ -51,7 +51,7 @@ def _is_common(param: Any) -> bool:
 
 
 def _common(command: Any, context: Any) -> list[tuple[str, str]]:
-    return [_record(param, context) for param in command.params if _is_common(param)]
+    return [_record(param, context) for param in command.params if _is_common(param) if not getattr(param, "hidden", False)]
 
 
 def _section(path: str, command: Any, context: Any) -> str:
@@ -62,7 +62,7 @@ def _section(path: str, command: Any, context: Any) -> str:
     shared = [param for param in command.params if _is_common(param) and not param.required]
     usage = " ".join([path, *(_usage(param) for param in own if param.param_type_name == "argument"), "[OPTIONS]"])
     text += f"\n```\n{usage}\n```\n"
-    rows = [_record(param, context) for param in own]
+    rows = [_record(param, context) for param in own if not getattr(param, "hidden", False)]
     if rows:
         text += "\n| argument or option | meaning |\n|---|---|\n" + _rows(rows)
     if shared:

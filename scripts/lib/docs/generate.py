@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import cli_page
+import client_metrics_page
 import errors_page
+import events_page
+import metrics_page
 import pictures
 
 from dledger_cli.app import app
@@ -26,7 +29,10 @@ def wanted() -> dict[Path, str]:
     reference = DOCS / "reference"
     files = {
         reference / "cli.md": cli_page.page(app),
+        reference / "client-metrics.md": client_metrics_page.page(),
         reference / "errors.md": errors_page.page(),
+        reference / "events.md": events_page.page(),
+        reference / "metrics.md": metrics_page.page(),
         reference / "api" / "types.md": types_page(),
     }
     return files | {DOCS / "assets" / name: text for name, text in pictures.all_pictures().items()}
