@@ -1,4 +1,4 @@
-"""Waiting for an event in tests with real processes.
+"""Waiting for an event in tests with real processes, or with real time on a loop.
 
 Owns the one bound such tests have: long enough for a machine three times slower with other work on every core, because it only costs time
 when the event never comes.
@@ -6,6 +6,7 @@ when the event never comes.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,3 +24,11 @@ def wait_until(condition: Callable[[], Found], what: str | Callable[[], str], *,
         assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what if isinstance(what, str) else what()}"
         time.sleep(pause_s)
     return found
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    """Wait for what another task or thread does; fails after ``limit_s``."""
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, f"waited in vain for {limit_s:g} s"
+        await asyncio.sleep(0.001)

@@ -12,7 +12,21 @@ from dledger_cli.app import app
 from tests.cluster.harness import Cluster, dledger
 
 COMMANDS = (
-    *("up", "down", "node", "status", "produce", "consume", "leader transfer", "expire", "verify", "dump"),
+    *(
+        "up",
+        "down",
+        "node",
+        "status",
+        "top",
+        "produce",
+        "consume",
+        "leader transfer",
+        "leader history",
+        "log tail",
+        "expire",
+        "verify",
+        "dump",
+    ),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
     *(
         "dlq list",
@@ -38,6 +52,8 @@ RUN = (
     "dledger nameserver status",
     "dledger nameserver status --json",
     "dledger status --watch 1 --until healthy --timeout 60",
+    "dledger status --check quorum-critical=n1",
+    "dledger top --once --json",
     "dledger topic create orders --queues 4",
     "dledger topic list --json",
     "dledger topic describe orders",
@@ -53,6 +69,9 @@ RUN = (
     "dledger transaction list --json",
     "dledger leader transfer --replica-group g0 --to n1",
     "dledger leader transfer --to best",
+    "dledger leader history",
+    "dledger leader history --replica-group g0 -n 5 --json",
+    "dledger log tail --node n1 -n 50",
     "dledger expire --older-than 24h --yes",
     "dledger expire --id n1 --yes --json",
     "dledger verify --online",
@@ -68,6 +87,11 @@ NOT_RUN = (
     "dledger up --config cluster-configs/local-3.yaml --data /tmp/d",
     "dledger node --config cluster.yaml --id n0 --data /var/lib/dledger",
     "dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger",
+    "dledger status --check lag=10000,disk=85",  # the disk of the machine that runs the tests may be fuller
+    "dledger group describe audit --watch 1",
+    "dledger log tail --node n1 --level warning --follow",
+    "dledger top",
+    "dledger top --sort lag",
     "tail -f log | dledger produce logs",
     "tail -f orders.jsonl | dledger produce orders --json-lines",
     "dledger consume logs --follower",

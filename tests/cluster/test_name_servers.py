@@ -139,7 +139,7 @@ def test_garbage_does_not_hurt(named: Cluster) -> None:
     assert wait_until(lambda: agreed(named), "all name servers agree") == before  # topics are no part of the directory's version
     assert groups_of(named, "ns0", "after") == ["g0", "g1"]
     with Admin(bootstrap(named)) as admin:
-        assert all(server.has_quorum for server in admin.name_servers())
+        wait_until(lambda: all(server.has_quorum for server in admin.name_servers()), "all name servers have their quorum")
 
 
 def test_status_and_stopping_in_order(named: Cluster) -> None:

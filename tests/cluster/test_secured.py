@@ -39,7 +39,8 @@ SOON_S = 5.0  # of a timeout of LIMIT_S: a refusal does not wait for it
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
-    """Two replica groups, an administrator, and the user ``billing``, which may use the topic ``orders`` and its own groups."""
+    """Two replica groups, an administrator, and two users of the topic ``orders``: ``billing`` reads and writes it with groups of its own;
+    ``reporting`` has a certificate only and reads it."""
     made = SecuredCluster(tmp_path_factory.mktemp("shop"), (3, 1))
     try:
         up = made.ok("up", "--timeout", str(int(LIMIT_S)))
@@ -50,6 +51,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
         Path(made.password_file(BILLING)).write_text(PASSWORD, encoding="utf-8")
         made.ok("user", "create", BILLING, "--new-password-file", made.password_file(BILLING), user=ADMIN)
         made.ok("acl", "allow", BILLING, "read,write", "--topic", f"{TOPIC}*", "--group", "billing*", user=ADMIN)
+        made.ok("user", "create", "reporting", "--no-password", user=ADMIN)
+        made.ok("acl", "allow", "reporting", "read", "--topic", TOPIC, "--group", "reporting", user=ADMIN)
         yield made
     finally:
         made.end()
@@ -71,8 +74,6 @@ def test_the_story_by_commands(shop: SecuredCluster) -> None:
     options = ("--user", BILLING, "--password-file", shop.password_file(BILLING), "--tls-ca", shop.ca)
     result = shop.cli("topic", "list", "--json", "--bootstrap", shop.bootstrap, *options, env={"DLEDGER_CONFIG": ""})
     assert [row["name"] for row in json.loads(result.stdout)["topics"]] == [TOPIC], result.stderr
-    shop.ok("user", "create", "reporting", "--no-password", user=ADMIN)
-    shop.ok("acl", "allow", "reporting", "read", "--topic", TOPIC, "--group", "reporting", user=ADMIN)
     certificate = ("--tls-cert", "certs/user-reporting.crt", "--tls-key", "certs/user-reporting.key")
     read = shop.ok("consume", TOPIC, "--group", "reporting", "--max", "2", "--idle-exit", "60", *certificate)
     assert sorted(read.split()) == ["one", "two"]

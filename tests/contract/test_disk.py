@@ -180,6 +180,18 @@ def test_space_and_names_for_humans(run: Run) -> None:
     run(scenario)
 
 
+def test_measuring_a_folder(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        for path in ("a/one", "a/b/two", "three"):
+            await disk.write_atomic(path, b"12345")
+        assert (await disk.measure("a"))[:2] == (2, 10)
+        assert (await disk.measure("a", below=False))[:2] == (1, 5)
+        assert (await disk.measure("", below=False))[:2] == (1, 5)
+        assert await disk.measure("not there") == (0, 0, 0)
+
+    run(scenario)
+
+
 def test_a_read_whose_caller_gave_up_does_not_disturb_the_close(run: Run) -> None:
     async def scenario(disk: Disk) -> None:
         file = await disk.open("f", create=True)

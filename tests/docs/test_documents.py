@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,9 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^<!-- (run|spark) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BOOTSTRAP = "127.0.0.1:9876"
-SECURED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913")  # of the cluster that the guide of security makes
+# What blocks name: of the cluster that the guide of security makes, and where the guide of monitoring finds metrics.
+MONITORED = ("127.0.0.1:9911", "127.0.0.1:9912", "127.0.0.1:9913")
+NAMED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913", *MONITORED)
 
 
 def blocks(file: Path) -> list[tuple[str, str, str]]:
@@ -42,13 +44,13 @@ def local_config(folder: Path) -> tuple[Path, str]:
     return file, replaced[BOOTSTRAP]
 
 
-def two_groups(folder: Path) -> None:
-    """The file that the guide of topics starts, where it says, with free ports."""
-    text = (ROOT / "cluster-configs" / "two-groups.yaml").read_text(encoding="utf-8")
-    addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)))
-    replaced = dict(zip(addresses, (f"127.0.0.1:{port}" for port in free_ports(len(addresses))), strict=True))
-    (folder / "cluster-configs").mkdir()
-    file = folder / "cluster-configs" / "two-groups.yaml"
+def shipped(folder: Path, name: str, known: Mapping[str, str]) -> None:
+    """A cluster file that a guide starts, where the guide says, with free ports; ``known``: those that the guide names itself."""
+    text = (ROOT / "cluster-configs" / name).read_text(encoding="utf-8")
+    addresses = sorted(set(re.findall(r"127\.0\.0\.1:\d+", text)) - set(known))
+    replaced = {**dict(zip(addresses, (f"127.0.0.1:{port}" for port in free_ports(len(addresses))), strict=True)), **known}
+    file = folder / "cluster-configs" / name
+    file.parent.mkdir(exist_ok=True)
     file.write_text(re.sub(r"127\.0\.0\.1:\d+", lambda found: replaced[found.group()], text), encoding="utf-8")
 
 
@@ -57,9 +59,9 @@ def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
     config, bootstrap = local_config(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "DLEDGER_CONFIG": str(config), "PYSPARK_PYTHON": sys.executable, "BOOTSTRAP": bootstrap}
-    made |= {address: f"127.0.0.1:{port}" for address, port in zip(SECURED, free_ports(len(SECURED)), strict=True)}
+    made |= {address: f"127.0.0.1:{port}" for address, port in zip(NAMED, free_ports(len(NAMED)), strict=True)}
     yield made
-    for data in ("data", "two", "shop/data"):
+    for data in ("data", "two", "monitored", "shop/data"):
         subprocess.run(["dledger", "down", "--kill", "--data", data], cwd=folder, env=made, check=False, capture_output=True, timeout=240)
 
 
@@ -69,7 +71,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> str:
-    for address in SECURED:
+    for address in NAMED:
         text = text.replace(address, environment[address])
     if language == "sh":
         command = ["bash", "-euo", "pipefail", "-c", text]
@@ -98,8 +100,9 @@ def test_start_here_runs_as_written(tmp_path: Path, environment: dict[str, str])
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """One running cluster for all guides, with the topic that the start page leaves behind."""
     folder = tmp_path_factory.mktemp("guides")
-    two_groups(folder)
     for made in local_cluster(folder):
+        shipped(folder, "two-groups.yaml", {})
+        shipped(folder, "local-monitored.yaml", {address: made[address] for address in MONITORED})
         run_block("sh", "dledger up && dledger topic create orders --queues 4", folder, made)
         run_block("sh", "seq 1 20 | dledger produce orders --tag paid", folder, made)
         for topic in ("invoices", "report"):

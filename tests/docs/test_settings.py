@@ -9,6 +9,8 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
+from broker.config.console import ConsoleConfig
+from broker.config.metrics import MetricsConfig
 from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
 from broker.config.security import AuditConfig, LimitsConfig, SecurityConfig, TlsConfig, UsersConfig
@@ -18,6 +20,8 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "configurat
 ROWS = dict(
     re.findall(r"^\| `(?:groups\[\]\.|nodes\[\]\.|replicas\.|name_servers\[\]\.|name_service\.)?(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE)
 )
+CONSOLE_ROWS = dict(re.findall(r"^\| `console\.(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
+METRICS_ROWS = dict(re.findall(r"^\| `metrics\.(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
 SECURITY_ROWS = dict(re.findall(r"^\| `security\.([\w.]+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
 SECURITY = {"": SecurityConfig, "tls.": TlsConfig, "users.": UsersConfig, "limits.": LimitsConfig, "audit.": AuditConfig}
 SECTIONS = {"name_service", "raft", "store", "broker", "replicas"}
@@ -67,3 +71,16 @@ def test_the_block_security_has_a_row_for_each_setting_with_its_default() -> Non
         default = fields[name].default
         expected = "required" if fields[name].is_required() else "none" if default in (None, PydanticUndefined) else str(default)
         assert shown.lower() == expected.lower(), name
+
+
+def test_the_block_console_has_a_row_for_each_setting_with_its_default() -> None:
+    assert CONSOLE_ROWS.keys() == ConsoleConfig.model_fields.keys()
+    for name, field in ConsoleConfig.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        expected = "required" if field.is_required() else str(default or "none") if not isinstance(default, bool) else str(default)
+        assert CONSOLE_ROWS[name].strip().lower() == expected.lower(), name
+
+
+def test_the_block_metrics_has_a_row_for_each_setting_with_its_default() -> None:
+    told = {name: shown.strip() for name, shown in METRICS_ROWS.items()}
+    assert told == {name: str(field.default).lower() for name, field in MetricsConfig.model_fields.items()}

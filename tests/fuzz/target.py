@@ -13,6 +13,23 @@ from dataclasses import dataclass, field
 
 from dledger_wire.errors import DledgerError
 
+# Pieces of JSON that its readers have to refuse or to bear.
+JSON_WORDS = (
+    b"null",
+    b"[]",
+    b"{}",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b'"x"',
+    b"true",
+    b"9" * 30,
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b'"\\ud800"',
+    b"1.5",
+)
+
 
 class BoundExceededError(AssertionError):
     """An input took more time or memory than one of its size may."""

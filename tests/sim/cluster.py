@@ -137,7 +137,7 @@ class SimCluster:
             return
         host = self.hosts[node_id]
         own = principal.node(CLUSTER, host.group, node_id)
-        security = self.security.of_member(own, lambda: node.known_users())
+        security = self.security.of_member(own, lambda: node.security.known_users())
         process, env = host.new_process(self.net, security.network)
         invariants = self.group_of(node_id).invariants
         if "diverged" in mark_of(host.disk):

@@ -11,11 +11,11 @@ import asyncio
 import errno
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.runtime.env import After, Buffer, SyncFailedError
+from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -47,6 +47,13 @@ class _Operation:
     end: Callable[[Any], Any]
     future: asyncio.Future[Any]
     state: Any = None
+
+
+def measured(sizes: Mapping[str, int], folder: str, *, below: bool) -> FolderSize:
+    """What is in ``folder`` of a disk in memory, whose files have these sizes by path and no times."""
+    prefix = folder.rstrip("/") + "/" if folder else ""
+    found = [size for path, size in sizes.items() if path.startswith(prefix) and (below or "/" not in path[len(prefix) :])]
+    return FolderSize(len(found), sum(found), 0)
 
 
 class SimDisk:
@@ -302,6 +309,10 @@ class MountedDisk:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
 
         await self._change_names(take)
+
+    async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
+        await self.in_order(self.disk.duration(self.disk.settings.read_s), _nothing, _nothing_either)
+        return measured({path: content.current.size for path, content in self.disk.names.items()}, folder, below=below)
 
     async def free_bytes(self) -> int:
         return max(0, self.disk.settings.capacity_bytes - self.disk.used_bytes())

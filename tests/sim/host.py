@@ -51,7 +51,8 @@ class Machine:
         self.runs, self.ended = self.runs + 1, None
         process = self.process = Process(self.ip, self.runs)
         rng = random.Random(self.rng.getrandbits(64))
-        return process, Environment(self.clock, rng, self.disk.mount(process), net.of(process, security), boot_id=f"{self.ip}/{self.boots}")
+        boot_id, around = f"{self.ip}/{self.boots}", (self.clock, rng, self.disk.mount(process), net.of(process, security))
+        return process, Environment(*around, boot_id=boot_id, stopwatch=lambda: self.clock.monotonic_ms() / 1000)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,6 +21,7 @@ from typing import Any
 
 from broker.leadership.role_manager import MasterService
 from broker.node import BrokerNode
+from dledger.core.causes import Cause
 from dledger.node import RaftNode
 from dledger_wire.tasks import BackgroundTasks
 from tests.sim.loop import Process, SimLoop
@@ -72,9 +73,9 @@ class ServiceWatch:
             self._proposes()
             return propose(payload)
 
-        def watched_transfer(target: str | None, timeout_s: float) -> Any:
+        def watched_transfer(target: str | None, timeout_s: float, cause: Cause = Cause.TRANSFER) -> Any:
             self._proposes()
-            return transfer(target, timeout_s)
+            return transfer(target, timeout_s, cause)
 
         raft.propose, raft.transfer = watched_propose, watched_transfer  # type: ignore[method-assign]
 

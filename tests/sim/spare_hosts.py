@@ -37,7 +37,7 @@ class SimSpares:
         """It runs until it is killed or fails."""
         host = self.hosts[name]
         own = principal.node(CLUSTER, principal.SPARE_GROUP, name)
-        security = self._cluster.security.of_member(own, lambda: host.node.known_users() if host.node is not None else None)
+        security = self._cluster.security.of_member(own, lambda: host.node.security.known_users() if host.node is not None else None)
         process, env = host.new_process(self._cluster.net, security.network)
         self._cluster.trace.note("start", host.ip, f"run {host.runs}")
         self._cluster.loop.spawn(process, self._life(host, env, security), "spare")

@@ -48,18 +48,17 @@ def test_cores_keep_every_rule_under_faults(scenario: str, first: int) -> None:
         assert_clean(scenario, seed)
 
 
-@pytest.mark.parametrize("scenario", sorted(CORE_SCENARIOS))
-def test_the_same_seed_gives_the_same_run(scenario: str) -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     """In this interpreter and in another one, whose strings have other hashes."""
-    code = f"from tests.sim.core.runs import run_core; print(run_core({scenario!r}, 3))"
+    code = f"from tests.sim.core.runs import run_core\nfor scenario in {sorted(CORE_SCENARIOS)!r}: print(run_core(scenario, 3))"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(run_core(scenario, 3))
+    assert done.stdout.splitlines() == [str(run_core(scenario, 3)) for scenario in sorted(CORE_SCENARIOS)]
 
 
 def test_a_run_of_cores_shows_that_it_tests_something() -> None:
     """Over some seeds everything interesting happens: otherwise the simulator silently stopped testing it."""
-    results = [run_core(name, seed) for name in CORE_SCENARIOS for seed in range(6)]
+    results = [run_core(name, seed) for name in CORE_SCENARIOS for seed in range(2)]
     assert sum(result.leaders for result in results) > 3 * len(results)
     assert sum(result.acknowledged for result in results) > 50 * len(results)
     assert sum(result.read for result in results) > 1000

@@ -55,6 +55,22 @@ def test_rows_become_messages_with_all_their_columns(spark: Any, cluster: Cluste
     assert len(places) == 3  # one queue a key
 
 
+def test_a_trace_goes_through_a_job(spark: Any, cluster: Cluster) -> None:
+    make(cluster, "traced")
+    make(cluster, "passed_on")
+    parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
+    rows = [(b"one", parent, state), (b"two", None, None)]
+    write(spark.createDataFrame(rows, "body binary, traceparent string, tracestate string"), cluster, "traced")
+    read = spark.read.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "traced")
+    write(read.option("columns", "body,traceparent,tracestate").load(), cluster, "passed_on")
+    for topic in ("traced", "passed_on"):
+        found = {message.body: message.trace_context for message in messages_of(cluster, topic)}
+        assert found[b"two"] is None
+        context = found[b"one"]
+        assert context is not None
+        assert context.properties() == {"traceparent": parent, "tracestate": state}
+
+
 def test_rows_name_their_topics_and_when_they_are_delivered(spark: Any, cluster: Cluster) -> None:
     make(cluster, "now")
     make(cluster, "later")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
+from tests.tidy.source import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker", "dledger_cli")
 MODULES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py") if "_pb" not in file.parts)
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_LINES = 700
@@ -76,10 +76,15 @@ def test_modules_are_small_and_say_what_they_own() -> None:
 
 def test_tests_of_a_layer_are_in_its_folders() -> None:
     """scripts/test looks for them nowhere else: others would never run."""
-    folders = {"cluster": ("tests/cluster/", "tests/docs/"), "spark": ("tests/spark/",), "docs": ("tests/docs/",)}
+    folders = {
+        "cluster": ("tests/cluster/", "tests/docs/"),
+        "browser": ("tests/console/",),
+        "spark": ("tests/spark/",),
+        "docs": ("tests/docs/",),
+    }
     found: list[str] = []
     for file in TESTS:
-        marks = re.findall(r"mark\.(cluster|spark|docs)\b", file.read_text(encoding="utf-8"))
+        marks = re.findall(r"mark\.(cluster|browser|spark|docs)\b", file.read_text(encoding="utf-8"))
         found += [f"{name(file)}: {mark}" for mark in marks if not name(file).startswith(folders[mark])]
     assert not found, "\n".join(found)
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
@@ -124,6 +125,20 @@ def make(folder: Path, more: Mapping[str, Any] | None = None, *, nodes: int = 3,
 def environment(folder: Path) -> Mapping[str, str]:
     """That of the administrator, as the command line takes it."""
     return {"DLEDGER_USER": "admin", "DLEDGER_PASSWORD_FILE": str(folder / "admin.password"), "DLEDGER_TLS_CA": str(folder / "ca.crt")}
+
+
+@contextlib.contextmanager
+def running(made: Secured) -> Iterator[Secured]:
+    """The cluster with users, rules and what attackers want; the administrator's credentials are in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(made.folder).items():
+            patch.setenv(name, value)
+        try:
+            made.cluster.start()
+            settle(made)
+            yield made
+        finally:
+            made.cluster.end()
 
 
 def settle(secured: Secured) -> None:

@@ -29,6 +29,10 @@ MEMBERS_MAY = {
     for each in (
         methods.NODE_STATUS,
         methods.DESCRIBE_REPLICA_GROUP,
+        methods.TOPIC_TRAFFIC,
+        methods.LEADER_HISTORY,
+        methods.NODE_DETAILS,
+        methods.WAITING_DELAYS,
         methods.DIRECTORY,
         methods.QUEUE_OFFSETS,
         methods.GROUP_OFFSETS,

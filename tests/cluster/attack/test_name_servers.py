@@ -34,17 +34,9 @@ class Evil:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """One node and two name servers, with TLS, users and a secret."""
-    made = secured_cluster.make(tmp_path_factory.mktemp("named"), nodes=1, name_servers=2)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in secured_cluster.environment(made.folder).items():
-            patch.setenv(name, value)
-        try:
-            made.cluster.start()
-            secured_cluster.settle(made)
-            wait_until(lambda: knows_the_topics(made), "the name server knows the cluster")
-            yield made
-        finally:
-            made.cluster.end()
+    with secured_cluster.running(secured_cluster.make(tmp_path_factory.mktemp("named"), nodes=1, name_servers=2)) as made:
+        wait_until(lambda: knows_the_topics(made), "the name server knows the cluster")
+        yield made
 
 
 def address(served: Secured, *, quorum: bool = False) -> str:

@@ -17,23 +17,7 @@ from pyspark_dledger.planning.partitions import QueueId
 from pyspark_dledger.read.stream import from_json, to_json
 from pyspark_dledger.write.publisher import read_manifest
 from store.queues.sql92 import SqlFilter
-from tests.fuzz.target import Target
-
-_JSON_WORDS = [
-    b"null",
-    b"[]",
-    b"{}",
-    b"-1",
-    b"1e999",
-    b"NaN",
-    b'"x"',
-    b"true",
-    b"9" * 30,
-    b"[" * 3000,
-    b'{"a":' * 3000,
-    b'"\\ud800"',
-    b"1.5",
-]
+from tests.fuzz.target import JSON_WORDS, Target
 
 _PROPERTIES = ({}, {"a": "1", "b": "x", "c": "true"}, {"a": "9" * 400, "b": "1e999", "c": "-.5e-3"}, {"a": "\ud800", "b": "''"})
 
@@ -199,8 +183,8 @@ TARGETS = [
     Target(
         "spark-options", spark_options, [b'startingOffsets={"orders":{"g0:0":5,"1":-2}}\nmaxBytesPerTrigger=64m\nqueues=0,g0:1'], _OPTIONS
     ),
-    Target("spark-offsets", spark_offsets, [json.dumps(to_json({QueueId("t", "g0", 1): 7}, {"t": "e"})).encode()], _JSON_WORDS),
-    Target("spark-manifest", manifest, [json.dumps({"version": 1, "application": "a", "number": 1, "parts": []}).encode()], _JSON_WORDS),
+    Target("spark-offsets", spark_offsets, [json.dumps(to_json({QueueId("t", "g0", 1): 7}, {"t": "e"})).encode()], JSON_WORDS),
+    Target("spark-manifest", manifest, [json.dumps({"version": 1, "application": "a", "number": 1, "parts": []}).encode()], JSON_WORDS),
     Target("line-format", line_format, [b"%q %o %b\\n"], [b"%", b"\\"], (ValueError,)),
-    Target("produced-line", produced_line, [b'{"body":"x","keys":"k","properties":{"a":"b"}}'], _JSON_WORDS, (ValueError,)),
+    Target("produced-line", produced_line, [b'{"body":"x","keys":"k","properties":{"a":"b"}}'], JSON_WORDS, (ValueError,)),
 ]

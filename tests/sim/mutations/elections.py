@@ -11,6 +11,7 @@ import dledger.core.quorum
 import dledger.core.raft
 import dledger.core.reads
 import dledger.core.replication
+from dledger.core.causes import Cause
 from dledger.core.effects import RefusedReason, SaveHardState
 from dledger.core.election import Elections
 from dledger.core.events import ChangeRequested
@@ -75,11 +76,11 @@ def half_of_an_even_group_is_enough(patch: pytest.MonkeyPatch) -> None:
 def vote_cleared_on_step_down(patch: pytest.MonkeyPatch) -> None:
     become_follower = Elections.become_follower
 
-    def forgetful(self: Elections, term: int, leader: NodeId | None) -> None:
+    def forgetful(self: Elections, term: int, leader: NodeId | None, cause: Cause, source: NodeId | None = None) -> None:
         core = self._core
         if term == core.term and core.role in (Role.CANDIDATE, Role.LEADER):
             core.vote, core._hard_state_dirty, core.hard_state_durable = None, True, False
-        become_follower(self, term, leader)
+        become_follower(self, term, leader, cause, source)
 
     patch.setattr(Elections, "become_follower", forgetful)
 
@@ -134,7 +135,7 @@ def vote_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_pre_vote(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Elections, "start_pre_vote", lambda self: self.become_candidate(by_transfer=False))
+    patch.setattr(Elections, "start_pre_vote", lambda self, _cause: self.become_candidate(by_transfer=False))
 
 
 def no_check_quorum(patch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says
         first = rig.master
         leap(rig, first, LEAP_MS)
         await until(lambda: rig.cluster.master() not in (None, first))
+        await until(lambda: rig.cluster.hosts[first].node.raft.clocks.deprioritized)  # since the new leader has told it the clocks
         others = [node_id for node_id in rig.cluster.hosts if node_id != first]
         assert "clock off by +1000.0 d" in await state_of(rig, first)
         for victim in others:

@@ -41,6 +41,16 @@ MISTAKES = [
     (edit("flushDiskType", "flushDiskTyp"), "bad.yaml:10: store.flushDiskTyp: unknown setting; did you mean flushDiskType?"),
     (edit("cluster: local\n", ""), "bad.yaml:1: cluster: required setting is missing"),
     (edit("name: g0\n    nodes", "nodes"), "bad.yaml:4: groups[0].name: required setting is missing"),
+    (
+        edit("store:", 'metrics: {address: "0.0.0.0:9464"}\nstore:'),
+        "bad.yaml:9: metrics.address: expected an address for each process of a host; 0.0.0.0:9464 of node n1 is taken: "
+        "node n0 on the same host serves its metrics at 0.0.0.0:9464",
+    ),
+    (
+        edit("address: 127.0.0.1:10912", 'address: 127.0.0.1:10912, metrics: "0.0.0.0:10911"'),
+        "bad.yaml:7: groups[0].nodes[1].metrics: expected an address for each process of a host; 0.0.0.0:10911 of node n1 is taken: "
+        "node n0 on the same host serves another port at 127.0.0.1:10911",
+    ),
     (edit("SYNC_FLUSH", "SYNC"), "bad.yaml:10: store.flushDiskType: expected 'SYNC_FLUSH' or 'ASYNC_FLUSH', got 'SYNC'"),
     (
         edit("      - {id: n2, address: 127.0.0.1:10913}\n", ""),
@@ -217,6 +227,20 @@ def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
     both = "{id: n0, address: 'h:1', listen: 'h:2', advertised_address: 'h:3'}"
     with pytest.raises(ConfigError, match="listen and advertised_address mean the same; expected one of them"):
         ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", both), "bad.yaml")
+
+
+def test_where_each_process_listens_with_its_port_of_metrics() -> None:
+    text = """\
+cluster: local
+name_servers: [{id: ns0, address: "127.0.0.1:9876", quorum_address: "127.0.0.1:19876", metrics: "127.0.0.1:9466"}]
+groups: [{name: g0, nodes: [{id: n0, address: "127.0.0.1:10911", metrics: "127.0.0.1:9465"}]}]
+spares: [{id: s0, address: "10.0.0.9:10911"}]
+metrics: {address: "10.0.0.1:9464"}
+"""
+    config = ClusterConfig.parse(text, "good.yaml")
+    assert config.addresses_of("n0") == ("127.0.0.1:10911", "127.0.0.1:9465")
+    assert config.addresses_of("ns0") == ("127.0.0.1:9876", "127.0.0.1:19876", "127.0.0.1:9466")
+    assert config.addresses_of("s0") == ("10.0.0.9:10911", "10.0.0.1:9464")
 
 
 def test_a_node_that_is_not_in_the_file_is_named() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.api.diagnostics import FOLDERS
 from broker.process.foreign_files import describe_foreign, foreign_files
 from dledger.log.report import DamageKind
 from dledger.runtime.real_disk import RealDisk
@@ -103,3 +104,9 @@ def test_what_a_node_writes_is_its_own() -> None:
         assert await foreign_files(host.node._env.disk, thorough=True) == []
 
     Rig().run(scenario)
+
+
+def test_folders_of_the_audit_log_and_of_state_are_a_nodes_own(tmp_path: Path) -> None:
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir()
+    assert asyncio.run(foreign_files(RealDisk(str(tmp_path)), thorough=True)) == []

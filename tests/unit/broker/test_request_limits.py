@@ -13,7 +13,7 @@ from broker.api.limits import MAX_ITEMS, in_slices
 from broker.api.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
 from broker.api.queue_offsets import SEARCHES_AT_ONCE, QueueOffsetsService
 from dledger_client.aio import Message
-from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2
+from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import envelope, methods
@@ -96,7 +96,8 @@ class EveryQueue:
 
 def test_other_work_goes_on_while_many_times_are_searched() -> None:
     async def main() -> None:
-        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(store=EveryQueue(), roles=SimpleNamespace(master_term=1))))
+        parts = {"store": EveryQueue(), "roles": SimpleNamespace(master_term=1), "answering_replica": types_pb2.AnsweringReplica}
+        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(**parts)))
         refs = [broker_pb2.QueueRef(topic="t", queue_id=number, timestamp_ms=number % 2 - 1) for number in range(MAX_ITEMS)]
         request, turns = broker_pb2.OffsetsRequest(queues=refs), 0
         calls = [asyncio.ensure_future(service.offsets(request, cast("CallContext", None))) for _ in range(3)]

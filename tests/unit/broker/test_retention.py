@@ -9,7 +9,7 @@ import pytest
 
 from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, retention_pb2
-from dledger_wire.errors import DledgerError, ReadOnlyError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, ReadOnlyError
 from dledger_wire.rpc import methods
 from store.durability.disk_reserve import PATH as RESERVE
 from tests.unit.client.sim_rig import Rig, until
@@ -116,6 +116,27 @@ def test_a_full_disk_is_told_without_contradiction_and_room_is_noticed_before_th
         assert not any(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts)
 
     Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
+
+
+def test_a_disk_that_fills_is_told_before_the_next_round_where_nobody_can_take_over() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer(send_timeout_ms=3000) as producer:
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            disk = rig.cluster.hosts[rig.master].disk
+            disk.settings.capacity_bytes = disk.used_bytes()
+            with pytest.raises(DeadlineExceededError, match=r"may be stored \(replica group g0 waits for its leader's disk, which is full"):
+                await producer.send(Message("t", b"x" * 3000), queue_id=0)
+            assert not node_of(rig, rig.master).store.refuses_messages
+            with pytest.raises(DledgerError, match="waits for its leader's disk, which is full"):  # behind the first one
+                await producer.send(Message("t", b"refused"), queue_id=1)
+            async with rig.producer(send_timeout_ms=8000) as other:
+                with pytest.raises(DledgerError, match="the leader's disk is full"):
+                    await other.send(Message("t", b"refused"), queue_id=1)
+            disk.settings.capacity_bytes = 1 << 40
+            assert (await producer.send(Message("t", b"taken again"), queue_id=1)).queue_offset == 0
+
+    Rig(nodes=1, store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
 
 
 def test_a_new_producer_is_refused_while_the_disk_is_full() -> None:

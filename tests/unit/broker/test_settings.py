@@ -9,6 +9,7 @@ import pytest
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
 from broker.config.layer_settings import COMMIT_NOTICE_DELAY_MS, raft_settings_of, store_settings_of
+from broker.config.metrics import MetricsConfig
 from broker.config.name_servers import NameServerConfig, NameServiceConfig
 from broker.config.replicas import ReplicasConfig, SpareConfig
 from dledger.core.config import CoreConfig
@@ -29,6 +30,7 @@ MODELS = (
     ServiceConfig,
     NameServerConfig,
     NameServiceConfig,
+    MetricsConfig,
 )
 CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/mistakes.py"}
 DEFAULTS = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 127.0.0.1:10911}]}]\n"

@@ -150,6 +150,7 @@ def test_a_trace_is_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
 
 COMMANDS = {
     "status": "",
+    "top": "--once",
     "route": "t",
     "produce": "t --count 2",
     "consume": "t --max 1 --idle-exit 0.2",
@@ -174,6 +175,8 @@ COMMANDS = {
     "dlq redrive": "g",
     "transaction list": "",
     "leader transfer": "--to n1",
+    "leader history": "",
+    "log tail": "--node n1",
     "member add": "--id n4 --address 127.0.0.1:9",
     "member promote": "--id n1",
     "member remove": "--id n1 --yes",
@@ -191,18 +194,30 @@ COMMANDS = {
     "acl check": "alice read --topic t",
 }
 # They ask no cluster, run nodes or Spark, read files of this machine, or print figures only.
-OTHERS = {"up", "down", "node", "dump", "certs create", "certs list", "security init", "cluster add-group", "cluster apply", "user create"}
+OTHERS = {
+    "up",
+    "down",
+    "node",
+    "console",
+    "dump",
+    "certs create",
+    "certs list",
+    "security init",
+    "cluster add-group",
+    "cluster apply",
+    "user create",
+}
 OTHERS |= {f"bench {name}" for name in ("produce", "consume", "latency", "failover")}
 OTHERS |= {f"spark {name}" for name in ("archive", "audit", "stats", "replay", "finish")}
 
 
-def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, bool]]:
-    """The names of all commands, and whether they take --json."""
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """The names of all commands, and the options they take."""
     if isinstance(command, click.Group) or hasattr(command, "commands"):
         for name, nested in command.commands.items():
             yield from leaves(nested, (*path, name))
     else:
-        yield " ".join(path), any("--json" in parameter.opts for parameter in command.params)
+        yield " ".join(path), {option for parameter in command.params for option in parameter.opts}
 
 
 def test_no_command_is_forgotten() -> None:
@@ -301,11 +316,12 @@ def test_no_command_lets_a_server_write_to_the_terminal(
 ) -> None:
     monkeypatch.setattr(dledger_cli.app, "end_quietly_at_closed_pipe", lambda: None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # what main puts there goes with this test
-    escaped, takes_json = 0, dict(leaves(typer.main.get_command(dledger_cli.app.app)))
+    escaped, takes = 0, dict(leaves(typer.main.get_command(dledger_cli.app.app)))
     with hostile_server(names=names, refuses=refuses) as address:
         for command, rest in COMMANDS.items():
-            for as_json in ([], ["--json"])[: 1 + (takes_json[command] and names and not refuses)]:
-                arguments = [*command.split(), *rest.split(), "--bootstrap", address, "--timeout", "0.3", *as_json]
+            bounded = ["--timeout", "0.3"] if "--timeout" in takes[command] else []
+            for as_json in ([], ["--json"])[: 1 + ("--json" in takes[command] and names and not refuses)]:
+                arguments = [*command.split(), *rest.split(), "--bootstrap", address, *bounded, *as_json]
                 monkeypatch.setattr(sys, "argv", ["dledger", *arguments])
                 with pytest.raises(SystemExit):
                     dledger_cli.app.main()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dledger_cli.status_text import node_note, replicas_line, replicas_of, sentence
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
+from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
 ONE = "quorum ok (losing one more stops writes)"

@@ -54,10 +54,10 @@ class Rig:
         """Routes of a client that has no face of its own."""
         return Router(self.cluster.bootstrap, self._network, self._clock, self._random)
 
-    def admin(self, user: str = ADMINISTRATOR) -> Admin:
+    def admin(self, user: str = ADMINISTRATOR, **settings: Any) -> Admin:
         network = self.cluster.net.of(self.process, self.cluster.security.of_user(user))
         with use_environment(**self.around() | {"network": network}):
-            return Admin(self.cluster.bootstrap)
+            return Admin(self.cluster.bootstrap, **settings)
 
     async def topic(self, name: str = "t", queues: int = 1, **spec: Any) -> None:
         async with self.admin() as admin:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from dledger.core.causes import Cause
 from dledger.core.config import CoreConfig
 from dledger.core.effects import MessageRefused, RoleChanged, SaveHardState
 from dledger.core.events import Deprioritize, PeerLost, Tick
@@ -238,7 +239,7 @@ def test_E14_a_leader_never_stands_for_election() -> None:
     node = in_role(Role.LEADER)
     elections = node.core._core.elections
     with pytest.raises(InvariantBrokenError):
-        elections.start_pre_vote()
+        elections.start_pre_vote(Cause.SILENT)
     with pytest.raises(InvariantBrokenError):
         elections.become_candidate(by_transfer=False)
 

@@ -21,10 +21,11 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
-from dledger.runtime.env import After, Buffer, Environment, SyncFailedError
+from dledger.runtime.env import After, Buffer, Environment, FolderSize, SyncFailedError
 from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
+from tests.sim.disk import measured
 
 LATENCY_S = 0.0005
 SYNC_S = 0.001
@@ -314,6 +315,9 @@ class MemoryDisk:
             raise FileNotFoundError(path)
         del self.files[path]
         self.synced.pop(path, None)
+
+    async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
+        return measured({path: len(content) for path, content in self.files.items()}, folder, below=below)
 
     async def free_bytes(self) -> int:
         return 0 if self.full else 1 << 40

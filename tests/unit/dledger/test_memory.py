@@ -15,7 +15,7 @@ from tests.unit.client.sim_rig import Rig
 
 LIMIT_BYTES = 1 << 20
 OURS = ("dledger", "store", "broker")
-GROWS = {"EntryMeta", "RawEntry", "EntryId"}  # with the log, up to bounds of their own
+GROWS = {"EntryMeta", "RawEntry", "EntryId", "LeaderChange"}  # with the log, up to bounds of their own
 
 
 def test_small_entries_do_not_take_more_than_the_cache_may() -> None:

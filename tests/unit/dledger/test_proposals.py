@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dledger.core.types import EntryId
+from dledger.measures import RaftMeasures
 from dledger.replica.proposals import Proposals
 from dledger_wire.errors import BusyError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
 
@@ -23,7 +24,9 @@ class Sized:
 class Rig:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.proposals = Proposals(join_bytes=100, entry_bytes=200, payload_bytes=300, limit_bytes=1000, max_rounds=2)
+        self.proposals = Proposals(
+            join_bytes=100, entry_bytes=200, payload_bytes=300, limit_bytes=1000, max_rounds=2, measures=RaftMeasures()
+        )
 
     def add(self, size: int) -> asyncio.Future[EntryId]:
         future: asyncio.Future[EntryId] = self.loop.create_future()

@@ -11,7 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dledger.runtime.env import After, Buffer, SyncFailedError
+from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
+from tests.sim.disk import measured
 
 SECTOR = 512
 
@@ -148,6 +149,9 @@ class CrashDisk:
         if path not in self.files:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         del self.files[path]
+
+    async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
+        return measured({path: len(content.current) for path, content in self.files.items()}, folder, below=below)
 
     async def free_bytes(self) -> int:
         return 1 << 30

@@ -18,7 +18,7 @@ from broker.config.name_servers import PASSWORD_VARIABLE, NameServerConfig
 from broker.nameserver import bounded_transport
 from broker.nameserver.pysyncobj_quorum import PySyncObjQuorum, quorum_of
 from dledger_wire.errors import ConfigError
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 PASSWORD = "a password of name servers"
 
@@ -27,12 +27,6 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - another thread makes it true
-            await asyncio.sleep(0.02)
 
 
 class Evil:
@@ -61,7 +55,7 @@ class Pair:
     async def start(self) -> None:
         for quorum in self.quorums:
             await quorum.start(self.delivered.append)
-        await until(lambda: all(quorum.state().has_majority for quorum in self.quorums))
+        await until(lambda: all(quorum.state().has_majority for quorum in self.quorums), LIMIT_S)
 
     async def spread(self, news: bytes) -> None:
         """Repeat it, as registrations are, until both have it: PySyncObj may lose a message while it elects a leader."""
@@ -119,7 +113,7 @@ def test_a_pickle_of_a_stranger_is_not_unpickled(tmp_path: Path) -> None:
         # The same message under the right password would have been unpickled: what holds it off is the password.
         _reader, writer = await asyncio.open_connection("127.0.0.1", pair.port)
         writer.write(packed(Evil(left), PASSWORD))
-        await until(left.exists)
+        await until(left.exists, LIMIT_S)
         writer.close()
         assert all(quorum.state().has_majority for quorum in pair.quorums)
 

@@ -131,6 +131,17 @@ def test_only_wanted_keys_pass_a_word_at_a_time() -> None:
     assert [row["body"] for row in found] == [b"0", b"2", b"3"]
 
 
+def test_the_trace_context_of_messages_is_a_column_where_it_is_named() -> None:
+    frames = [frame(b"1", {"traceparent": "P", "tracestate": "a=1,b=2"}), frame(b"2", {"xtraceparent": "no"}), frame(b"3", {})]
+    columns = ("traceparent", "tracestate")
+    assert record_batch(chunk_of(frames), columns).to_pylist() == [
+        {"traceparent": "P", "tracestate": "a=1,b=2"},
+        {"traceparent": None, "tracestate": None},
+        {"traceparent": None, "tracestate": None},
+    ]
+    assert not set(columns) & set(COLUMNS)
+
+
 @pytest.mark.parametrize("sizes", [[5] * 9, [0, 300, 1, 0, 77]])
 def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
     frames = [frame(random.randbytes(size), {"UNIQ_KEY": f"{n:032X}", "KEYS": f"k{n}", "TAGS": "t"}) for n, size in enumerate(sizes)]

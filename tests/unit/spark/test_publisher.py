@@ -386,6 +386,30 @@ def test_properties_without_a_value_are_left_out() -> None:
     assert (whole.count(b"None"), whole.count(b"p\x01"), whole.count(b"q\x01v\x02")) == (0, 0, 1)
 
 
+def test_trace_context_comes_as_columns_or_as_properties_and_a_row_has_one_or_none() -> None:
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+    kind = pa.map_(pa.string(), pa.string())
+    old = [("traceparent", "old"), ("tracestate", "old"), ("q", "v")]
+    rows = {
+        "body": [b"1", b"2", b"3", b"4"],
+        "traceparent": ["P1", "P2", None, ""],
+        "tracestate": ["S1", None, "S3", "S4"],
+        "properties": pa.array([None, old, old, None], kind),
+    }
+    found = list(packs._messages({name: packs._values(pa.RecordBatch.from_pydict(rows)[name]) for name in rows}, TARGET, 4))
+    assert [message.properties for message, _, _ in found] == [
+        {"traceparent": "P1", "tracestate": "S1"},
+        {"q": "v", "traceparent": "P2"},
+        dict(old),
+        None,
+    ]
+    fields = [StructField("body", BinaryType()), StructField("tracestate", StringType())]
+    with pytest.raises(InvalidArgumentError, match="column 'tracestate' without 'traceparent'"):
+        packs.check_schema(StructType(fields), "t")
+    packs.check_schema(StructType([*fields, StructField("traceparent", StringType())]), "t")
+
+
 def test_columns_that_kafka_has_get_the_name_they_have_here() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 

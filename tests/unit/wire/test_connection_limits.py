@@ -28,6 +28,7 @@ from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpNetwork
 from dledger_wire.tcp.server import TcpServer
 from tests.contract import secured
+from tests.waiting import until
 
 CALL, STREAM, ENDLESS, LINK = "/test.Limits/Call", "/test.Limits/Stream", "/test.Limits/Endless", methods.RAFT_LINK.path
 HALF_HELLO = bytes.fromhex("16030100c8010000c40303")
@@ -103,15 +104,6 @@ class Rig:
         channel = TcpNetwork(NetworkSecurity(**given)).connect(self.address)  # type: ignore[arg-type]
         assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
         await channel.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task does."""
-    for _ in range(30_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 async def closed(reader: Reader) -> bytes:

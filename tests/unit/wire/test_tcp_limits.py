@@ -26,6 +26,7 @@ from dledger_wire.tcp import server as tcp_server
 from dledger_wire.tcp.connection import Connection, ReceivedBytes
 from dledger_wire.tcp.network import TcpNetwork
 from dledger_wire.tcp.server import TcpServer
+from tests.waiting import until
 
 CALL, STREAM, SMALL, LINK = "/test.Tcp/Call", "/test.Tcp/Stream", methods.FETCH.path, methods.RAFT_LINK.path
 CLAIM = struct.pack(">BI", 1, 60 << 20)
@@ -77,15 +78,6 @@ class Rig:
         channel = TcpNetwork().connect(self.address)
         assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
         await channel.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task does."""
-    for _ in range(30_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("waited in vain")
 
 
 async def closed(reader: asyncio.StreamReader) -> None:

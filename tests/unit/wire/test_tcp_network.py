@@ -18,6 +18,8 @@ from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, Unr
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import CallContext
+from dledger_wire.security.credentials import PasswordCredentials
+from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp import network as tcp_network
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
@@ -159,6 +161,24 @@ def test_a_connection_without_calls_is_closed_and_made_again(monkeypatch: pytest
         assert await channel.call(CALL, b"y", timeout_s=30) == b"y"
 
     serving(scenario)
+
+
+def test_closing_ends_a_dial_that_nobody_answers_and_the_calls_that_wait_for_it() -> None:
+    """A node that is paused: its kernel takes the connection, and nothing authenticates."""
+
+    async def run() -> None:
+        security = NetworkSecurity(credentials=PasswordCredentials("alice", password="wonderland"))
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            channel = TcpNetwork(security).connect(f"127.0.0.1:{silent.getsockname()[1]}")
+            call = asyncio.create_task(channel.call(CALL, b"x", timeout_s=60))
+            await asyncio.sleep(0)
+            assert any(task.get_name() == "dial for calls" for task in asyncio.all_tasks())
+            await channel.close()
+            assert not any(task.get_name() == "dial for calls" for task in asyncio.all_tasks())
+            with pytest.raises(UnreachableError, match="channel closed"):
+                await call
+
+    asyncio.run(run())
 
 
 def test_a_request_above_the_limit_of_its_method_is_refused_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,11 @@ READING: set[UnaryMethod[Any, Any]] = {
     methods.LIST_RULES,
     methods.CHECK_ACCESS,
     methods.AUDIT_TAIL,
+    methods.TOPIC_TRAFFIC,
+    methods.LEADER_HISTORY,
+    methods.NODE_DETAILS,
+    methods.LOG_TAIL,
+    methods.WAITING_DELAYS,
 }
 OF_MESSAGES: set[UnaryMethod[Any, Any]] = {methods.SEND_BACK, methods.END_TRANSACTIONS}  # what consumers and producers do all the time
 OF_THE_CLUSTER: set[UnaryMethod[Any, Any]] = {

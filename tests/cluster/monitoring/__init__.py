@@ -1,0 +1,1 @@
+"""Prometheus, its rules and the boards against real processes."""
