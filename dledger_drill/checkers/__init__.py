@@ -1,0 +1,1 @@
+"""Whether a history breaks a promise; nothing of the product is used."""

@@ -1,0 +1,70 @@
+"""What a fault is, and what it is given of the cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger_drill.hosts.machine import Links, Machine
+from dledger_drill.plan.model import FaultChoice, Need
+
+
+class Target(Protocol):
+    """The cluster that a fault strikes (``cluster.private``)."""
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """Replica group -> ids of its nodes at present."""
+
+    @property
+    def machines(self) -> Mapping[str, Machine]:
+        """Of nodes and name servers, by id."""
+
+    @property
+    def name_servers(self) -> Sequence[str]: ...
+
+    @property
+    def links(self) -> Links: ...
+
+    def leader(self, group: str, timeout_s: float = 30.0) -> str: ...
+
+    def start_node(self, name: str) -> None:
+        """Start a node or name server that does not run; nothing when it runs."""
+
+    def wait_healthy(self, timeout_s: float = 60.0) -> None: ...
+
+    def transfer_leader(self, group: str, to: str) -> None: ...
+
+    def replace_member(self, group: str, node: str) -> str:
+        """Remove a member with its folder and add an empty node in its place; returns the new node's id."""
+
+    def rotate_certificates(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Strike:
+    """A fault that has begun.  ``heal`` takes it back and may be called twice; nodes that ended are started."""
+
+    nodes: list[str]
+    heal: Callable[[], None]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An entry of the catalogue.
+
+    Args:
+        hold_s: Shortest and longest time it lasts.
+        harmless: May be done to a cluster in use.
+    """
+
+    name: str
+    family: str
+    help: str
+    hold_s: tuple[float, float]
+    strike: Callable[[Target, FaultChoice, random.Random], Strike]
+    needs: frozenset[Need] = frozenset()
+    harmless: bool = False

@@ -1,0 +1,1 @@
+"""Machines in small: network namespaces, links, disks, clocks, processes."""

@@ -1,0 +1,109 @@
+"""What the parts of a machine offer to faults; ``namespaces``, ``links``, ``disks`` and ``processes`` implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Process(Protocol):
+    """A running process of a machine."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout_s: float) -> int: ...
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+
+    def terminate(self, timeout_s: float) -> int:
+        """SIGTERM; returns the exit status."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Where a node's data lies.  What a machine has no means for raises InvalidArgumentError."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def power_off(self) -> None:
+        """Drop what was not synced and make the file system unusable; the process must be killed by the caller right after."""
+
+    def power_on(self) -> None:
+        """Mount it again, after the process is gone."""
+
+    def fill(self, leave_bytes: int) -> None: ...
+
+    def free(self) -> None:
+        """Take ``fill`` back."""
+
+    def slow(self, sync_ms: float, write_ms: float = 0.0) -> None:
+        """Every sync and write takes so much longer; 0 for as before.  Works on a running process."""
+
+    def fail(self, failing: bool) -> None:
+        """Syncs and writes fail with EIO while ``failing``."""
+
+    def flip_bit(self, file: str, byte: int, bit: int = 0) -> None:
+        """Change one bit of a file (path relative to ``path``), also while a process writes it."""
+
+
+class Clock(Protocol):
+    """The wall clock that a machine's processes see."""
+
+    def jump(self, seconds: float) -> None: ...
+
+    def restore(self) -> None: ...
+
+
+class Machine(Protocol):
+    """What one node or name server lives on."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ip(self) -> str: ...
+
+    @property
+    def process(self) -> Process | None: ...
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
+        """Start the machine's process; its output is appended to ``log``."""
+
+
+class Links(Protocol):
+    """The network between machines; names of nodes, of name servers, ``clients`` and ``drill``.  Each direction by itself."""
+
+    def cut(self, source: str, target: str) -> None: ...
+
+    def isolate(self, name: str, others: Sequence[str]) -> None:
+        """Cut both directions between ``name`` and each of ``others``."""
+
+    def shape(
+        self,
+        source: str,
+        target: str,
+        *,
+        loss: float = 0.0,
+        delay_ms: float = 0.0,
+        jitter_ms: float = 0.0,
+        reorder: float = 0.0,
+        bytes_per_s: float | None = None,
+    ) -> None: ...
+
+    def heal(self) -> None:
+        """Everything carries again, as it came."""

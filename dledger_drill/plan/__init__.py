@@ -1,0 +1,1 @@
+"""What a drill is to do: options, and rounds drawn from a seed."""

@@ -1,0 +1,1 @@
+"""What a drill found, as a page, a document and lines."""

@@ -1,0 +1,1 @@
+"""What clients do meanwhile, in a process of their own."""
