@@ -52,7 +52,7 @@ def flip(sealed: bool, role: Role) -> Do:
         notes = []
         for node in nodes:
             disk = target.machines[node].disk
-            file, byte = _place(segments(disk.path / node), sealed, draw)
+            file, byte = place(segments(disk.path / node), sealed, draw)
             bit = draw.randrange(8)
             disk.flip_bit(str(file.relative_to(disk.path)), byte, bit)
             notes.append(f"{node} {file.name} byte {byte} bit {bit}")
@@ -67,7 +67,7 @@ def flip(sealed: bool, role: Role) -> Do:
     return do
 
 
-def _place(found: list[tuple[Path, list[int]]], sealed: bool, draw: random.Random) -> tuple[Path, int]:
+def place(found: list[tuple[Path, list[int]]], sealed: bool, draw: random.Random) -> tuple[Path, int]:
     """A file and a byte in it.  While nothing is sealed, the newest one has to do."""
     if not found:
         raise InvalidArgumentError("no entry in the log to flip a bit of")

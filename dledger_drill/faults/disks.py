@@ -11,7 +11,7 @@ from dledger_drill.plan.model import FaultChoice, Need
 
 SYNC_MS = (20.0, 300.0)  # how much longer each sync takes
 WRITE_SHARE = 0.1  # of that, for each write
-LEAVE_BYTES = 64 << 10
+LEAVE_BYTES = 0
 
 
 def slow_disk(role: Role) -> Do:
@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
     *_disk_faults(
         "failing-disk", "disk fails with EIO, until the node is started again", failing_disk, Need.PRELOAD, (1.5, 4.0), *_EACH[:2]
     ),
-    *_disk_faults("full-disk", "disk is full", full_disk, Need.PRELOAD, (1.5, 4.0), *_EACH),
+    *_disk_faults("full-disk", "disk is full", full_disk, Need.PRELOAD, (3.0, 6.0), *_EACH),
     *_disk_faults(
         "power", "power is pulled: what was not synced is gone", power_loss, Need.LOOP_DISKS, (0.5, 2.0), Role.LEADER, Role.TWO, Role.ALL
     ),
