@@ -16,9 +16,12 @@ def clock_jump(role: Role, direction: int) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
         seconds = direction * draw.choice(JUMPS_S)
-        for node in nodes:
-            target.machines[node].clock.jump(seconds)
-        return strike(nodes, lambda node: target.machines[node].clock.restore(), f"{seconds:+.0f} s")
+        return strike(
+            nodes,
+            lambda node: target.machines[node].clock.jump(seconds),
+            lambda node: target.machines[node].clock.restore(),
+            f"{seconds:+.0f} s",
+        )
 
     return do
 

@@ -12,12 +12,11 @@ import struct
 from pathlib import Path
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import Do, Role, pick, running, strike
+from dledger_drill.faults.roles import Do, Role, kill, pick, strike
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
 LOG_FOLDER = "commitlog"
-STOP_LIMIT_S = 30.0
 OLD_SHARE = 0.8  # of the entries of the newest file: those behind were written just now
 _HEAD = struct.Struct(">ii")  # magic, size of the entry
 _MAGICS = (1, 2, 3)
@@ -49,8 +48,9 @@ def segments(folder: Path) -> list[tuple[Path, list[int]]]:
 def flip(sealed: bool, role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-        notes = []
-        for node in nodes:
+        notes: list[str] = []
+
+        def flip_one(node: str) -> None:
             disk = target.machines[node].disk
             file, byte = place(segments(disk.path / node), sealed, draw)
             bit = draw.randrange(8)
@@ -58,11 +58,12 @@ def flip(sealed: bool, role: Role) -> Do:
             notes.append(f"{node} {file.name} byte {byte} bit {bit}")
 
         def restart(node: str) -> None:
-            if process := running(target.machines[node]):
-                process.terminate(STOP_LIMIT_S)
+            kill(target.machines[node])
             target.start_node(node)
 
-        return strike(nodes, restart, ", ".join(notes))
+        struck = strike(nodes, flip_one, restart)
+        struck.note = ", ".join(notes)
+        return struck
 
     return do
 

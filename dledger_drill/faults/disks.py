@@ -18,9 +18,11 @@ def slow_disk(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
         sync_ms = round(draw.uniform(*SYNC_MS))
-        for node in nodes:
+
+        def slow(node: str) -> None:
             target.machines[node].disk.slow(sync_ms, sync_ms * WRITE_SHARE)
-        return strike(nodes, lambda node: target.machines[node].disk.slow(0.0), f"{sync_ms} ms a sync")
+
+        return strike(nodes, slow, lambda node: target.machines[node].disk.slow(0.0), f"{sync_ms} ms a sync")
 
     return do
 
@@ -30,15 +32,13 @@ def failing_disk(role: Role) -> Do:
 
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-        for node in nodes:
-            target.machines[node].disk.fail(True)
 
         def undo(node: str) -> None:
             kill(target.machines[node])
             target.machines[node].disk.fail(False)
             target.start_node(node)
 
-        return strike(nodes, undo, "EIO")
+        return strike(nodes, lambda node: target.machines[node].disk.fail(True), undo, "EIO")
 
     return do
 
@@ -46,9 +46,9 @@ def failing_disk(role: Role) -> Do:
 def full_disk(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-        for node in nodes:
-            target.machines[node].disk.fill(LEAVE_BYTES)
-        return strike(nodes, lambda node: target.machines[node].disk.free())
+        return strike(
+            nodes, lambda node: target.machines[node].disk.fill(LEAVE_BYTES), lambda node: target.machines[node].disk.free(), "ENOSPC"
+        )
 
     return do
 
@@ -56,18 +56,16 @@ def full_disk(role: Role) -> Do:
 def power_loss(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-        machines = [target.machines[node] for node in nodes]
-        for machine in machines:
-            machine.disk.power_off()
-        for machine in machines:
-            kill(machine)
 
         def undo(node: str) -> None:
             kill(target.machines[node])  # another fault's healing may have tried to start it
             target.machines[node].disk.power_on()
             target.start_node(node)
 
-        return strike(nodes, undo)
+        struck = strike(nodes, lambda node: target.machines[node].disk.power_off(), undo)
+        for node in nodes:  # when all are off: a kill takes longer
+            kill(target.machines[node])
+        return struck
 
     return do
 

@@ -46,15 +46,22 @@ def pick(target: Target, group: str, role: Role, draw: random.Random) -> list[st
     return draw.sample(nodes, 2 if role is Role.TWO else max((len(nodes) - 1) // 2, 1))
 
 
-def strike(nodes: Sequence[str], undo: Callable[[str], None], note: str = "") -> Strike:
-    """A strike whose ``heal`` calls ``undo`` for each node until it worked, and never again."""
-    struck = list(nodes)
+def strike(nodes: Sequence[str], do: Callable[[str], None], undo: Callable[[str], None], note: str = "") -> Strike:
+    """Strike each node.  ``heal`` calls ``undo`` for each until it worked, and never again; so does a strike that fails half way."""
+    struck: list[str] = []
 
     def heal() -> None:
         while struck:
             undo(struck[0])
             struck.pop(0)
 
+    try:
+        for node in nodes:
+            struck.append(node)
+            do(node)
+    except BaseException:
+        heal()
+        raise
     return Strike(list(nodes), heal, note)
 
 

@@ -44,7 +44,7 @@ class LoopDisk(FolderDisk):
         with open(self._image, "wb") as image:
             image.truncate(size_bytes)
         _make_file_system(self._image)
-        self._powered = True
+        self._powered, self._full = True, False
         self._device = mounts.mount_image(self._image, self._mount, _MOUNT_OPTIONS)
         super().__init__(self._mount / "data", preload)
         with _opened(self._mount) as fd:
@@ -68,9 +68,14 @@ class LoopDisk(FolderDisk):
             mounts.unmount(self._mount, self._device)
             self._device = mounts.mount_image(self._image, self._mount, _MOUNT_OPTIONS)
             self._powered = True
+            if not self._full:
+                self.free()  # it was filled when it lost its power, and freed before it had it again
 
     def fill(self, leave_bytes: int) -> None:
         """Take blocks in ever smaller pieces: what the file system keeps for itself is not told by its figures."""
+        if not self._powered:
+            raise InvalidArgumentError(f"{self._mount} has no power")
+        self._full = True
         facts = os.statvfs(self._mount)
         left = facts.f_bavail * facts.f_frsize - leave_bytes
         piece = left
@@ -90,7 +95,9 @@ class LoopDisk(FolderDisk):
             os.close(fd)
 
     def free(self) -> None:
-        self._filler.unlink(missing_ok=True)
+        self._full = False
+        if self._powered:
+            self._filler.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

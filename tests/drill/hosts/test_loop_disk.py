@@ -15,6 +15,7 @@ from dledger_drill.hosts import loop_disk
 from dledger_drill.hosts.loop_disk import LoopDisk
 from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.preload import Preload
+from dledger_wire.errors import InvalidArgumentError
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -94,6 +95,17 @@ def test_a_full_disk_leaves_what_was_told_and_is_free_again(disk: LoopDisk) -> N
     assert full.value.errno == errno.ENOSPC
     disk.free()
     disk.free()
+    (disk.path / "file").write_bytes(bytes(8 << 20))
+
+
+def test_a_disk_that_was_freed_while_its_power_was_off_is_free(disk: LoopDisk) -> None:
+    disk.fill(0)
+    os.sync()
+    disk.power_off()
+    with pytest.raises(InvalidArgumentError, match="has no power"):
+        disk.fill(0)
+    disk.free()
+    disk.power_on()
     (disk.path / "file").write_bytes(bytes(8 << 20))
 
 

@@ -17,13 +17,25 @@ def test_each_node_is_healed_once_also_when_healing_was_interrupted() -> None:
             raise OSError("not yet")
         healed.append(node)
 
-    struck = strike(["n0", "n1", "n2"], undo)
+    struck = strike(["n0", "n1", "n2"], lambda _node: None, undo)
     with pytest.raises(OSError, match="not yet"):
         struck.heal()
     struck.heal()
     struck.heal()
     assert healed == ["n0", "try", "n1", "n2"]
     assert struck.nodes == ["n0", "n1", "n2"]
+
+
+def test_a_strike_that_fails_half_way_is_taken_back() -> None:
+    healed: list[str] = []
+
+    def do(node: str) -> None:
+        if node == "n1":
+            raise OSError("its power is off")
+
+    with pytest.raises(OSError, match="power"):
+        strike(["n0", "n1", "n2"], do, healed.append)
+    assert healed == ["n0", "n1"]
 
 
 def test_names_are_unique_and_begin_with_what_is_struck() -> None:
