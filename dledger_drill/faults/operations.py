@@ -1,0 +1,78 @@
+"""What operators do, and what happens to them: restarts, transfers, a member replaced, name servers gone, certificates rotated."""
+
+from __future__ import annotations
+
+import random
+
+from dledger_drill.faults.base import Fault, Strike, Target
+from dledger_drill.faults.roles import Do, Role, kill, pick, running, strike
+from dledger_drill.plan.model import FaultChoice
+
+STOP_S = 30.0
+
+
+def restart(role: Role) -> Do:
+    """Stopped in order, and started when the fault is over."""
+
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        return strike(pick(target, choice.group, role, draw), lambda node: _stop(target, node), target.start_node)
+
+    return do
+
+
+def rolling_restart(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    """Followers first, as an operator does; each is awaited before the next."""
+    leader = target.leader(choice.group)
+    order = [*(node for node in target.groups[choice.group] if node != leader), leader]
+    for node in order:
+        _stop(target, node)
+        target.start_node(node)
+        target.wait_healthy()
+    return Strike(order, _nothing)
+
+
+def transfer(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    leader = target.leader(choice.group)
+    to = draw.choice([node for node in target.groups[choice.group] if node != leader])
+    target.transfer_leader(choice.group, to)
+    return Strike([leader, to], _nothing)
+
+
+def replace_member(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        (node,) = pick(target, choice.group, role, draw)
+        kill(target.machines[node])
+        new = target.replace_member(choice.group, node)
+        return Strike([node, new], _nothing, f"{new} in its place")
+
+    return do
+
+
+def name_servers_gone(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    return strike(list(target.name_servers), lambda name: kill(target.machines[name]), target.start_node)
+
+
+def rotate_certificates(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    target.rotate_certificates()
+    return Strike([], _nothing, "all nodes")
+
+
+def _stop(target: Target, node: str) -> None:
+    if process := running(target.machines[node]):
+        process.terminate(STOP_S)
+
+
+def _nothing() -> None:
+    """It is over when it was done."""
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("restart-leader", "restart", "the leader is stopped in order and started again", (0.2, 1.0), restart(Role.LEADER)),
+    Fault("restart-follower", "restart", "a follower is stopped in order and started again", (0.2, 1.0), restart(Role.FOLLOWER)),
+    Fault("rolling-restart", "restart", "all nodes, one after the other", (0.0, 0.1), rolling_restart),
+    Fault("transfer", "transfer", "leadership is handed over", (0.0, 0.1), transfer, harmless=True),
+    Fault("replace-follower", "member", "a follower is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.FOLLOWER)),
+    Fault("replace-leader", "member", "the leader is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.LEADER)),
+    Fault("name-servers-gone", "name-server", "all name servers are killed", (1.0, 3.0), name_servers_gone),
+    Fault("certificates-rotated", "certificates", "all nodes get new certificates while they run", (0.0, 0.1), rotate_certificates),
+)

@@ -1,0 +1,57 @@
+"""Faults of processes: killed, paused, killed one after the other."""
+
+from __future__ import annotations
+
+import random
+
+from dledger_drill.faults.base import Fault, Strike, Target
+from dledger_drill.faults.roles import WHOSE, Do, Role, kill, pick, running, strike
+from dledger_drill.plan.model import FaultChoice
+
+SHORT_S, LONG_S = (0.1, 0.5), (1.2, 4.0)  # less and more than an election timeout
+NEXT_LEADER_S = 30.0
+
+
+def kill_nodes(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        return strike(nodes, lambda node: kill(target.machines[node]), target.start_node)
+
+    return do
+
+
+def kill_leader_twice(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    """The leader, and the next one as soon as there is one; the first is started in between, so that a majority is left."""
+    first = target.leader(choice.group)
+    struck = strike([first], lambda node: kill(target.machines[node]), target.start_node)
+    second = target.leader(choice.group, NEXT_LEADER_S)
+    struck.heal()
+    return strike([second], lambda node: kill(target.machines[node]), target.start_node, f"after {first}")
+
+
+def pause(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        def stand_still(node: str) -> None:
+            if process := running(target.machines[node]):
+                process.pause()
+
+        def go_on(node: str) -> None:
+            if process := running(target.machines[node]):
+                process.resume()
+
+        return strike(pick(target, choice.group, role, draw), stand_still, go_on)
+
+    return do
+
+
+_KILLED = (Role.LEADER, Role.FOLLOWER, Role.TWO, Role.ALL)
+_PAUSED = (Role.LEADER, Role.FOLLOWER, Role.ALL)
+FAULTS: tuple[Fault, ...] = (
+    *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHOSE[role]} process", (0.5, 2.0), kill_nodes(role)) for role in _KILLED),
+    Fault("kill-leader-twice", "kill", "kill -9 of the leader, then of the next one", (0.5, 2.0), kill_leader_twice),
+    *(
+        Fault(f"pause-short-{role}", "pause", f"{WHOSE[role]} process stands still for less than an election timeout", SHORT_S, pause(role))
+        for role in _PAUSED
+    ),
+    *(Fault(f"pause-{role}", "pause", f"{WHOSE[role]} process stands still for longer", LONG_S, pause(role)) for role in _PAUSED),
+)

@@ -1,0 +1,164 @@
+"""A cluster that writes down what is done to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dledger_drill.hosts.machine import Links
+
+
+class RecordedProcess:
+    pid = 1
+
+    def __init__(self, name: str, done: list[str]) -> None:
+        self._name, self._done, self._status = name, done, None if name else 0
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def wait(self, timeout_s: float) -> int:
+        return 0
+
+    def kill(self) -> None:
+        self._status = -9
+        self._done.append(f"kill {self._name}")
+
+    def terminate(self, timeout_s: float) -> int:
+        self._status = 0
+        self._done.append(f"stop {self._name}")
+        return 0
+
+    def pause(self) -> None:
+        self._done.append(f"pause {self._name}")
+
+    def resume(self) -> None:
+        self._done.append(f"resume {self._name}")
+
+
+class RecordedDisk:
+    path = Path("/nowhere")
+
+    def __init__(self, name: str, done: list[str]) -> None:
+        self._name, self._done = name, done
+
+    def power_off(self) -> None:
+        self._done.append(f"power off {self._name}")
+
+    def power_on(self) -> None:
+        self._done.append(f"power on {self._name}")
+
+    def fill(self, leave_bytes: int) -> None:
+        self._done.append(f"fill {self._name}")
+
+    def free(self) -> None:
+        self._done.append(f"free {self._name}")
+
+    def slow(self, sync_ms: float, write_ms: float = 0.0) -> None:
+        self._done.append(f"slow {self._name} {sync_ms:g}" if sync_ms else f"fast {self._name}")
+
+    def fail(self, failing: bool) -> None:
+        self._done.append(f"{'fail' if failing else 'mend'} {self._name}")
+
+    def flip_bit(self, file: str, byte: int, bit: int = 0) -> None:
+        self._done.append(f"flip {self._name}")
+
+
+class RecordedClock:
+    def __init__(self, name: str, done: list[str]) -> None:
+        self._name, self._done = name, done
+
+    def jump(self, seconds: float) -> None:
+        self._done.append(f"jump {self._name}")
+
+    def restore(self) -> None:
+        self._done.append(f"restore {self._name}")
+
+
+class RecordedMachine:
+    ip = "10.0.0.1"
+
+    def __init__(self, name: str, done: list[str]) -> None:
+        self.name, self._done = name, done
+        self.process: RecordedProcess | None = RecordedProcess(name, done)
+        self.disk, self.clock = RecordedDisk(name, done), RecordedClock(name, done)
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> RecordedProcess:
+        self.process = RecordedProcess(self.name, self._done)
+        self._done.append(f"start {self.name}")
+        return self.process
+
+
+class RecordedLinks:
+    """``lost``: ordered pairs that carry nothing; ``shaped``: those that carry badly."""
+
+    def __init__(self) -> None:
+        self.lost: set[tuple[str, str]] = set()
+        self.shaped: set[tuple[str, str]] = set()
+        self.healed = threading.Event()
+
+    def cut(self, source: str, target: str) -> None:
+        self.lost.add((source, target))
+
+    def isolate(self, name: str, others: Sequence[str]) -> None:
+        self.lost |= {pair for other in others for pair in ((name, other), (other, name))}
+
+    def shape(
+        self,
+        source: str,
+        target: str,
+        *,
+        loss: float = 0.0,
+        delay_ms: float = 0.0,
+        jitter_ms: float = 0.0,
+        reorder: float = 0.0,
+        bytes_per_s: float | None = None,
+    ) -> None:
+        self.shaped.add((source, target))
+
+    def heal(self) -> None:
+        self.lost.clear()
+        self.shaped.clear()
+        self.healed.set()
+
+
+class RecordedCluster:
+    """Two groups; ``g0`` is led by n0 until that is killed."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.done: list[str] = []
+        self.groups = {"g0": [f"n{number}" for number in range(nodes)], "g1": [f"n{number}" for number in range(nodes, 2 * nodes)]}
+        self.name_servers = ["ns0", "ns1", "ns2"]
+        names = [*self.groups["g0"], *self.groups["g1"], *self.name_servers]
+        self.machines = {name: RecordedMachine(name, self.done) for name in names}
+        self.recorded_links = RecordedLinks()
+
+    @property
+    def links(self) -> Links:
+        return self.recorded_links
+
+    def leader(self, group: str, timeout_s: float = 30.0) -> str:
+        for node in self.groups[group]:
+            process = self.machines[node].process
+            if process is not None and process.poll() is None:
+                return node
+        raise AssertionError("no node of the group runs")
+
+    def start_node(self, name: str) -> None:
+        process = self.machines[name].process
+        if process is None or process.poll() is not None:
+            self.machines[name].start((), Path(), {})
+
+    def wait_healthy(self, timeout_s: float = 60.0) -> None:
+        self.done.append("wait")
+
+    def transfer_leader(self, group: str, to: str) -> None:
+        self.done.append(f"transfer to {to}")
+
+    def replace_member(self, group: str, node: str) -> str:
+        self.done.append(f"replace {node}")
+        return f"{node}-new"
+
+    def rotate_certificates(self) -> None:
+        self.done.append("rotate")
