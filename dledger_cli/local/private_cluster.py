@@ -19,10 +19,10 @@ import yaml
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
 from dledger_cli.local.network_faults import Wires
-from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
+from dledger_drill.hosts.ports import free_ports
 from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 

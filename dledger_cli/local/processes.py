@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from broker.config.cluster_file import ClusterConfig
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
+from dledger_drill.hosts.ports import can_listen
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
 
@@ -130,19 +130,6 @@ def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
     for address in addresses:
         if not can_listen(address):
             raise AddressInUseError(f"{address} ({name}) is taken{_taken_by(address)}")
-
-
-def can_listen(address: str) -> bool:
-    """Whether a server could listen there now."""
-    host, port = split_address(address)
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(place)
-        except OSError:
-            return False
-    return True
 
 
 def _taken_by(address: str) -> str:

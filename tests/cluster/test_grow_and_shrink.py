@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dledger_cli.local.ports import free_ports
 from dledger_client import Message, Producer
 from dledger_client.types import SendResult
+from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import Cluster
 from tests.waiting import wait_until
 

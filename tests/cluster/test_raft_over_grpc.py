@@ -14,7 +14,7 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.runtime.real_env import real_environment
-from dledger_cli.local.ports import free_ports
+from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, OutcomeUnknownError
 from dledger_wire.rpc.grpc_network import GrpcNetwork, GrpcServer
 from tests.waiting import LIMIT_S

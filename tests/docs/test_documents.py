@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_cli.local.ports import free_ports
+from dledger_drill.hosts.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_cli.local.ports import free_ports
+from dledger_drill.hosts.ports import free_ports
 
 CLUSTER = """\
 cluster: one

@@ -23,7 +23,7 @@ from broker.metrics.samples import Samples
 from broker.process.loop_watch import LoopWatch
 from broker.security.access import CALLER_ADDRESS, AccessControl
 from broker.security.admission import ClusterAdmission
-from dledger_cli.local.ports import free_ports
+from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from dledger_wire.security.limits import DEFAULT_LIMITS
 from dledger_wire.security.network_security import OPEN, NetworkSecurity

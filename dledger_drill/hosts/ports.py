@@ -9,10 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import socket
 import tempfile
 from functools import cache
 
-from dledger_cli.local.processes import can_listen
 from dledger_wire.errors import DledgerError
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000  # below what the kernel gives to outgoing connections
@@ -47,4 +47,17 @@ def _reserve(port: int) -> bool:
         fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
         return False
+    return True
+
+
+def can_listen(address: str) -> bool:
+    """Whether a server could listen there now."""
+    host, _, port = address.rpartition(":")
+    family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError:
+            return False
     return True
