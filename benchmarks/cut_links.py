@@ -71,11 +71,13 @@ def rounds(cluster: PrivateCluster, quiet: int, count: int) -> None:
             continue
         one, other = draw.sample(names, 2)
         if draw.random() < 0.3:
-            cluster.wires.isolate(one)
+            cluster.cables.isolate(one)
         else:
-            cluster.wires.cut(one, other, both_ways=draw.random() < 0.7)
+            cluster.cables.cut(one, other)
+            if draw.random() < 0.7:
+                cluster.cables.cut(other, one)
         time.sleep(CUT_S)
-        cluster.wires.mend_all()
+        cluster.cables.heal()
         time.sleep(WHOLE_S)
     show(cluster, quiet + count, cut=True)
 

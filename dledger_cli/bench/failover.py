@@ -49,10 +49,10 @@ def _pause(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
 
 
 def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
-    cluster.wires.isolate(leader)
+    cluster.cables.isolate(leader)
 
     def mend() -> None:
-        cluster.wires.mend_all()
+        cluster.cables.heal()
         cluster.wait_healthy()
 
     return mend

@@ -18,10 +18,10 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
-from dledger_cli.local.network_faults import Wires
 from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
+from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.check import require
 from dledger_wire.errors import DeadlineExceededError, DledgerError
@@ -29,7 +29,7 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 class PrivateCluster:
     """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: those of the first
-    group are connected by ``wires`` that can be cut.
+    group are connected by ``cables`` that can be cut.
 
     ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
     """
@@ -63,23 +63,23 @@ class PrivateCluster:
         self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
         self.local.file.write_text(text, encoding="utf-8")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._wires: Wires | None = None
+        self._cables: Cables | None = None
         self._files: dict[str, Path] = {}
         if cuttable:
-            self._wires = Wires({node.id: node.address for node in self.config.groups[0].nodes})
+            self._cables = Cables({node.id: node.address for node in self.config.groups[0].nodes})
             self._files = {node.id: self._own_file(node.id, content | (settings or {})) for node in self.config.groups[0].nodes}
 
     @property
-    def wires(self) -> Wires:
-        require(self._wires is not None, "the cluster was made without wires to cut")
-        return cast(Wires, self._wires)
+    def cables(self) -> Cables:
+        require(self._cables is not None, "the cluster was made without cables to cut")
+        return cast(Cables, self._cables)
 
     def _own_file(self, node_id: str, content: dict[str, Any]) -> Path:
         """The cluster file of one node: it dials the others through its cables."""
         own = copy.deepcopy(content)
         for node in own["groups"][0]["nodes"]:
             if node["id"] != node_id:
-                node["replica_address"] = self.wires.address(node_id, node["id"])
+                node["replica_address"] = self.cables.address(node_id, node["id"])
         file = self.data / f"cluster-{node_id}.yaml"
         file.write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
         return file
@@ -191,6 +191,6 @@ class PrivateCluster:
                 process.kill()
             process.wait()
         self.processes.clear()
-        if self._wires is not None:
-            self._wires.close()
-            self._wires = None
+        if self._cables is not None:
+            self._cables.close()
+            self._cables = None

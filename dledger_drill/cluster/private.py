@@ -19,10 +19,12 @@ from dledger_client import Admin
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.status_text import sentence
 from dledger_drill.cluster.layout import NAME_PORT, PORT, QUORUM_PORT, Layout, cluster_file, layout_of
-from dledger_drill.cluster.machines import DrillMachine, Machines
+from dledger_drill.cluster.machines import Machines
+from dledger_drill.faults.roles import kill, running
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.ports import free_ports
 from dledger_drill.plan.model import DrillOptions
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError
@@ -116,7 +118,7 @@ class PrivateCluster:
     @property
     def client_namespace(self) -> int | None:
         """Network namespace for processes of clients; None: that of this process."""
-        return self._machines.clients()
+        return self._machines.clients
 
     def log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -132,7 +134,7 @@ class PrivateCluster:
 
     def start_node(self, name: str) -> None:
         machine = self.machines[name]
-        if machine.runs:
+        if running(machine) is not None:
             return
         kind = "node" if name in self._layout.nodes else "nameserver"
         file = self._files.get(name, self.config_file)
@@ -154,8 +156,7 @@ class PrivateCluster:
 
     def replace_member(self, group: str, node: str) -> str:
         machine = self.machines[node]
-        if machine.runs and machine.process is not None:
-            machine.process.kill()
+        kill(machine)
         self.leader(group)
         self.admin.remove_member(node, replica_group=group)
         shutil.rmtree(machine.disk.path / node)

@@ -1,0 +1,82 @@
+"""A private network of machines: names, addresses, namespaces, and the switch between them.
+
+Owns all of it until ``close``; nothing of it outlives this process.  This process is the machine ``drill``: it reaches the others by a
+device of its own in a subnet that is free, and so does everything else in its network namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from dledger_drill.hosts import devices
+from dledger_drill.hosts.links import SwitchLinks
+from dledger_drill.hosts.namespaces import make_namespace
+from dledger_wire.check import require
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+
+DRILL, CLIENTS = "drill", "clients"
+
+
+class Network:
+    """Takes root.  ``links`` are those between all machines that were added, and ``drill``."""
+
+    def __init__(self) -> None:
+        try:
+            self._subnet, device = devices.free_subnet_device()
+            try:
+                devices.set_up(f"drill{self._subnet}", self._subnet, devices.FIRST_MACHINE)
+            except OSError:
+                os.close(device)
+                raise
+        except OSError as error:
+            raise _impossible(error) from error
+        self._namespaces: dict[str, int] = {}
+        self._numbers = {DRILL: devices.FIRST_MACHINE}
+        self.links = SwitchLinks()
+        self.links.add(DRILL, devices.FIRST_MACHINE, device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def add(self, name: str) -> str:
+        """A new machine; returns its address."""
+        if name in self._numbers:
+            raise InvalidArgumentError(f"there is a machine {name!r}")
+        taken = self._numbers.values()
+        number = next((one for one in range(devices.FIRST_MACHINE, devices.LAST_MACHINE + 1) if one not in taken), 0)
+        require(number > 0, f"more than {devices.LAST_MACHINE} machines")
+        try:
+            namespace, device = make_namespace(self._subnet, number)
+        except OSError as error:
+            raise _impossible(error) from error
+        self._namespaces[name], self._numbers[name] = namespace, number
+        self.links.add(name, number, device)
+        return self.ip(name)
+
+    def remove(self, name: str) -> None:
+        """Its processes have ended."""
+        os.close(self._namespaces.pop(name))
+        del self._numbers[name]
+        self.links.remove(name)
+
+    def ip(self, name: str) -> str:
+        return devices.address(self._subnet, self._numbers[name])
+
+    def namespace(self, name: str) -> int:
+        """Descriptor of its network namespace, for ``ChildProcess``."""
+        return self._namespaces[name]
+
+    def close(self) -> None:
+        """End the switch and let the namespaces go; those that processes are still in last until these end."""
+        self.links.close()
+        while self._namespaces:
+            os.close(self._namespaces.popitem()[1])
+
+
+def _impossible(error: OSError) -> DledgerError:
+    return DledgerError(f"a private network is not possible: {error.filename or ''} {error.strerror}".replace("  ", " "))
