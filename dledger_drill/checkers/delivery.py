@@ -1,0 +1,147 @@
+"""What producers were told against what is stored: lost, doubled, changed, reordered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
+
+from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.order import Placed, contradictions
+from dledger_drill.checkers.topic import Message, Queue, Sighting, TopicHistory, end_of, told_place
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+
+
+def check_delivery(topic: TopicHistory) -> Iterator[Violation]:
+    places = topic.places()
+    if topic.is_audited:
+        yield from _lost(topic, places)
+        yield from _doubled(topic, places)
+        yield from _invented(topic, places)
+    yield from _changed(topic, places)
+    yield from _reordered_in_time(topic)
+    yield from _reordered_by_key(topic)
+
+
+def _lost(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
+    for value, send in topic.sends.items():
+        if send.outcome is Outcome.OK and send.kind is not OperationKind.TRANSACTION and value not in places:
+            told = told_place(send)
+            where = f" at offset {told[1]} of {told[0]}" if told else ""
+            yield Violation(ViolationKind.LOST, send.round, f"{value} was acknowledged{where} and is not stored in {topic.name}", (send,))
+
+
+def _doubled(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
+    for value, found in places.items():
+        send = topic.sends.get(value)
+        if len(found) > 1 and send is not None and _is_stored_once(send):
+            text = f"{value} is stored {len(found)} times: {', '.join(f'offset {offset} of {queue}' for queue, offset in found[:4])}"
+            yield Violation(ViolationKind.DOUBLED, send.round, text, (send, *(topic.excerpt(*place) for place in found[:4])))
+
+
+def _is_stored_once(send: Operation) -> bool:
+    """A producer without an identity that was not answered at once may have stored its message at each try."""
+    if send.kind is OperationKind.SEND and not send.data["idempotent"]:
+        return send.outcome is Outcome.OK and send.data.get("attempts") == 1
+    return send.kind is not OperationKind.TRANSACTION  # has a checker of its own
+
+
+def _invented(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
+    for value, found in places.items():
+        send = topic.sends.get(value)
+        evidence = topic.excerpt(*found[0])
+        if send is None:
+            text = f"{value} at offset {found[0][1]} of {found[0][0]} in {topic.name} was never sent"
+            yield Violation(ViolationKind.CHANGED, evidence.round, text, (evidence,))
+        elif send.outcome is Outcome.FAILED and send.kind is not OperationKind.TRANSACTION:
+            text = f"{value} was reported as certainly not stored, and stands at offset {found[0][1]} of {found[0][0]}"
+            yield Violation(ViolationKind.CHANGED, send.round, text, (send, evidence))
+
+
+def _changed(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
+    """One offset never means two messages, to anybody, ever; a key stays with its message."""
+    first: dict[tuple[Queue, int], Sighting] = {}
+    for seen in topic.differing:
+        text = f"offset {seen.offset} of {seen.queue} was read as {seen.message.value} and as another message"
+        yield Violation(ViolationKind.CHANGED, seen.by.round, text, (seen.by,))
+    for seen in topic.sightings():
+        if seen.queue in topic.audits:
+            yield from _differs_from_stored(topic, seen, places)
+            continue
+        known = first.setdefault((seen.queue, seen.offset), seen)
+        if known.message.value != seen.message.value:
+            text = f"offset {seen.offset} of {seen.queue} was {known.message.value} and {seen.message.value}"
+            yield Violation(ViolationKind.CHANGED, seen.by.round, text, (known.by, seen.by))
+    yield from _changed_keys(topic)
+
+
+def _differs_from_stored(topic: TopicHistory, seen: Sighting, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
+    stored = topic.stored[seen.queue].get(seen.offset)
+    if stored is not None and stored.value == seen.message.value:
+        return
+    if seen.by.kind is OperationKind.SEND and seen.message.value not in places:
+        return  # lost
+    told = f"{seen.by.kind} of {seen.by.process}: {seen.message.value} at offset {seen.offset} of {seen.queue}"
+    text = f"{told}, where {stored.value if stored else 'nothing'} is stored"
+    yield Violation(ViolationKind.CHANGED, seen.by.round, text, (seen.by, topic.excerpt(seen.queue, seen.offset)))
+
+
+def _changed_keys(topic: TopicHistory) -> Iterator[Violation]:
+    for delivery in topic.deliveries:
+        send = topic.sends.get(delivery.data["value"])
+        if send is None:
+            yield Violation(ViolationKind.CHANGED, delivery.round, f"{delivery.data['value']} was delivered and never sent", (delivery,))
+        elif send.data.get("key") != delivery.data["key"]:
+            text = f"{delivery.data['value']} was sent with key {send.data.get('key')!r} and delivered with {delivery.data['key']!r}"
+            yield Violation(ViolationKind.CHANGED, delivery.round, text, (send, delivery))
+    for queue, offset, message in _stored_messages(topic):
+        send = topic.sends.get(message.value)
+        if send is not None and send.data.get("key") != message.key:
+            text = f"{message.value} was sent with key {send.data.get('key')!r} and is stored with {message.key!r}"
+            yield Violation(ViolationKind.CHANGED, send.round, text, (send, topic.excerpt(queue, offset)))
+
+
+def _stored_messages(topic: TopicHistory) -> Iterator[tuple[Queue, int, Message]]:
+    for queue, content in topic.stored.items():
+        for offset, message in content.items():
+            yield queue, offset, message
+
+
+def placed_sends(topic: TopicHistory) -> dict[Queue, list[Placed[Operation]]]:
+    """Sends at their places: those that an acknowledgement named, and those where others of them are stored."""
+    placed: dict[Queue, list[Placed[Operation]]] = defaultdict(list)
+    told: set[tuple[Queue, int]] = set()
+    for send in topic.sends.values():
+        if (place := told_place(send)) is not None:
+            told.add(place)
+            placed[place[0]].append(Placed(place[1], send.invoked_ns, end_of(send), send))
+    for queue, offset, message in _stored_messages(topic):
+        if (queue, offset) not in told and message.value in topic.sends:
+            send = topic.sends[message.value]
+            placed[queue].append(Placed(offset, send.invoked_ns, inf, send))
+    return placed
+
+
+def _reordered_in_time(topic: TopicHistory) -> Iterator[Violation]:
+    for queue, placed in placed_sends(topic).items():
+        for late, early in contradictions(placed, placed):
+            text = f"{early.data['value']} was acknowledged before {late.data['value']} was sent and stands behind it in {queue}"
+            yield Violation(ViolationKind.REORDERED, late.round, text, (early, late))
+
+
+def _reordered_by_key(topic: TopicHistory) -> Iterator[Violation]:
+    """A producer's messages with one key stand in the order of sending, also those that it sent without waiting."""
+    by_key: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for send in topic.sends.values():
+        if send.kind is OperationKind.SEND and send.outcome is Outcome.OK and send.data["key"] is not None and send.data["idempotent"]:
+            by_key[send.process, send.data["key"]].append(send)
+    for (process, key), sends in by_key.items():
+        for before, after in pairwise(sorted(sends, key=lambda send: send.invoked_ns)):
+            (queue, offset), (other_queue, other_offset) = told_place(before) or (None, 0), told_place(after) or (None, 0)
+            if queue == other_queue and offset > other_offset and after.invoked_ns <= end_of(before):
+                text = f"key {key!r} of {process}: {before.data['value']} was sent first and stands behind {after.data['value']} in {queue}"
+                yield Violation(ViolationKind.REORDERED, after.round, text, (before, after))
+            elif queue != other_queue and not topic.altered:
+                text = f"key {key!r} of {process}: {before.data['value']} is in {queue}, {after.data['value']} in {other_queue}"
+                yield Violation(ViolationKind.REORDERED, after.round, text, (before, after))
