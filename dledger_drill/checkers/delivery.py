@@ -63,26 +63,26 @@ def _changed(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) ->
     """One offset never means two messages, to anybody, ever; a key stays with its message."""
     first: dict[tuple[Queue, int], Sighting] = {}
     for seen in topic.differing:
-        text = f"offset {seen.offset} of {seen.queue} was read as {seen.message.value} and as another message"
+        text = f"offset {seen.offset} of {seen.queue} was read as {seen.value} and as another message"
         yield Violation(ViolationKind.CHANGED, seen.by.round, text, (seen.by,))
     for seen in topic.sightings():
         if seen.queue in topic.audits:
             yield from _differs_from_stored(topic, seen, places)
             continue
         known = first.setdefault((seen.queue, seen.offset), seen)
-        if known.message.value != seen.message.value:
-            text = f"offset {seen.offset} of {seen.queue} was {known.message.value} and {seen.message.value}"
+        if known.value != seen.value:
+            text = f"offset {seen.offset} of {seen.queue} was {known.value} and {seen.value}"
             yield Violation(ViolationKind.CHANGED, seen.by.round, text, (known.by, seen.by))
     yield from _changed_keys(topic)
 
 
 def _differs_from_stored(topic: TopicHistory, seen: Sighting, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
     stored = topic.stored[seen.queue].get(seen.offset)
-    if stored is not None and stored.value == seen.message.value:
+    if stored is not None and stored.value == seen.value:
         return
-    if seen.by.kind is OperationKind.SEND and seen.message.value not in places:
+    if seen.by.kind is OperationKind.SEND and seen.value not in places:
         return  # lost
-    told = f"{seen.by.kind} of {seen.by.process}: {seen.message.value} at offset {seen.offset} of {seen.queue}"
+    told = f"{seen.by.kind} of {seen.by.process}: {seen.value} at offset {seen.offset} of {seen.queue}"
     text = f"{told}, where {stored.value if stored else 'nothing'} is stored"
     yield Violation(ViolationKind.CHANGED, seen.by.round, text, (seen.by, topic.excerpt(seen.queue, seen.offset)))
 

@@ -27,12 +27,11 @@ class Message(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """A message that somebody was told stands at an offset.  ``key`` is in ``by`` only where ``has_key``."""
+    """A message that somebody was told stands at an offset."""
 
     queue: Queue
     offset: int
-    message: Message
-    has_key: bool
+    value: str
     by: Operation
 
 
@@ -73,7 +72,7 @@ class TopicHistory:
         self.audits.setdefault(queue, operation)
         for offset, message in enumerate(_messages(operation), operation.data["first_offset"]):
             if content.setdefault(offset, message) != message:
-                self.differing.append(Sighting(queue, offset, message, True, self.excerpt(queue, offset)))
+                self.differing.append(Sighting(queue, offset, message.value, self.excerpt(queue, offset)))
 
     @property
     def is_audited(self) -> bool:
@@ -98,16 +97,16 @@ class TopicHistory:
         """Everything that anybody was told of what stands where, but for the audit."""
         for send in self.sends.values():
             if (told := told_place(send)) is not None:
-                yield Sighting(*told, Message(send.data["value"], send.data.get("key")), True, send)
+                yield Sighting(*told, send.data["value"], send)
         for delivery in self.deliveries:
             # A message that was sent back comes from the retry topic of the consumer group, with an offset there.
             if not delivery.data["redelivered"]:
-                message = Message(delivery.data["value"], delivery.data["key"])
-                yield Sighting(queue_of(delivery), delivery.data["offset"], message, True, delivery)
+                yield Sighting(queue_of(delivery), delivery.data["offset"], delivery.data["value"], delivery)
         for seen, start in ((self.reads, "from_offset"), (self.spark, "first_offset")):
             for operation in seen:
+                queue = queue_of(operation)
                 for offset, value in enumerate(operation.data["values"], operation.data[start]):
-                    yield Sighting(queue_of(operation), offset, Message(value, None), False, operation)
+                    yield Sighting(queue, offset, value, operation)
 
 
 def queue_of(operation: Operation) -> Queue:
