@@ -17,6 +17,7 @@ def check_delivery(topic: TopicHistory) -> Iterator[Violation]:
     places = topic.places()
     if topic.is_audited:
         yield from _lost(topic, places)
+        yield from _holes(topic)
         yield from _doubled(topic, places)
         yield from _invented(topic, places)
     yield from _changed(topic, places)
@@ -30,6 +31,16 @@ def _lost(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> It
             told = told_place(send)
             where = f" at offset {told[1]} of {told[0]}" if told else ""
             yield Violation(ViolationKind.LOST, send.round, f"{value} was acknowledged{where} and is not stored in {topic.name}", (send,))
+
+
+def _holes(topic: TopicHistory) -> Iterator[Violation]:
+    """A queue has a message at each offset, also where nobody knows which."""
+    for queue, content in topic.stored.items():
+        for before, after in pairwise(sorted(content)):
+            if after != before + 1:
+                evidence = topic.excerpt(queue, before), topic.excerpt(queue, after)
+                text = f"{queue} of {topic.name} has offsets {before} and {after} and nothing between them"
+                yield Violation(ViolationKind.LOST, evidence[0].round, text, evidence)
 
 
 def _doubled(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:

@@ -22,10 +22,22 @@ def check_reads(topic: TopicHistory) -> Iterator[Violation]:
             reads[queue_of(read)].append(Placed(2 * seen_end(read), read.invoked_ns, end_of(read), read))
     appends = {queue: [_between_reads(placed) for placed in sends] for queue, sends in placed_sends(topic).items()}
     for queue, seen in reads.items():
+        yield from _beyond_the_end(topic, queue, seen)
         yield from _stale(queue, seen, appends.get(queue, []))
         for append, read in contradictions(appends.get(queue, []), seen):
             text = f"{append.data['value']} was read in {queue} before it was sent"
             yield Violation(ViolationKind.STALE_READ, read.round, text, (append, read))
+
+
+def _beyond_the_end(topic: TopicHistory, queue: Queue, reads: list[Placed[Operation]]) -> Iterator[Violation]:
+    """Reads of nothing, at an offset that the queue never came to.  Those of something are found with all that names an offset."""
+    if (content := topic.stored.get(queue)) is None:
+        return
+    end = max(content, default=-1) + 1
+    for read in (placed.item for placed in reads):
+        if seen_end(read) > end and not read.data["values"]:
+            text = f"{queue} ended at offset {seen_end(read)} in a read, and ends at {end}"
+            yield Violation(ViolationKind.CHANGED, read.round, text, (read,))
 
 
 def seen_end(read: Operation) -> int:

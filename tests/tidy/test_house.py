@@ -77,7 +77,7 @@ def test_modules_are_small_and_say_what_they_own() -> None:
 def test_tests_of_a_layer_are_in_its_folders() -> None:
     """scripts/test looks for them nowhere else: others would never run."""
     folders = {
-        "cluster": ("tests/cluster/", "tests/docs/"),
+        "cluster": ("tests/cluster/", "tests/docs/", "tests/drill/"),
         "browser": ("tests/console/",),
         "spark": ("tests/spark/",),
         "docs": ("tests/docs/",),

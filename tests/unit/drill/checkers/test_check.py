@@ -38,6 +38,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "acknowledged, not stored": (K.LOST, [A, B, stored(["p/1"])]),
     "acknowledged, nothing stored at all": (K.LOST, [A, stored([])]),
     "a hole in the audit": (K.LOST, [A, B, send("p/3", 4, 5, 2), stored(["p/1"]), stored(["p/3"], first=2)]),
+    "a hole that nobody owns": (
+        K.LOST,
+        [A, send("p/2", 2, None, outcome="unknown"), send("p/3", 4, 5, 2), stored(["p/1"]), stored(["p/3"], first=2)],
+    ),
     "a delayed message is not stored": (K.LOST, [delayed("d/1", 0, 1, 5), stored([])]),
     "not given to a consumer group": (K.LOST, [A, B, deliver("p/1", 4, 5, 0), stored(["p/1", "p/2"])]),
     "nothing given to a consumer group": (K.LOST, [admin("subscribe", "c", 0, topic="t"), A, stored(["p/1"])]),
@@ -61,6 +65,7 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "two messages at an offset, no audit": (K.CHANGED, [A, B, read(["p/2"], 4, 5, mode="follower")]),
     "two audits differ": (K.CHANGED, [A, B, stored(["p/1", "p/2"]), stored(["p/2"], at=2_000_000)]),
     "a follower gave what did not stay": (K.CHANGED, [A, read(["p/1", "p/2"], 4, 5, mode="follower"), stored(["p/1"])]),
+    "a read of nothing behind the end": (K.CHANGED, [A, read([], 4, 5, start=2), stored(["p/1"])]),
     "a Spark read differs": (K.CHANGED, [A, B, spark(["p/2"], 4, job="batch"), stored(["p/1", "p/2"])]),
     "an offset that nobody committed": (K.CHANGED, [fetch(7, 2, 3)]),
     "an offset before it was committed": (K.CHANGED, [fetch(7, 0, 1), commit(7, 2, 3)]),
