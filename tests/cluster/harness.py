@@ -27,7 +27,7 @@ def dledger(
     """Run a command of ours; returns the CompletedProcess with text output."""
     environment = {key: value for key, value in os.environ.items() if key != "DLEDGER_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
-    result = subprocess.run(
+    result: Any = subprocess.run(
         [sys.executable, "-P", "-m", "dledger_cli", *arguments],
         input=stdin,
         capture_output=True,
