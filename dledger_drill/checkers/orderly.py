@@ -3,26 +3,37 @@ can take a call back from a process that does not run."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from dledger_drill.checkers.model import Violation, ViolationKind
-from dledger_drill.checkers.topic import Queue, TopicHistory, queue_of
+from dledger_drill.checkers.topic import Queue, TopicHistory, end_of, queue_of
 from dledger_drill.history.records import Operation
+
+
+class _Pauses:
+    """When each process stood still: starts in order, and the latest end of each pause and all before it."""
+
+    def __init__(self, pauses: Sequence[Operation]) -> None:
+        self._starts: dict[str, list[int]] = defaultdict(list)
+        self._ends: dict[str, list[float]] = defaultdict(list)
+        for pause in sorted(pauses, key=lambda pause: pause.invoked_ns):
+            for process in pause.data["processes"]:
+                ends = self._ends[process]
+                self._starts[process].append(pause.invoked_ns)
+                ends.append(max(end_of(pause), ends[-1] if ends else 0))
+
+    def overlap(self, call: Operation) -> bool:
+        began = bisect_right(self._starts.get(call.process, ()), _end(call))
+        return began > 0 and self._ends[call.process][began - 1] >= call.invoked_ns
 
 
 def check_orderly(topic: TopicHistory, pauses: Sequence[Operation]) -> Iterator[Violation]:
     calls: dict[tuple[str, Queue], list[Operation]] = defaultdict(list)
-    stood_still: dict[str, list[Operation]] = defaultdict(list)
-    for pause in pauses:
-        for process in pause.data["processes"]:
-            stood_still[process].append(pause)
+    stood_still = _Pauses(pauses)
     for delivery in topic.deliveries:
-        if (
-            delivery.data["mode"] == "orderly"
-            and delivery.returned_ns is not None
-            and not _overlaps_one(delivery, stood_still[delivery.process])
-        ):
+        if delivery.data["mode"] == "orderly" and delivery.returned_ns is not None and not stood_still.overlap(delivery):
             calls[delivery.data["consumer_group"], queue_of(delivery)].append(delivery)
     for (group, queue), deliveries in calls.items():
         for first, second in _overlaps(deliveries):
@@ -42,10 +53,6 @@ def _overlaps(calls: Iterable[Operation]) -> Iterator[tuple[Operation, Operation
 
 def _is_same_call(one: Operation, other: Operation) -> bool:
     return (one.process, one.invoked_ns, one.returned_ns) == (other.process, other.invoked_ns, other.returned_ns)
-
-
-def _overlaps_one(call: Operation, pauses: Sequence[Operation]) -> bool:
-    return any(pause.invoked_ns <= _end(call) and call.invoked_ns <= (pause.returned_ns or _end(call)) for pause in pauses)
 
 
 def _end(call: Operation) -> int:

@@ -133,11 +133,10 @@ def _messages(stored: Operation) -> Iterator[Message]:
         yield Message(value, key)
 
 
-def _slim(operation: Operation) -> Operation:
+def _slim(each: Operation) -> Operation:
     """The same with names shared between operations: each line of a file has its own copy of every string."""
-    return replace(
-        operation, process=sys.intern(operation.process), data={sys.intern(key): _shared(value) for key, value in operation.data.items()}
-    )
+    data = {sys.intern(key): _shared(value) for key, value in each.data.items()}
+    return Operation(sys.intern(each.process), each.kind, each.invoked_ns, each.returned_ns, each.outcome, each.round, data)
 
 
 def _shared(value: Any) -> Any:

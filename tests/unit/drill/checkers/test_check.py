@@ -101,6 +101,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         K.ORDERLY_OVERLAP,
         [deliver("p/1", 0, 5, 0, mode="orderly"), deliver("p/2", 4, 6, 1, mode="orderly", member="other"), A, B, pause(0, 9, "third")],
     ),
+    "two owners, the first had stood still before": (
+        K.ORDERLY_OVERLAP,
+        [deliver("p/1", 10, 50, 0, mode="orderly"), deliver("p/2", 40, 41, 1, mode="orderly", member="other"), A, B, pause(5, 9, "m")],
+    ),
     "a read without what was acknowledged": (K.STALE_READ, [A, B, read(["p/1"], 4, 5)]),
     "a read back": (
         K.STALE_READ,
@@ -216,6 +220,14 @@ GOOD: dict[str, list[Operation]] = {
         A,
         B,
         pause(10, 45, "m"),
+    ],
+    "two owners, the first stood still in a pause that began before a shorter one": [
+        deliver("p/1", 20, 50, 0, mode="orderly"),
+        deliver("p/2", 40, 41, 1, mode="orderly", member="other"),
+        A,
+        B,
+        pause(5, 25, "m"),
+        pause(10, 12, "m"),
     ],
     "an owner that was killed in a call": [
         deliver("p/1", 0, None, 0, mode="orderly"),
