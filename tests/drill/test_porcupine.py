@@ -18,6 +18,8 @@ import pytest
 from dledger_drill.checkers.check import check_all
 from dledger_drill.checkers.model import ViolationKind as K
 from dledger_drill.history.records import Operation, OperationKind, Outcome
+from tests.cluster.harness import Cluster
+from tests.drill.recorded import Clients
 from tests.unit.drill.checkers.operations import MS, read, send, stored
 from tests.unit.drill.checkers.simulated import simulate
 
@@ -151,6 +153,27 @@ def test_both_agree_on_histories_with_one_change(judge: Callable[[list[History]]
 def test_both_agree_on_small_histories(judge: Callable[[list[History]], list[bool]], history: History, expected: bool) -> None:
     assert judge([history]) == [expected]
     assert is_linearizable(history) is expected
+
+
+def test_both_find_the_history_of_a_real_cluster_good(judge: Callable[[list[History]], list[bool]], tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.start()
+        cluster.cli_ok("topic", "create", "t", "--queues", "1")
+        with Clients(cluster.bootstrap) as clients:
+            clients.produce_without_waiting("quick", 0.004)
+            for number in range(3):
+                clients.produce(f"producer-{number}", 0.002)
+                clients.read(f"reader-{number}", 0.01, replica=f"n{number}")
+            for _ in range(3):
+                clients.go_on(200)
+                leader = cluster.leader()
+                cluster.kill(leader)
+                clients.go_on(50)
+                cluster.start(leader)
+        history = clients.history()
+    assert sum(operation.kind is OperationKind.READ for operation in history) > 50
+    assert judge([history]) == [True]
+    assert is_linearizable(history)
 
 
 def test_a_compressed_history_is_read_and_a_missing_one_is_named(porcupine: Path, tmp_path: Path) -> None:
