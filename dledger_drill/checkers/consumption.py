@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.checkers.topic import Queue, TopicHistory, queue_of
+from dledger_drill.checkers.transactions import is_committed
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 
 IN_ORDER = ("orderly", "pull")
@@ -35,7 +36,7 @@ def _not_delivered(topic: TopicHistory) -> Iterator[Violation]:
 
 
 def _is_visible(send: Operation) -> bool:
-    return send.outcome is Outcome.OK and (send.kind is not OperationKind.TRANSACTION or send.data["end"] == "commit")
+    return is_committed(send) if send.kind is OperationKind.TRANSACTION else send.outcome is Outcome.OK
 
 
 def _out_of_order(topic: TopicHistory) -> Iterator[Violation]:

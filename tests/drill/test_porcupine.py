@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 from dledger_drill.checkers.check import check_all
 from dledger_drill.checkers.model import ViolationKind as K
 from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.writer import HistoryWriter
 from tests.cluster.harness import Cluster
 from tests.drill.recorded import Clients
 from tests.unit.drill.checkers.operations import MS, read, send, stored
@@ -26,6 +25,7 @@ from tests.unit.drill.checkers.simulated import simulate
 pytestmark = pytest.mark.cluster
 
 History = list[Operation]
+Run = Callable[[Path], "subprocess.CompletedProcess[str]"]
 SOURCE = Path(__file__).parent / "porcupine"
 SEEDS = range(150)
 OF_A_LOG = {K.LOST, K.DOUBLED, K.CHANGED, K.REORDERED, K.STALE_READ, K.TRANSACTION}
@@ -59,8 +59,9 @@ def judge(porcupine: Path, tmp_path: Path) -> Callable[[list[History]], list[boo
 
 
 def write(file: Path, history: History) -> Path:
-    text = "".join(json.dumps(asdict(operation)) + os.linesep for operation in history).encode()
-    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+    with HistoryWriter(file) as writer:
+        for operation in history:
+            writer.write(operation)
     return file
 
 
@@ -176,11 +177,31 @@ def test_both_find_the_history_of_a_real_cluster_good(judge: Callable[[list[Hist
     assert is_linearizable(history)
 
 
-def test_a_compressed_history_is_read_and_a_missing_one_is_named(porcupine: Path, tmp_path: Path) -> None:
-    file = write(tmp_path / "history.jsonl.gz", [send("p/1", 0, 1, 0), read([], 2, 3)])
-    done = subprocess.run([porcupine, file], capture_output=True, text=True, timeout=60, check=False)
+BAD = [send("p/1", 0, 1, 0), read([], 2, 3)]
+
+
+@pytest.fixture
+def run(porcupine: Path) -> Run:
+    return lambda path: subprocess.run([porcupine, path], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_compressed_history_is_read(run: Run, tmp_path: Path) -> None:
+    done = run(write(tmp_path / "history.jsonl.gz", BAD))
     assert done.returncode == 1
     assert json.loads(done.stdout)["illegal"] == [{"topic": "t", "group": "g0", "queue": 0}]
-    done = subprocess.run([porcupine, tmp_path / "none"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "none" in done.stderr
+
+
+def test_the_files_of_a_folder_are_one_history_and_a_last_line_may_be_cut_off(run: Run, tmp_path: Path) -> None:
+    for name, operation in zip(("one.jsonl", "two.jsonl.gz"), BAD, strict=True):
+        write(tmp_path / name, [operation])
+    with (tmp_path / "one.jsonl").open("ab") as file:
+        file.write(b'{"process":"p","kind":"se')
+    (tmp_path / "three.jsonl.gz").touch()
+    assert run(tmp_path).returncode == 1
+
+
+def test_a_history_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        done = run(place)
+        assert done.returncode == 2
+        assert str(place) in done.stderr

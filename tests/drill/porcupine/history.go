@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 
@@ -52,8 +55,31 @@ type Log struct {
 	Queue int    `json:"queue"`
 }
 
-// ReadHistory reads JSON lines, compressed where the name ends in .gz.
+// ReadHistory reads the files of a folder as one history, or a single file.
 func ReadHistory(name string) ([]Record, error) {
+	about, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !about.IsDir() {
+		return readFile(name, nil)
+	}
+	plain, _ := filepath.Glob(filepath.Join(name, "*.jsonl"))
+	compressed, _ := filepath.Glob(filepath.Join(name, "*.jsonl.gz"))
+	var history []Record
+	for _, file := range append(plain, compressed...) {
+		if history, err = readFile(file, history); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	if history == nil {
+		return nil, errors.New("no history in this folder")
+	}
+	return history, nil
+}
+
+// readFile adds what is in a file of JSON lines, compressed where its name ends in .gz.  The last line may be cut off.
+func readFile(name string, history []Record) ([]Record, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -61,14 +87,15 @@ func ReadHistory(name string) ([]Record, error) {
 	defer file.Close()
 	var stream io.Reader = bufio.NewReader(file)
 	if strings.HasSuffix(name, ".gz") {
-		if stream, err = gzip.NewReader(stream); err != nil {
+		if stream, err = gzip.NewReader(stream); err == io.EOF {
+			return history, nil // nothing was written yet
+		} else if err != nil {
 			return nil, err
 		}
 	}
-	var history []Record
 	for decoder := json.NewDecoder(stream); ; {
 		var record Record
-		if err := decoder.Decode(&record); err == io.EOF {
+		if err := decoder.Decode(&record); err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 			return history, nil
 		} else if err != nil {
 			return nil, err

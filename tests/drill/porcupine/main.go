@@ -2,8 +2,9 @@
 //
 //	porcupine [-timeout DURATION] HISTORY...
 //
-// Each queue of a history is an append-only log: sends append to it, linearizable reads and the final audit see all of it from an offset
-// on.  Prints one line of JSON a history; exits with 1 when one is not linearizable, with 3 when a search ran out of time.
+// A history is a file of JSON lines, or a folder of such files.  Each queue of it is an append-only log: sends append to it, linearizable
+// reads and the final audit see all of it from an offset on.  Prints one line of JSON a history; exits with 1 when one is not
+// linearizable, with 3 when a search ran out of time.
 package main
 
 import (

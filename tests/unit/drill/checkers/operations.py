@@ -30,10 +30,9 @@ def delayed(value: str, at: float, until: float, deliver_at: float, outcome: str
     return operation(OperationKind.DELAYED, at, until, value.partition("/")[0], outcome, **data)
 
 
-def transaction(value: str, at: float, until: float, end: str = "commit", outcome: str = "ok") -> Operation:
-    return operation(
-        OperationKind.TRANSACTION, at, until, value.partition("/")[0], outcome, topic="t", value=value, end=end, group="g0", queue=0
-    )
+def transaction(value: str, at: float, until: float, end: str = "commit", outcome: str = "ok", by: str = "client") -> Operation:
+    data: dict[str, Any] = {"topic": "t", "value": value, "end": end, "by": by, "group": "g0", "queue": 0}
+    return operation(OperationKind.TRANSACTION, at, until, value.partition("/")[0], outcome, **data)
 
 
 def deliver(value: str, at: float, until: float | None, offset: int, **other: Any) -> Operation:

@@ -86,6 +86,8 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "rollback unknown, stored": (K.TRANSACTION, [transaction("x/1", 0, 1, "rollback", "unknown"), stored(["x/1"])]),
     "rolled back, delivered": (K.TRANSACTION, [transaction("x/1", 0, 1, "rollback"), deliver("x/1", 2, 3, 0)]),
     "commit failed for certain, stored": (K.TRANSACTION, [transaction("x/1", 0, 1, "commit", "failed"), stored(["x/1"])]),
+    "rolled back by the check, stored": (K.TRANSACTION, [transaction("x/1", 0, 1, "rollback", by="check"), stored(["x/1"])]),
+    "committed by the check, stored twice": (K.TRANSACTION, [transaction("x/1", 0, 1, by="check"), stored(["x/1", "x/1"])]),
     "delivered early": (K.DELAY_EARLY, [delayed("d/1", 0, 1, 1000), deliver("d/1", 900, 901, 0)]),
     "delivered late": (K.DELAY_LATE, [delayed("d/1", 0, 1, 1000), deliver("d/1", 6100, 6101, 0)]),
     "late although the fault was healed long ago": (
@@ -194,6 +196,12 @@ GOOD: dict[str, list[Operation]] = {
         transaction("x/4", 6, 7, "commit", "unknown"),
         transaction("x/5", 8, 9, "commit", "failed"),
         stored(["x/1", "x/4"]),
+    ],
+    "left open for the check, ended and not": [
+        transaction("x/1", 0, 1, by="check"),
+        transaction("x/2", 2, 3, by="check"),
+        transaction("x/3", 4, 5, "rollback", by="check"),
+        stored(["x/2"]),
     ],
     "transactions end in another order than they began": [transaction("x/1", 0, 9), transaction("x/2", 1, 3), stored(["x/2", "x/1"])],
     "a delayed message in time": [delayed("d/1", 0, 1, 1000), deliver("d/1", 1000, 1001, 0), stored(["d/1"])],
