@@ -53,9 +53,9 @@ def _doubled(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) ->
 
 def _is_stored_once(send: Operation) -> bool:
     """A producer without an identity that was not answered at once may have stored its message at each try."""
-    if send.kind is OperationKind.SEND and not send.data["idempotent"]:
-        return send.outcome is Outcome.OK and send.data.get("attempts") == 1
-    return send.kind is not OperationKind.TRANSACTION  # has a checker of its own
+    if send.kind is OperationKind.TRANSACTION:
+        return False  # has a checker of its own
+    return send.data["idempotent"] or (send.outcome is Outcome.OK and send.data.get("attempts") == 1)
 
 
 def _invented(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
@@ -142,17 +142,23 @@ def _reordered_in_time(topic: TopicHistory) -> Iterator[Violation]:
 
 
 def _reordered_by_key(topic: TopicHistory) -> Iterator[Violation]:
-    """A producer's messages with one key stand in the order of sending, also those that it sent without waiting."""
-    by_key: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    """A producer's messages with one key are in one queue, and in the order of sending, also those that it sent without waiting."""
+    by_key: dict[tuple[str, str], list[tuple[Operation, Queue, int]]] = defaultdict(list)
     for send in topic.sends.values():
-        if send.kind is OperationKind.SEND and send.outcome is Outcome.OK and send.data["key"] is not None and send.data["idempotent"]:
-            by_key[send.process, send.data["key"]].append(send)
+        if (place := told_place(send)) is not None and send.data["key"] is not None:
+            by_key[send.process, send.data["key"]].append((send, *place))
     for (process, key), sends in by_key.items():
-        for before, after in pairwise(sorted(sends, key=lambda send: send.invoked_ns)):
-            (queue, offset), (other_queue, other_offset) = told_place(before) or (None, 0), told_place(after) or (None, 0)
-            if queue == other_queue and offset > other_offset and after.invoked_ns <= end_of(before):
-                text = f"key {key!r} of {process}: {before.data['value']} was sent first and stands behind {after.data['value']} in {queue}"
+        sends.sort(key=lambda placed: placed[0].invoked_ns)
+        for (before, queue, offset), (after, other_queue, other_offset) in pairwise(sends):
+            values = before.data["value"], after.data["value"]
+            if queue != other_queue and not topic.altered:
+                text = f"key {key!r} of {process}: {values[0]} is in {queue}, {values[1]} in {other_queue}"
                 yield Violation(ViolationKind.REORDERED, after.round, text, (before, after))
-            elif queue != other_queue and not topic.altered:
-                text = f"key {key!r} of {process}: {before.data['value']} is in {queue}, {after.data['value']} in {other_queue}"
+            elif queue == other_queue and offset > other_offset and _keep_order(before, after):
+                text = f"key {key!r} of {process}: {values[0]} was sent first and stands behind {values[1]} in {queue}"
                 yield Violation(ViolationKind.REORDERED, after.round, text, (before, after))
+
+
+def _keep_order(before: Operation, after: Operation) -> bool:
+    """Whether only the producer's identity keeps them in order: ``after`` was sent before ``before`` was answered."""
+    return before.data["idempotent"] and after.data["idempotent"] and after.invoked_ns <= end_of(before)

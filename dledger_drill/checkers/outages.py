@@ -88,8 +88,9 @@ class OutageCheck:
         """Probes that were not answered any more when the history ended."""
         for group, probe in self._probes.items():
             if probe.trying is not None and probe.latest is not None:
-                end_ns = probe.latest.returned_ns or probe.latest.invoked_ns
-                self._gaps.append(_Gap(group, self._start(probe, probe.trying), end_ns, probe.trying, is_over=False))
+                start_ns, end_ns = self._start(probe, probe.trying), probe.latest.returned_ns or probe.latest.invoked_ns
+                if end_ns - start_ns > self._usual_ns(probe):
+                    self._gaps.append(_Gap(group, start_ns, end_ns, probe.trying, is_over=False))
                 probe.trying = None
 
     def _too_long(self, gap: _Gap, fault: Operation) -> Iterator[Violation]:

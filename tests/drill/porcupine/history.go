@@ -166,7 +166,8 @@ func addStored(record Record, told Log, acknowledged bool, places map[string][]p
 		return
 	}
 	wanted := 1
-	if record.Kind == "send" && !data.Idempotent && !(acknowledged && data.Attempts == 1) {
+	atFirstTry := record.Outcome == "ok" && data.Attempts == 1
+	if record.Kind != "transaction" && !data.Idempotent && !atFirstTry {
 		wanted = math.MaxInt
 	}
 	if acknowledged {

@@ -25,8 +25,9 @@ def send(value: str, at: float, until: float | None, offset: int = 0, **other: A
     return operation(OperationKind.SEND, at, until, value.partition("/")[0], outcome, round, **data)
 
 
-def delayed(value: str, at: float, until: float, deliver_at: float, outcome: str = "ok") -> Operation:
-    data: dict[str, Any] = {"topic": "t", "key": None, "value": value, "idempotent": True, "deliver_at_ms": WALL_MS + deliver_at}
+def delayed(value: str, at: float, until: float, deliver_at: float, **other: Any) -> Operation:
+    outcome = other.pop("outcome", "ok")
+    data: dict[str, Any] = {"topic": "t", "key": None, "value": value, "idempotent": True, "deliver_at_ms": WALL_MS + deliver_at} | other
     return operation(OperationKind.DELAYED, at, until, value.partition("/")[0], outcome, **data)
 
 

@@ -26,8 +26,10 @@ from tests.unit.drill.checkers.operations import (
     transaction,
 )
 
+LIMITS = Limits(delay_late_ms=5_000)
 
-def kinds(history: list[Operation], limits: Limits | None = None) -> list[K]:
+
+def kinds(history: list[Operation], limits: Limits = LIMITS) -> list[K]:
     ordered = sorted(history, key=lambda operation: operation.invoked_ns)
     return [violation.kind for violation in check_all(ordered, limits).violations]
 
@@ -53,6 +55,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         K.DOUBLED,
         [send("p/1", 0, 1, 0, idempotent=False, attempts=1), stored(["p/1", "p/1"])],
     ),
+    "a delayed message of a plain producer twice": (
+        K.DOUBLED,
+        [delayed("d/1", 0, 1, 5, idempotent=False, attempts=1), stored(["d/1", "d/1"])],
+    ),
     "a delayed message twice": (K.DOUBLED, [delayed("d/1", 0, 1, 5), stored(["d/1", "d/1"])]),
     "a stream's rows twice": (K.DOUBLED, [A, spark(["p/1"], 4), spark(["p/1"], 6)]),
     "another message at the offset": (K.CHANGED, [A, B, stored(["p/2", "p/1"])]),
@@ -75,6 +81,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         [send("p/1", 0, 1, 1), send("q/1", 2, None, outcome="unknown"), stored(["q/1", "p/1"])],
     ),
     "without waiting, within a key": (K.REORDERED, [send("p/1", 0, 9, 1, key="k"), send("p/2", 1, 9, 0, key="k")]),
+    "a plain producer's key in two queues": (
+        K.REORDERED,
+        [send("p/1", 0, 1, 0, key="k", idempotent=False), send("p/2", 2, 3, 0, key="k", idempotent=False, queue=1)],
+    ),
     "a key in two queues": (K.REORDERED, [send("p/1", 0, 1, 0, key="k"), send("p/2", 2, 3, 0, key="k", queue=1)]),
     "an ordered queue out of order": (
         K.REORDERED,
@@ -155,6 +165,11 @@ GOOD: dict[str, list[Operation]] = {
     ],
     "a plain message twice after a retry": [send("p/1", 0, 9, 1, idempotent=False, attempts=2), stored(["p/1", "p/1"])],
     "a plain message of unknown outcome twice": [send("p/1", 0, 9, outcome="unknown", idempotent=False), stored(["p/1", "p/1"])],
+    "a delayed message twice after a retry": [delayed("d/1", 0, 1, 5, idempotent=False, attempts=2), stored(["d/1", "d/1"])],
+    "a plain producer's key without waiting": [
+        send("p/1", 0, 9, 1, key="k", idempotent=False),
+        send("p/2", 1, 9, 0, key="k", idempotent=False),
+    ],
     "a plain message twice, tries not counted": [send("p/1", 0, 9, 0, idempotent=False), stored(["p/1", "p/1"])],
     "a late acknowledgement": [send("p/1", 0, 100, 0), send("q/1", 5, 6, 1), stored(["p/1", "q/1"])],
     "at the same time in either order": [send("p/1", 0, 9, 1), send("q/1", 1, 9, 0), stored(["q/1", "p/1"])],

@@ -50,6 +50,10 @@ def test_an_outage_that_lasts_to_the_end_of_the_history_is_one() -> None:
     assert outages(history) == [Outage("g0", 1, 49 * MS, 2000 * MS)]
 
 
+def test_a_probe_that_ends_without_an_answer_had_no_outage() -> None:
+    assert outages([*steady(0, 10, 0), fault(20, 30), probe(10, 50, 55, "unknown")]) == []
+
+
 def test_two_faults_of_a_round_make_one_outage() -> None:
     history = [*steady(0, 10, 0), fault(49.5, 400), fault(100, 500), probe(10, 50, 700)]
     assert len(outages(history)) == 1
