@@ -1,0 +1,87 @@
+"""Bits that flip in log files, which no process notices until it reads them.
+
+Owns where: inside entries that were written a while ago (docs/reference/formats.md has their layout).  A flip at a log's very end together
+with a crash is a torn write, which nobody can tell from one.  The node is restarted when the fault ends, since that is what finds and
+repairs damage for certain.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+from dledger_drill.faults.base import Fault, Strike, Target
+from dledger_drill.faults.roles import Do, Role, pick, running, strike
+from dledger_drill.plan.model import FaultChoice
+from dledger_wire.errors import InvalidArgumentError
+
+LOG_FOLDER = "commitlog"
+STOP_LIMIT_S = 30.0
+OLD_SHARE = 0.8  # of the entries of the newest file: those behind were written just now
+_HEAD = struct.Struct(">ii")  # magic, size of the entry
+_MAGICS = (1, 2, 3)
+_MIN_ENTRY_BYTES = 48
+
+
+def entry_ends(file: Path) -> list[int]:
+    """Where each entry of a segment ends."""
+    ends = []
+    at = 0
+    with open(file, "rb") as opened:
+        while len(head := opened.read(_HEAD.size)) == _HEAD.size:
+            magic, size = _HEAD.unpack(head)
+            if magic not in _MAGICS or size < _MIN_ENTRY_BYTES:
+                break
+            at += size
+            ends.append(at)
+            opened.seek(at)
+    return ends
+
+
+def segments(folder: Path) -> list[tuple[Path, list[int]]]:
+    """The segments of a node's folder that hold entries, oldest first, and where those end."""
+    files = sorted(file for file in (folder / LOG_FOLDER).iterdir() if file.name.isdecimal())
+    found = [(file, entry_ends(file)) for file in files]
+    return [(file, ends) for file, ends in found if ends]
+
+
+def flip(sealed: bool, role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        notes = []
+        for node in nodes:
+            disk = target.machines[node].disk
+            file, byte = place(segments(disk.path / node), sealed, draw)
+            bit = draw.randrange(8)
+            disk.flip_bit(str(file.relative_to(disk.path)), byte, bit)
+            notes.append(f"{node} {file.name} byte {byte} bit {bit}")
+
+        def restart(node: str) -> None:
+            if process := running(target.machines[node]):
+                process.terminate(STOP_LIMIT_S)
+            target.start_node(node)
+
+        return strike(nodes, restart, ", ".join(notes))
+
+    return do
+
+
+def place(found: list[tuple[Path, list[int]]], sealed: bool, draw: random.Random) -> tuple[Path, int]:
+    """A file and a byte in it.  While nothing is sealed, the newest one has to do."""
+    if not found:
+        raise InvalidArgumentError("no entry in the log to flip a bit of")
+    if sealed and len(found) > 1:
+        file, ends = draw.choice(found[:-1])
+        return file, draw.randrange(ends[-1])
+    file, ends = found[-1]
+    return file, draw.randrange(ends[int((len(ends) - 1) * OLD_SHARE)])
+
+
+_WHERE = {Role.FOLLOWER: "of a follower", Role.MINORITY: "of each node of a minority, the leader perhaps"}
+
+FAULTS: tuple[Fault, ...] = tuple(
+    Fault(f"flip-{name}-{role}", "damage", f"a bit flips in {what} {where}", (1.0, 3.0), flip(sealed, role))
+    for name, what, sealed in (("sealed", "a closed log file", True), ("active", "the log file being written", False))
+    for role, where in _WHERE.items()
+)

@@ -1,0 +1,92 @@
+"""Faults of disks: slow, failing and full ones, and power losses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from dledger_drill.faults.base import Fault, Strike, Target
+from dledger_drill.faults.roles import WHOSE, Do, Role, kill, pick, strike
+from dledger_drill.plan.model import FaultChoice, Need
+
+SYNC_MS = (20.0, 300.0)  # how much longer each sync takes
+WRITE_SHARE = 0.1  # of that, for each write
+LEAVE_BYTES = 0
+
+
+def slow_disk(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        sync_ms = round(draw.uniform(*SYNC_MS))
+        for node in nodes:
+            target.machines[node].disk.slow(sync_ms, sync_ms * WRITE_SHARE)
+        return strike(nodes, lambda node: target.machines[node].disk.slow(0.0), f"{sync_ms} ms a sync")
+
+    return do
+
+
+def failing_disk(role: Role) -> Do:
+    """The node ends by itself at its next write; it is started on the disk when that works again."""
+
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        for node in nodes:
+            target.machines[node].disk.fail(True)
+
+        def undo(node: str) -> None:
+            kill(target.machines[node])
+            target.machines[node].disk.fail(False)
+            target.start_node(node)
+
+        return strike(nodes, undo, "EIO")
+
+    return do
+
+
+def full_disk(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        for node in nodes:
+            target.machines[node].disk.fill(LEAVE_BYTES)
+        return strike(nodes, lambda node: target.machines[node].disk.free())
+
+    return do
+
+
+def power_loss(role: Role) -> Do:
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        nodes = pick(target, choice.group, role, draw)
+        machines = [target.machines[node] for node in nodes]
+        for machine in machines:
+            machine.disk.power_off()
+        for machine in machines:
+            kill(machine)
+
+        def undo(node: str) -> None:
+            kill(target.machines[node])  # another fault's healing may have tried to start it
+            target.machines[node].disk.power_on()
+            target.start_node(node)
+
+        return strike(nodes, undo)
+
+    return do
+
+
+def _disk_faults(name: str, what: str, make: Callable[[Role], Do], need: Need, hold_s: tuple[float, float], *roles: Role) -> list[Fault]:
+    return [
+        Fault(f"{name}-{role}", "power" if name == "power" else name, f"{WHOSE[role]} {what}", hold_s, make(role), frozenset({need}))
+        for role in roles
+    ]
+
+
+_EACH = (Role.LEADER, Role.FOLLOWER, Role.ALL)
+FAULTS: tuple[Fault, ...] = (
+    *_disk_faults("slow-disk", "disk takes 20 to 300 ms longer for a sync", slow_disk, Need.PRELOAD, (1.5, 4.0), *_EACH),
+    *_disk_faults(
+        "failing-disk", "disk fails with EIO, until the node is started again", failing_disk, Need.PRELOAD, (1.5, 4.0), *_EACH[:2]
+    ),
+    *_disk_faults("full-disk", "disk is full", full_disk, Need.PRELOAD, (3.0, 6.0), *_EACH),
+    *_disk_faults(
+        "power", "power is pulled: what was not synced is gone", power_loss, Need.LOOP_DISKS, (0.5, 2.0), Role.LEADER, Role.TWO, Role.ALL
+    ),
+)

@@ -1,0 +1,69 @@
+"""Which nodes of a group a fault strikes, and taking it back from each of them once.
+
+Owns the names of those choices, which end the names of faults: ``slow-disk-leader``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from dledger_drill.faults.base import Strike, Target
+from dledger_drill.hosts.machine import Machine, Process
+from dledger_drill.plan.model import FaultChoice
+
+Do = Callable[[Target, FaultChoice, random.Random], Strike]
+
+
+class Role(StrEnum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    TWO = "two"
+    MINORITY = "minority"
+    ALL = "all"
+
+
+WHOSE = {
+    Role.LEADER: "the leader's",
+    Role.FOLLOWER: "a follower's",
+    Role.TWO: "two nodes'",
+    Role.MINORITY: "a minority's",
+    Role.ALL: "all nodes'",
+}
+
+
+def pick(target: Target, group: str, role: Role, draw: random.Random) -> list[str]:
+    """Node ids; ``TWO`` and ``MINORITY`` may have the leader among them."""
+    nodes = list(target.groups[group])
+    if role is Role.ALL:
+        return nodes
+    if role is Role.LEADER:
+        return [target.leader(group)]
+    if role is Role.FOLLOWER:
+        leader = target.leader(group)
+        return [draw.choice([node for node in nodes if node != leader])]
+    return draw.sample(nodes, 2 if role is Role.TWO else max((len(nodes) - 1) // 2, 1))
+
+
+def strike(nodes: Sequence[str], undo: Callable[[str], None], note: str = "") -> Strike:
+    """A strike whose ``heal`` calls ``undo`` for each node until it worked, and never again."""
+    struck = list(nodes)
+
+    def heal() -> None:
+        while struck:
+            undo(struck[0])
+            struck.pop(0)
+
+    return Strike(list(nodes), heal, note)
+
+
+def running(machine: Machine) -> Process | None:
+    process = machine.process
+    return process if process is not None and process.poll() is None else None
+
+
+def kill(machine: Machine) -> None:
+    """If it runs."""
+    if process := running(machine):
+        process.kill()
