@@ -12,8 +12,8 @@ class Limits:
     Args:
         delay_early_ms: A delayed message may come this much before its time: clocks are read at two places.
         delay_late_ms: It may come this much after its time, after its acknowledgement, and after a fault that it waited for was healed.
-        outage_ms: Shortest gap between acknowledgements of a probe that is an outage, and
-        outage_factor: as a multiple of the probe's usual gap.
+        outage_ms: From this time on that a probe waits for an acknowledgement there is an outage, and
+        outage_factor: from this multiple of its usual wait on.
         recovery_ms: Within this time after the last fault was healed every replica group acknowledges again.
         replica_lag: Replicas may differ this much in their last index.
         leak_rounds: Fewer rounds than this show no leak.

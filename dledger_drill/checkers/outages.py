@@ -13,14 +13,18 @@ from dledger_drill.checkers.model import Outage, Violation, ViolationKind
 from dledger_drill.history.records import Operation, Outcome
 
 PROBE = "probe-"  # a probe's process is this and its replica group
-USUAL = 200  # acknowledgements from which the usual gap is taken
+USUAL = 200  # sends from which the usual times are taken
 
 
 @dataclass(slots=True)
 class _Probe:
-    """``trying``: the first send since the last acknowledgement, ``last_ns`` when that one came."""
+    """``trying``: the first send since the last acknowledgement, ``last_ns`` when that one came.
 
-    gaps: deque[int] = field(default_factory=lambda: deque(maxlen=USUAL))
+    ``waits``: how long sends took to be acknowledged; ``pauses``: from an acknowledgement to the next send.
+    """
+
+    waits: deque[int] = field(default_factory=lambda: deque(maxlen=USUAL))
+    pauses: deque[int] = field(default_factory=lambda: deque(maxlen=USUAL))
     last_ns: int | None = None
     trying: Operation | None = None
     latest: Operation | None = None
@@ -51,11 +55,12 @@ class OutageCheck:
         probe.trying = probe.trying or send
         if send.outcome is not Outcome.OK or send.returned_ns is None:
             return
-        start_ns = self._start(probe, probe.trying)
-        length_ns = send.returned_ns - start_ns
-        if length_ns > self._usual_ns(probe):
-            self._gaps.append(_Gap(group, start_ns, send.returned_ns, probe.trying))
-        probe.gaps.append(length_ns)
+        wait_ns = send.returned_ns - probe.trying.invoked_ns
+        if wait_ns > self._limit_ns(probe.waits):
+            self._gaps.append(_Gap(group, self._start(probe, probe.trying), send.returned_ns, probe.trying))
+        probe.waits.append(wait_ns)
+        if probe.last_ns is not None:
+            probe.pauses.append(probe.trying.invoked_ns - probe.last_ns)
         probe.last_ns, probe.trying = send.returned_ns, None
 
     def finish(self) -> tuple[list[Outage], list[Violation]]:
@@ -75,22 +80,21 @@ class OutageCheck:
         return outages, violations
 
     def _start(self, probe: _Probe, trying: Operation) -> int:
-        """A probe that was told to stand still for a while had no outage meanwhile."""
-        if probe.last_ns is None or trying.invoked_ns - probe.last_ns > self._usual_ns(probe):
+        """The last acknowledgement, unless the probe was told to stand still for a while."""
+        if probe.last_ns is None or trying.invoked_ns - probe.last_ns > self._limit_ns(probe.pauses):
             return trying.invoked_ns
         return probe.last_ns
 
-    def _usual_ns(self, probe: _Probe) -> float:
-        usual = median(probe.gaps) if probe.gaps else 0
-        return max(self.limits.outage_ms * 1e6, self.limits.outage_factor * usual)
+    def _limit_ns(self, usual: deque[int]) -> float:
+        return max(self.limits.outage_ms * 1e6, self.limits.outage_factor * (median(usual) if usual else 0))
 
     def _close(self) -> None:
         """Probes that were not answered any more when the history ended."""
         for group, probe in self._probes.items():
             if probe.trying is not None and probe.latest is not None:
-                start_ns, end_ns = self._start(probe, probe.trying), probe.latest.returned_ns or probe.latest.invoked_ns
-                if end_ns - start_ns > self._usual_ns(probe):
-                    self._gaps.append(_Gap(group, start_ns, end_ns, probe.trying, is_over=False))
+                end_ns = probe.latest.returned_ns or probe.latest.invoked_ns
+                if end_ns - probe.trying.invoked_ns > self._limit_ns(probe.waits):
+                    self._gaps.append(_Gap(group, self._start(probe, probe.trying), end_ns, probe.trying, is_over=False))
                 probe.trying = None
 
     def _too_long(self, gap: _Gap, fault: Operation) -> Iterator[Violation]:

@@ -54,6 +54,11 @@ def test_a_probe_that_ends_without_an_answer_had_no_outage() -> None:
     assert outages([*steady(0, 10, 0), fault(20, 30), probe(10, 50, 55, "unknown")]) == []
 
 
+def test_a_short_outage_of_a_slow_probe_counts_from_the_last_acknowledgement() -> None:
+    paced = [probe(n, 50 * n, 50 * n + 4) for n in range(20)]
+    assert outages([*paced, fault(960, 990), probe(20, 1000, 1070)]) == [Outage("g0", 1, 954 * MS, 1070 * MS)]
+
+
 def test_two_faults_of_a_round_make_one_outage() -> None:
     history = [*steady(0, 10, 0), fault(49.5, 400), fault(100, 500), probe(10, 50, 700)]
     assert len(outages(history)) == 1
