@@ -68,6 +68,31 @@ prepare_java() {
   fail "Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless) or set JAVA_HOME"
 }
 
+go_minor() {
+  "$1" version 2> /dev/null | sed -n 's/^go version go1\.\([0-9]*\).*/\1/p'
+}
+
+# Tests put a linearizability checker of others beside ours; it is a Go module, built by them.
+prepare_go() {
+  local candidate
+  for candidate in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
+    if command -v "$candidate" > /dev/null && [ "$(go_minor "$candidate")" -ge 19 ] 2> /dev/null; then
+      if [ "$candidate" != go ]; then
+        PATH=$(dirname "$candidate"):$PATH
+        export PATH
+      fi
+      return
+    fi
+  done
+  if can_install; then
+    echo "installing Go for tests of the drill's checkers" >&2
+    if install_package golang-go; then
+      return
+    fi
+  fi
+  fail "tests of the drill's checkers need Go 1.19 or newer: install it (Debian, Ubuntu: apt-get install golang-go; Fedora: dnf install golang) and put go on PATH"
+}
+
 # prepare_program COMMAND PACKAGE WHO: a program that tests drive, from the platform's packages where they may be installed.
 prepare_program() {
   if command -v "$1" > /dev/null; then

@@ -7,12 +7,13 @@ that a single log, appended to atomically, could have produced.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+
+from dledger_drill.checkers.order import Placed, contradictions
 
 
 class Outcome(Enum):
@@ -172,18 +173,12 @@ def _check_producer_order(history: LogHistory, content: dict[int, AppendId], fou
 
 def _check_real_time_order(history: LogHistory, found: list[Anomaly]) -> None:
     """If a was acknowledged before b was sent, a stands before b (the log is linearizable)."""
-    acked = [append for append in history.appends if append.outcome is Outcome.ACKED]
-    by_return = sorted(acked, key=lambda append: append.returned)
-    returns = [append.returned for append in by_return]
-    highest: list[Append] = []
-    for append in by_return:
-        highest.append(append if not highest or append.offset > highest[-1].offset else highest[-1])
-    for append in acked:
-        before = bisect_left(returns, append.invoked)
-        if before and highest[before - 1].offset > append.offset:
-            earlier = highest[before - 1]
-            text = f"{earlier.id} was acknowledged at {earlier.offset} before {append.id} was sent, which got {append.offset}"
-            found.append(Anomaly("external order", text))
+    acked = [
+        Placed(append.offset, append.invoked, append.returned, append) for append in history.appends if append.outcome is Outcome.ACKED
+    ]
+    for late, early in contradictions(acked, acked):
+        text = f"{early.id} was acknowledged at {early.offset} before {late.id} was sent, which got {late.offset}"
+        found.append(Anomaly("external order", text))
 
 
 def _check_gaps(history: LogHistory, found: list[Anomaly]) -> None:

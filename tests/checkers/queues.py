@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from dledger_drill.checkers.rising import Call, Fault, check_rising
 from tests.checkers.append_log import Anomaly, Outcome
 
 
@@ -85,17 +87,16 @@ def check_group_offsets(calls: Sequence[OffsetCall]) -> list[Anomaly]:
     """W7: a committed offset is a register that only rises, so it is linearizable exactly if no read is older than what was known before it
     (an acknowledged commit, another read's answer), and none tells what nobody had tried to commit by then.
     """
-    known = sorted((call.returned, call.offset) for call in calls if call.outcome is Outcome.ACKED)
-    tried = sorted((call.invoked, call.offset) for call in calls if call.is_commit and call.outcome is not Outcome.FAILED)
+    told = [call for call in calls if call.outcome is Outcome.ACKED or (call.is_commit and call.outcome is Outcome.UNKNOWN)]
+    rising = [
+        Call(call.is_commit, call.offset, call.invoked, call.returned if call.outcome is Outcome.ACKED else inf, call) for call in told
+    ]
     found: list[Anomaly] = []
-    for read in calls:
-        if read.is_commit or read.outcome is not Outcome.ACKED:
-            continue
-        oldest = max((offset for returned, offset in known if returned < read.invoked), default=0)
-        if read.offset < oldest:
-            found.append(Anomaly("stale offset", f"{read.offset} read from {read.invoked} on, {oldest} was known before"))
-        elif read.offset and read.offset not in [offset for invoked, offset in tried if invoked < read.returned]:
-            found.append(Anomaly("unexpected", f"offset {read.offset} read by {read.returned}, nobody had committed it"))
+    for fault, read, known in check_rising(rising):
+        if fault is Fault.STALE and known is not None:
+            found.append(Anomaly("stale offset", f"{read.value} read from {read.invoked} on, {known.value} was known before"))
+        else:
+            found.append(Anomaly("unexpected", f"offset {read.value} read by {read.returned}, nobody had committed it"))
     return found
 
 

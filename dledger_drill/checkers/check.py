@@ -1,0 +1,132 @@
+"""All checkers over a history.
+
+Memory does not grow with the drill: operations of a topic are judged and forgotten when it is deleted (an ``admin`` operation
+``delete_topic``); what is kept of the whole drill is a few operations a round.  Two more operations of administrators matter:
+``alter_topic`` (its queues change) and ``subscribe`` (consumer group ``name`` is to be given everything in ``topic``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dledger_drill.checkers.consumption import check_consumption
+from dledger_drill.checkers.delays import check_delays
+from dledger_drill.checkers.delivery import check_delivery
+from dledger_drill.checkers.leaders import LeaderCheck
+from dledger_drill.checkers.leaks import LeakCheck
+from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import Verdict, Violation
+from dledger_drill.checkers.offsets import check_offsets
+from dledger_drill.checkers.orderly import check_orderly
+from dledger_drill.checkers.outages import PROBE, OutageCheck
+from dledger_drill.checkers.reads import check_reads
+from dledger_drill.checkers.replicas import ReplicaCheck
+from dledger_drill.checkers.topic import TopicHistory
+from dledger_drill.checkers.transactions import check_transactions
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+
+__all__ = ["HistoryCheck", "Limits", "check_all"]
+
+K = OperationKind
+
+
+def check_all(operations: Iterable[Operation], limits: Limits | None = None) -> Verdict:
+    """Judge a history whose operations come in the order in which they began."""
+    check = HistoryCheck(limits or Limits())
+    for operation in operations:
+        check.take(operation)
+    return check.finish()
+
+
+@dataclass(slots=True)
+class HistoryCheck:
+    """The checkers while a history is read.  ``verdict`` has what was found so far; it is whole after ``finish``."""
+
+    limits: Limits
+    verdict: Verdict = field(default_factory=Verdict)
+    _topics: dict[str, TopicHistory] = field(default_factory=dict)
+    _pauses: list[Operation] = field(default_factory=list)
+    _counts: Counter[str] = field(default_factory=Counter)
+    _found: Counter[str] = field(default_factory=Counter)
+    _leaders: LeaderCheck = field(default_factory=LeaderCheck)
+    _replicas: ReplicaCheck = field(init=False)
+    _leaks: LeakCheck = field(init=False)
+    _outages: OutageCheck = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._replicas = ReplicaCheck(self.limits)
+        self._leaks = LeakCheck(self.limits)
+        self._outages = OutageCheck(self.limits)
+
+    def take(self, operation: Operation) -> None:
+        self._counts[f"{operation.kind} {operation.outcome}"] += 1
+        match operation.kind:
+            case K.PAUSE:
+                self._pauses.append(operation)
+            case K.FAULT:
+                self._outages.faults.append(operation)
+            case K.LEADER:
+                self._report(self._leaders.take(operation))
+            case K.REPLICA:
+                self._replicas.take(operation)
+            case K.RESOURCE:
+                self._leaks.take(operation)
+            case K.ADMIN:
+                self._administer(operation)
+            case _:
+                self._of_topic(operation)
+
+    def finish(self) -> Verdict:
+        for name in list(self._topics):
+            self._judge(name)
+        self._report(self._replicas.finish())
+        self._report(self._leaks.finish())
+        self.verdict.outages, not_recovered = self._outages.finish()
+        self._report(not_recovered)
+        self.verdict.counts = dict(self._counts)
+        self.verdict.violations.sort(key=lambda violation: violation.round)
+        return self.verdict
+
+    def _administer(self, operation: Operation) -> None:
+        action, name = operation.data["action"], operation.data["name"]
+        if operation.outcome is Outcome.FAILED:
+            return
+        if action == "delete_topic":
+            self._judge(name)
+        elif action == "alter_topic":
+            self._topic(name).altered = True
+        elif action == "subscribe":
+            self._topic(operation.data["topic"]).subscribed.add(name)
+
+    def _of_topic(self, operation: Operation) -> None:
+        if operation.kind is K.SEND and operation.process.startswith(PROBE):
+            self._outages.take(operation)
+        self._topic(operation.data["topic"]).take(operation)
+
+    def _topic(self, name: str) -> TopicHistory:
+        if name not in self._topics:
+            self._topics[name] = TopicHistory(name)
+        return self._topics[name]
+
+    def _judge(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is None:
+            return
+        self._report(check_delivery(topic))
+        self._report(check_consumption(topic))
+        self._report(check_transactions(topic))
+        self._report(check_delays(topic, self._outages.faults, self.limits))
+        self._report(check_orderly(topic, self._pauses))
+        self._report(check_reads(topic))
+        self._report(check_offsets(topic))
+
+    def _report(self, violations: Iterable[Violation]) -> None:
+        self.verdict.violations += self._bounded(violations)
+
+    def _bounded(self, violations: Iterable[Violation]) -> Iterator[Violation]:
+        for violation in violations:
+            self._found[violation.kind] += 1
+            if self._found[violation.kind] <= self.limits.reported:
+                yield violation

@@ -1,0 +1,41 @@
+"""Delayed messages: never before their time, and in bounded time after it unless a fault was in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.topic import TopicHistory
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+
+
+def check_delays(topic: TopicHistory, faults: Sequence[Operation], limits: Limits) -> Iterator[Violation]:
+    given: set[tuple[str, str]] = set()
+    for delivery in sorted(topic.deliveries, key=lambda delivery: delivery.invoked_ns):
+        send = topic.sends.get(delivery.data["value"])
+        if send is None or send.kind is not OperationKind.DELAYED:
+            continue
+        late_ms = delivery.data["wall_ms"] - send.data["deliver_at_ms"]
+        if late_ms < -limits.delay_early_ms:
+            text = f"{send.data['value']} was delivered {-late_ms:.0f} ms before its time"
+            yield Violation(ViolationKind.DELAY_EARLY, send.round, text, (send, delivery))
+        reader = (delivery.data["consumer_group"], send.data["value"])
+        if reader not in given and late_ms > limits.delay_late_ms:
+            yield from _late(send, delivery, faults, limits)
+        given.add(reader)
+
+
+def _late(send: Operation, delivery: Operation, faults: Sequence[Operation], limits: Limits) -> Iterator[Violation]:
+    """Time counts from when the message was due, was known to be stored, or was no longer held up by a fault: the latest of them."""
+    due_ns = delivery.invoked_ns - (delivery.data["wall_ms"] - send.data["deliver_at_ms"]) * 1e6
+    if send.outcome is Outcome.OK and send.returned_ns is not None:
+        due_ns = max(due_ns, send.returned_ns)
+    for fault in faults:
+        is_in_time = fault.invoked_ns < min(delivery.invoked_ns, due_ns + limits.delay_late_ms * 1e6)
+        if is_in_time and (fault.returned_ns is None or fault.returned_ns > due_ns):
+            due_ns = min(fault.returned_ns or delivery.invoked_ns, delivery.invoked_ns)
+    late_ms = (delivery.invoked_ns - due_ns) / 1e6
+    if late_ms > limits.delay_late_ms:
+        text = f"{send.data['value']} was delivered {late_ms:.0f} ms after its time"
+        yield Violation(ViolationKind.DELAY_LATE, send.round, text, (send, delivery))

@@ -1,0 +1,23 @@
+"""At most one leader in a term of a replica group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.history.records import Operation
+
+
+@dataclass(slots=True)
+class LeaderCheck:
+    """``seen``: the first sight of each term's leader; a drill has few terms a round."""
+
+    seen: dict[tuple[str, int], Operation] = field(default_factory=dict)
+
+    def take(self, operation: Operation) -> Iterator[Violation]:
+        group, term, node = operation.data["group"], operation.data["term"], operation.data["node"]
+        first = self.seen.setdefault((group, term), operation)
+        if first.data["node"] != node:
+            text = f"{group}: {first.data['node']} and {node} both led in term {term}"
+            yield Violation(ViolationKind.TWO_LEADERS, operation.round, text, (first, operation))

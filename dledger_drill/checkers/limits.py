@@ -1,0 +1,36 @@
+"""Bounds of what is promised with a tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Tolerances of the checkers.
+
+    Args:
+        delay_early_ms: A delayed message may come this much before its time: clocks are read at two places.
+        delay_late_ms: It may come this much after its time, after its acknowledgement, and after a fault that it waited for was healed.
+        outage_ms: From this time on that a probe waits for an acknowledgement there is an outage, and
+        outage_factor: from this multiple of its usual wait on.
+        recovery_ms: Within this time after the last fault was healed every replica group acknowledges again.
+        replica_lag: Replicas may differ this much in their last index.
+        leak_rounds: Fewer rounds than this show no leak.
+        leak_rss_bytes: Growth over the whole drill, from which memory that rises round after round counts as a leak.
+        leak_files: The same for open files,
+        leak_threads: and for threads.
+        reported: At most this many violations of a kind are kept.
+    """
+
+    delay_early_ms: float = 50.0
+    delay_late_ms: float = 10_000.0
+    outage_ms: float = 20.0
+    outage_factor: float = 5.0
+    recovery_ms: float = 60_000.0
+    replica_lag: int = 0
+    leak_rounds: int = 10
+    leak_rss_bytes: int = 64 << 20
+    leak_files: int = 20
+    leak_threads: int = 8
+    reported: int = 10_000

@@ -1,0 +1,56 @@
+"""A register that only rises, such as a committed offset: linearizable exactly if no read is older than what was known before it (an
+acknowledged write, another read's answer), and none gives what nobody had tried to write by then."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Fault(Enum):
+    STALE = "stale"
+    INVENTED = "invented"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Item]):
+    """A write, or a read that was answered.  ``returned``: infinity when nobody was told that it ended."""
+
+    is_write: bool
+    value: int
+    invoked: float
+    returned: float
+    item: Item
+
+
+def check_rising(calls: Sequence[Call[Item]], initial: int = 0) -> Iterator[tuple[Fault, Call[Item], Call[Item] | None]]:
+    """Every read that cannot be, with the call that shows it to be stale."""
+    known = sorted(calls, key=lambda call: call.returned)
+    ends = [call.returned for call in known]
+    highest = list(_running_maximum(known))
+    first_tried: dict[int, float] = {}
+    for call in calls:
+        if call.is_write:
+            first_tried[call.value] = min(call.invoked, first_tried.get(call.value, call.invoked))
+    for read in calls:
+        if read.is_write:
+            continue
+        before = bisect_left(ends, read.invoked)
+        newest = highest[before - 1] if before else None
+        if read.value < (initial if newest is None else max(initial, newest.value)):
+            yield Fault.STALE, read, newest
+        elif read.value != initial and first_tried.get(read.value, read.returned) >= read.returned:
+            yield Fault.INVENTED, read, None
+
+
+def _running_maximum(calls: Iterable[Call[Item]]) -> Iterator[Call[Item]]:
+    highest: Call[Item] | None = None
+    for call in calls:
+        if highest is None or call.value > highest.value:
+            highest = call
+        yield highest

@@ -1,0 +1,42 @@
+"""Transactions: a committed one is there once, one that was rolled back never, one of unknown end once or never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.topic import TopicHistory
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+
+
+def check_transactions(topic: TopicHistory) -> Iterator[Violation]:
+    places = topic.places()
+    given: dict[str, Operation] = {}
+    for delivery in topic.deliveries:
+        given.setdefault(delivery.data["value"], delivery)
+    for value, transaction in topic.sends.items():
+        if transaction.kind is not OperationKind.TRANSACTION:
+            continue
+        found = places.get(value, [])
+        shown = tuple(topic.excerpt(*place) for place in found[:3])
+        if value in given:
+            shown += (given[value],)
+        if len(found) > 1:
+            text = f"transaction {value} is stored {len(found)} times"
+            yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction, *shown))
+        elif shown and not may_be_visible(transaction):
+            ended = "failed" if transaction.data["end"] == "commit" else "was rolled back"
+            text = f"transaction {value} {ended} and is visible"
+            yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction, *shown))
+        elif topic.is_audited and not found and is_committed(transaction):
+            text = f"transaction {value} was committed and is not stored"
+            yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
+
+
+def is_committed(transaction: Operation) -> bool:
+    """Its client was told so; one that was left open for the broker's check was only prepared by then."""
+    return transaction.outcome is Outcome.OK and transaction.data["end"] == "commit" and transaction.data.get("by", "client") == "client"
+
+
+def may_be_visible(transaction: Operation) -> bool:
+    return transaction.data["end"] == "commit" and transaction.outcome is not Outcome.FAILED

@@ -1,0 +1,120 @@
+"""Takes what workloads did: writes it to the history, counts it for the live view, and knows what consumers were not given yet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.writer import HistoryWriter
+from dledger_wire.errors import DledgerError
+
+
+def outcome_of(error: DledgerError) -> Outcome:
+    """What an error of a call says of the call: the error's class decides, which is a promise of the product."""
+    return Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
+
+
+class Undelivered:
+    """Values that were acknowledged, or committed, and not given to each consumer group of their topic.
+
+    A delivery may be seen before its acknowledgement, so both are noted, and a pair is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, set[str]] = defaultdict(set)  # by topic
+        self._expected: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._delivered: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._changed = asyncio.Event()
+
+    def subscribe(self, topic: str, consumer_group: str) -> None:
+        self._groups[topic].add(consumer_group)
+
+    def expect(self, topic: str, value: str) -> None:
+        for group in self._groups[topic]:
+            if value in self._delivered[topic, group]:
+                self._delivered[topic, group].remove(value)
+            else:
+                self._expected[topic, group].add(value)
+
+    def delivered(self, topic: str, consumer_group: str, value: str) -> None:
+        expected = self._expected[topic, consumer_group]
+        if value in expected:
+            expected.remove(value)
+            self._changed.set()
+        else:
+            self._delivered[topic, consumer_group].add(value)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._expected.values()))
+
+    def examples(self, most: int = 3) -> list[str]:
+        return [f"{value} ({group})" for (_, group), values in self._expected.items() for value in sorted(values)[:most]][:most]
+
+    async def wait_for_none(self) -> None:
+        while self.count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Recorder:
+    """``round`` is what operations are of that begin now."""
+
+    def __init__(self, writer: HistoryWriter) -> None:
+        self.round = 0
+        self.undelivered = Undelivered()
+        self._writer = writer
+        self._acknowledged: Counter[str] = Counter()
+        self._outcomes: Counter[Outcome] = Counter()
+        self._delivered = 0
+        self._latencies_ns: list[int] = []
+
+    def record(
+        self, process: str, kind: OperationKind, invoked_ns: int, outcome: Outcome, data: dict[str, Any], *, of_round: int | None = None
+    ) -> None:
+        """An operation that ends now."""
+        returned_ns = time.monotonic_ns()
+        round_now = self.round if of_round is None else of_round
+        self._writer.write(Operation(process, kind, invoked_ns, returned_ns, outcome, round_now, data))
+        if kind in (OperationKind.SEND, OperationKind.DELAYED, OperationKind.TRANSACTION):
+            self._outcomes[outcome] += 1
+            if outcome is Outcome.OK:
+                self._acknowledged[data["group"]] += 1
+                self._latencies_ns.append(returned_ns - invoked_ns)
+
+    def write(self, operations: Iterable[Operation]) -> None:
+        """Deliveries: operations of one listener call, with the same times."""
+        for operation in operations:
+            self._delivered += 1
+            self._writer.write(operation)
+            self.undelivered.delivered(operation.data["topic"], operation.data["consumer_group"], operation.data["value"])
+
+    def report(self) -> dict[str, Any]:
+        """What happened since the last report."""
+        latencies, self._latencies_ns = sorted(self._latencies_ns), []
+        report = {
+            "at_ns": time.monotonic_ns(),
+            "round": self.round,
+            "acknowledged": dict(self._acknowledged),
+            "failed": self._outcomes[Outcome.FAILED],
+            "unknown": self._outcomes[Outcome.UNKNOWN],
+            "delivered": self._delivered,
+            "undelivered": self.undelivered.count,
+            "p50_ms": percentile_ms(latencies, 0.5),
+            "p99_ms": percentile_ms(latencies, 0.99),
+        }
+        self._acknowledged.clear()
+        self._outcomes.clear()
+        self._delivered = 0
+        return report
+
+
+def percentile_ms(ordered_ns: list[int], share: float) -> float | None:
+    """The percentile of ordered times; None without any."""
+    if not ordered_ns:
+        return None
+    return round(ordered_ns[min(len(ordered_ns) - 1, int(len(ordered_ns) * share))] / 1e6, 3)
