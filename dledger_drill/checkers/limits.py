@@ -25,7 +25,7 @@ class Limits:
 
     delay_early_ms: float = 50.0
     delay_late_ms: float = 10_000.0
-    outage_ms: float = 20.0
+    outage_ms: float = 50.0
     outage_factor: float = 5.0
     recovery_ms: float = 60_000.0
     replica_lag: int = 0

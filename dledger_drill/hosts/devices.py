@@ -67,7 +67,7 @@ def free_subnet_device() -> tuple[int, int]:
 def _is_used(subnet: int) -> bool:
     """Whether a route other than the default one leads there."""
     wanted = int.from_bytes(socket.inet_aton(address(subnet, 0)), "big")
-    with open("/proc/thread-self/net/route", encoding="ascii") as file:
+    with open("/proc/thread-self/net/route", encoding="utf-8") as file:
         for line in list(file)[1:]:
             fields = line.split()
             destination, mask = (int.from_bytes(int(fields[column], 16).to_bytes(4, "little"), "big") for column in (1, 7))

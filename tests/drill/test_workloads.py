@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from dledger_drill.checkers.check import check_all
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.control import LoadControl
@@ -198,3 +199,8 @@ def test_a_load_that_cannot_start_says_why(tmp_path: Path) -> None:
             load.wait_running(LIMIT_S)
     finally:
         load.close()
+
+
+def test_the_checkers_find_no_broken_promise(run: tuple[LoadControl, History]) -> None:
+    _, history = run
+    assert check_all(history.operations).violations == []
