@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("dledger", "dledger_wire", "dledger_client", "pyspark_dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill")
+PACKAGES = (
+    "dledger",
+    "dledger_wire",
+    "dledger_client",
+    "pyspark_dledger",
+    "store",
+    "broker",
+    "dledger_cli",
+    "dledger_console",
+    "dledger_drill",
+)
 OTHERS = ("tests", "benchmarks", "scripts")
 
 
