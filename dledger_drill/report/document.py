@@ -1,0 +1,43 @@
+"""The report as a JSON document, for programs.  ``format`` rises when a field changes its meaning or goes; new fields may come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from dledger_drill.report.model import Report
+from dledger_drill.report.statistics import by_fault, outage_percentiles, verdict
+from dledger_wire.errors import InvalidArgumentError
+
+FORMAT = 1
+_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+
+
+def write_document(report: Report, path: Path) -> None:
+    """Write it, whole or not at all."""
+    document = {
+        "format": FORMAT,
+        "verdict": verdict(report),
+        "passed": report.passed,
+        "by_fault": [asdict(row) for row in by_fault(report.rounds)],
+        "outage_ms": {f"p{name}": value for name, value in outage_percentiles(report.rounds).items()},
+        "report": asdict(report),
+    }
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def read_document(path: Path) -> Report:
+    """The report in a document.  InvalidArgumentError for a file that is none, or one of a newer format."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            found = document.get("format") if isinstance(document, dict) else None
+            raise InvalidArgumentError(f"{path}: expected a report of format {FORMAT}, got {found}")
+        return _REPORT.validate_python(document.get("report"))
+    except (ValueError, ValidationError) as error:
+        raise InvalidArgumentError(f"{path}: no report of a drill: {error}") from None

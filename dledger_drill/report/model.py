@@ -1,0 +1,135 @@
+"""Everything a report shows, whether as a page, a document or lines.  Times are seconds; those of a round count from its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+BIN_S = 0.1  # of the rates and latencies of a timeline
+COUNTED = ("lost", "doubled", "changed", "reordered")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineInfo:
+    """What the drill ran on."""
+
+    cpu: str
+    cpus: int
+    memory_bytes: int
+    kernel: str
+    python: str
+    disk: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpan:
+    """A fault from its beginning until it was taken back."""
+
+    name: str
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSpan:
+    """A leader as the nodes told of it."""
+
+    group: str
+    node: str
+    term: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutageSpan:
+    """A time in which a replica group acknowledged nothing."""
+
+    group: str
+    start_s: float
+    end_s: float
+
+    @property
+    def duration_ms(self) -> float:
+        return (self.end_s - self.start_s) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationText:
+    """A broken promise, with the operations that show it as lines of the history."""
+
+    kind: str
+    text: str
+    operations: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """One round.
+
+    Attributes:
+        repeat: The command that runs it again, alone.
+        acknowledged: Messages.
+        terms: How many terms began in it, of the replica group that had most.
+        counts: How many messages were lost, doubled, changed, reordered.
+        rates: Replica group -> messages acknowledged in each bin of ``BIN_S``.
+        latencies_ms: The 99th percentile of each bin; None where nothing was acknowledged.
+    """
+
+    number: int
+    seed: int
+    faults: tuple[str, ...]
+    repeat: str
+    duration_s: float
+    acknowledged: int = 0
+    terms: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    violations: list[ViolationText] = field(default_factory=list)
+    outages: list[OutageSpan] = field(default_factory=list)
+    fault_spans: list[FaultSpan] = field(default_factory=list)
+    leaders: list[LeaderSpan] = field(default_factory=list)
+    rates: dict[str, list[int]] = field(default_factory=dict)
+    latencies_ms: list[float | None] = field(default_factory=list)
+
+    @property
+    def unavailable_ms(self) -> float:
+        """The longest outage of any replica group; 0 when there was none."""
+        return max((outage.duration_ms for outage in self.outages), default=0.0)
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
+
+
+@dataclass(slots=True)
+class Report:
+    """A drill.
+
+    Attributes:
+        version: Of dledger.
+        started: ISO 8601 with time zone.
+        settings: Of the private cluster, and the drill's options.
+        impossible: Faults that this machine has no means for, and why.
+        workloads: Name -> operations by outcome.
+        violations: Those that belong to no round.
+        interrupted: Whether it was ended before all rounds were run.
+    """
+
+    version: str
+    command: str
+    seed: int
+    started: str
+    duration_s: float
+    machine: MachineInfo
+    settings: dict[str, Any] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+    workloads: dict[str, dict[str, int]] = field(default_factory=dict)
+    rounds: list[RoundReport] = field(default_factory=list)
+    violations: list[ViolationText] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations and all(each.passed for each in self.rounds)
