@@ -103,6 +103,7 @@ FAILED_ONCE = (
     ("swarm", 3125166097),
     ("trusting", 23),
     ("swarm", 3206647811),
+    ("stale-copies", 7158),
 )
 
 
