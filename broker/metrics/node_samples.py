@@ -100,7 +100,7 @@ class NodeSamples:
         for result in CHECKS:
             samples.add("transaction_checks_total", node.measures.transaction_checks[result], result)
         limit = node.settings.cluster.metrics.consumerGroups
-        inflight = node.measures.given.inflight(node.store.consumer_offsets.position, context.env.clock.monotonic_ms())
+        inflight = node.measures.given.inflight(node.store.consumer_offsets.known_position, context.env.clock.monotonic_ms())
         for topic, group in sorted(inflight, key=lambda pair: (-inflight[pair], pair))[:limit]:
             samples.add("consumer_inflight", inflight[topic, group], topic, group)
         if slow.term and slow.term == node.roles.master_term:
