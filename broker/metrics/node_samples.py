@@ -93,7 +93,7 @@ class NodeSamples:
     async def _add_groups(self, samples: Samples) -> None:
         node, context = self._node, self._node.context
         if self._slow is None:
-            self._slow = SlowLook(context, node.settings.cluster.metrics.consumerGroups, node.looks)
+            self._slow = SlowLook(context, node.settings.cluster.metrics.consumerGroups, node.looks, node.damage)
         slow = await self._slow.figures()
         if slow.oldest_ms is not None:
             samples.add("store_oldest_message_seconds", max(0, node.store.time.now_ms() - slow.oldest_ms) / 1000)
