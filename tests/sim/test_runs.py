@@ -104,6 +104,7 @@ FAILED_ONCE = (
     ("trusting", 23),
     ("swarm", 3206647811),
     ("stale-copies", 7158),
+    ("trusting", 2038308875),
 )
 
 
