@@ -33,16 +33,24 @@ class Given:
         self._until[key] = next_offset, now_ms
         if len(self._until) > MAX_GIVEN:
             del self._until[next(iter(self._until))]
+        self._forget_old(now_ms)
 
-    def inflight(self, position: Callable[[str, str, int], int], now_ms: int) -> dict[tuple[str, str], int]:
-        """(topic, group) -> how many of these messages are behind the group's ``position``."""
+    def inflight(self, position: Callable[[str, str, int], int | None], now_ms: int) -> dict[tuple[str, str], int]:
+        """(topic, group) -> how many of these messages are behind the group's ``position``; a queue it never committed is left out."""
+        self._forget_old(now_ms)
         found: dict[tuple[str, str], int] = {}
-        for (group, topic, queue_id), (next_offset, at_ms) in list(self._until.items()):
-            if now_ms - at_ms > GIVEN_MS:
-                del self._until[group, topic, queue_id]
-                continue
-            found[topic, group] = found.get((topic, group), 0) + max(0, next_offset - position(group, topic, queue_id))
+        for (group, topic, queue_id), (next_offset, _) in self._until.items():
+            committed = position(group, topic, queue_id)
+            if committed is not None:
+                found[topic, group] = found.get((topic, group), 0) + max(0, next_offset - committed)
         return found
+
+    def _forget_old(self, now_ms: int) -> None:
+        while self._until:
+            oldest = next(iter(self._until))
+            if now_ms - self._until[oldest][1] <= GIVEN_MS:
+                return
+            del self._until[oldest]
 
 
 class ServiceMeasures:

@@ -131,6 +131,7 @@ class BrokerNode:
         self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean)
         self.security = ReplicaSecurity(security, settings, env, self.store)
         self.damage = FoundDamage()
+        self._stopping = False
         self._context: ServiceContext | None = None
         self._failed: asyncio.Future[BaseException] | None = None
         self._identity: FolderIdentity | None = None
@@ -144,8 +145,8 @@ class BrokerNode:
 
     @property
     def is_open(self) -> bool:
-        """Whether the data folder is open and the replica takes part in its group."""
-        return self._raft is not None
+        """Whether the data folder is open and the replica takes part in its group, until the node is stopped."""
+        return self._raft is not None and not self._stopping
 
     @property
     def raft(self) -> RaftNode:
@@ -263,6 +264,7 @@ class BrokerNode:
 
     async def stop(self, *, hand_over: bool = True) -> None:
         """Stop in order: leadership goes to a caught-up follower, services end, everything derived becomes durable."""
+        self._stopping = True
         if self._raft is not None:
             await self._raft.stop(hand_over=hand_over)
         await self.roles.stop()

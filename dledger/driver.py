@@ -205,10 +205,9 @@ class Driver:
 
     def _execute(self, effect: Effect) -> None:
         match effect:
-            case Send(to=to, message=AppendRequest(entries=(_, *_)) as request):
-                self._measures.sent(to, request)
-                self._owner.send(to, request)
             case Send():
+                if isinstance(effect.message, AppendRequest) and effect.message.entries:
+                    self._measures.sent(effect.to, effect.message)
                 if effect.after_sync and self._durable < self._written:
                     self._held.append((self._written, effect))
                 else:

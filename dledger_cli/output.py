@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
 
 
+class ClosedPipeExit(SystemExit):
+    """Nobody reads standard output any more: the process ends without an error."""
+
+
 class _StandardOutput(io.FileIO):
     """Standard output whose reader may close it early, as ``head`` does: that is no error, and nothing more is written.
 
@@ -32,7 +36,7 @@ class _StandardOutput(io.FileIO):
             return super().write(data) or 0
         except BrokenPipeError:
             self._drop_the_rest()
-            raise SystemExit(0) from None
+            raise ClosedPipeExit(0) from None
         except OSError as error:
             self._drop_the_rest()
             raise OSError(error.errno, error.strerror, "standard output") from None

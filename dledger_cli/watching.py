@@ -22,12 +22,15 @@ from typing import IO, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dledger_cli.output import error_line
+from dledger_cli.output import ClosedPipeExit, error_line
 
 DEFAULT_S = 2.0
+MAX_S = 86_400.0
 WatchOption = Annotated[
     float,
-    typer.Option("--watch", "-w", metavar="[SECONDS]", min=0.0, help=f"Show it again at this interval (without a number {DEFAULT_S:g} s)."),
+    typer.Option(
+        "--watch", "-w", metavar="[SECONDS]", min=0.0, max=MAX_S, help=f"Show it again at this interval (without a number {DEFAULT_S:g} s)."
+    ),
 ]
 _FLAGS = ("--watch", "-w")
 _OTHER_SCREEN, _FIRST_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
@@ -111,6 +114,8 @@ def _page(screen: _Screen | None, title: str, *, goes_on: bool) -> Iterator[None
     with screen.page(title) if screen else contextlib.nullcontext():
         try:
             yield
+        except ClosedPipeExit:
+            raise
         except (typer.Exit, SystemExit):
             pass  # what it would have said at the end stands on the page
         except Exception as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator
@@ -88,6 +89,7 @@ def serve(settings: ConsoleSettings, *, ends_with_stdin: bool = False) -> None:
 
     from dledger_console.web import server
 
+    logging.getLogger("dledger_console").setLevel(logging.INFO)  # who logged in, and what actions did
     listening = server.listen(settings.host, settings.port)
     config = uvicorn.Config(
         make_app(settings),

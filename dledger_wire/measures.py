@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ class Histogram:
     def count(self) -> int:
         """How many values there were."""
         return sum(self.counts)
+
+    def copy(self) -> Histogram:
+        """As it is now."""
+        copied = copy(self)
+        copied.counts = self.counts.copy()
+        return copied
 
     def observe(self, value: float) -> None:
         """Count one value."""

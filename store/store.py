@@ -61,8 +61,8 @@ class MessageStore:
         self._env = env
         self._role_changed = role_changed
         self.queues = QueueTable(settings, env.disk)
-        self.traffic = Traffic()
         self._state = state = StoreState(settings, self.queues.max_offset)
+        self.traffic = Traffic(lambda topic: state.topics.get(topic) is not None)
         self.replica_group = state.replica_group
         self.security = state.security
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions

@@ -6,6 +6,8 @@ transaction to end counts when it becomes readable, and not before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.measures import BYTES, Histogram
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -28,9 +30,15 @@ class Counts:
 
 
 class Traffic:
-    """Of one node.  ``changed`` has the topics with traffic since whoever collects looked last, and ``sizes`` how large messages were."""
+    """Of one node; ``exists`` says whether there is a topic.
 
-    def __init__(self) -> None:
+    Attributes:
+        changed: Topics with traffic since whoever collects looked last.
+        sizes: How large messages were.
+    """
+
+    def __init__(self, exists: Callable[[str], bool]) -> None:
+        self._exists = exists
         self.total = Counts()
         self.topics: dict[str, Counts] = {}
         self.changed: dict[str, None] = {}
@@ -51,8 +59,8 @@ class Traffic:
             self.sizes.observe_all(batch.sizes)
 
     def read(self, topic: str, count: int, size_bytes: int) -> None:
-        """A reader gets ``count`` messages."""
-        for counts in (self._of(topic), self.total):
+        """A reader gets ``count`` messages; the topic may have been deleted meanwhile."""
+        for counts in (self._of(topic), self.total) if self._exists(topic) else (self.total,):
             counts.messages_out += count
             counts.bytes_out += size_bytes
 

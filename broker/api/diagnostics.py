@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ from broker.leadership.leader_history import LeaderHistory
 from broker.process import audit_file
 from broker.process.process_stats import ProcessStats
 from dledger.log import quarantine
+from dledger.log.segment import UNITS_FOLDER
 from dledger.runtime.env import space_of
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger_wire._pb import diagnostics_pb2
@@ -33,7 +35,7 @@ from store.queues.queue_files import QUEUE_FOLDER
 
 DEFAULT_LISTED = 100
 MAX_LISTED = 1_000
-FOLDERS = (LOG_FOLDER, "index-units", QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, SNAPSHOT_FOLDER, quarantine.FOLDER, audit_file.FOLDER)
+FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, SNAPSHOT_FOLDER, quarantine.FOLDER, audit_file.FOLDER)
 LIBRARIES = ("grpcio", "protobuf", "numpy", "uvloop", "pydantic", "cryptography", "structlog")
 # The blocks of the cluster file that are shown; what is not named here might be secret.
 SHOWN = ("cluster", "name_service", "replicas", "raft", "store", "broker", "metrics", "console")
@@ -123,21 +125,27 @@ class DiagnosticsService:
         reply.replica.CopyFrom(context.answering_replica())
         if len(timers.due):
             reply.timed_next_due_ms = int(timers.due[0])
-        found: list[tuple[int, int, Frame]] = [(due_ms, 0, frame) for due_ms, frame in await self._waiting.frames_of(timers)]
+        # Bodies go as soon as a level was read: all levels together may be large.
+        rows = [_waiting(frame, 0, due_ms) for due_ms, frame in await self._waiting.frames_of(timers)]
         for each in await self._waiting.levels():
             reply.levels.add(level=each.level, delay_ms=each.delay_ms, waiting=each.waiting, next_due_ms=each.next_due_ms)
             if each.waiting:
                 frames = await self._waiting.of_level(each.level, listed)
-                found += [(self._waiting.due_ms(each.level, frame), each.level, frame) for frame in frames]
-        found.sort(key=lambda row: row[:2])
-        for due_ms, level, frame in found[:listed]:
-            real = real_message(frame)
-            if real is not None and context.access.may_topic(caller.principal, Action.READ, real.topic):
-                names = real.properties
-                reply.messages.add(
-                    topic=real.topic, key=names.get("KEYS", ""), message_id=names.get("UNIQ_KEY", ""), due_ms=due_ms, level=level
-                )
+                rows += [_waiting(frame, each.level, self._waiting.due_ms(each.level, frame)) for frame in frames]
+        found = sorted((row for row in rows if row is not None), key=lambda row: (row.due_ms, row.level))
+        may_read = partial(context.access.may_topic, caller.principal, Action.READ)
+        reply.messages.extend(row for row in found[:listed] if may_read(row.topic))
         return reply
+
+
+def _waiting(frame: Frame, level: int, due_ms: int) -> diagnostics_pb2.WaitingMessage | None:
+    """None when the message does not name the topic that it is for."""
+    real = real_message(frame)
+    if real is None:
+        return None
+    names = real.properties
+    key, message_id = names.get("KEYS", ""), names.get("UNIQ_KEY", "")
+    return diagnostics_pb2.WaitingMessage(topic=real.topic, key=key, message_id=message_id, due_ms=due_ms, level=level)
 
 
 def _versions(process: ProcessStats) -> dict[str, str]:

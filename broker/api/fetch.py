@@ -24,6 +24,7 @@ from dledger_wire.errors import (
     TopicNotFoundError,
     TopicPermissionError,
 )
+from dledger_wire.names import check_group
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
@@ -151,7 +152,7 @@ class FetchService:
         access = self._context.access
         access.require_topic(caller, Action.READ, request.topic)
         if request.group:
-            access.require(caller, Action.READ, Resource.GROUP, request.group)
+            access.require(caller, Action.READ, Resource.GROUP, check_group(request.group))
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> float:
         """Answer a request; for how many seconds of that there were no messages."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from broker.config.console import starts_console
-from broker.config.metrics import metrics_problems
 from broker.config.placement import is_loopback
+from broker.config.ports import Port, Use, ports_of, taken_ports
 from broker.config.security import Step
 from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
-    from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, StoreConfig
+    from broker.config.cluster_file import ClusterConfig, GroupConfig, StoreConfig
 
 
 def problems_between(config: ClusterConfig) -> list[Problem]:
@@ -30,7 +29,8 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
     problems += _name_servers(config)
     problems += _security(config)
     problems += _console(config)
-    problems += metrics_problems(config)
+    ports = list(ports_of(config))
+    problems += taken_ports(ports) + _metrics(config, ports)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
         text = f"expected at most maxInflightBytes ({config.raft.maxInflightBytes}), got {config.raft.maxAppendBytes}"
         problems.append(Problem(("raft", "maxAppendBytes"), text))
@@ -95,7 +95,7 @@ def _security(config: ClusterConfig) -> list[Problem]:
 
 
 def _console(config: ClusterConfig) -> list[Problem]:
-    """Nodes of the file start it, at an address that nothing else has, and passwords do not cross a network in the clear."""
+    """Nodes of the file start it, and passwords do not cross a network in the clear."""
     console, problems = config.console, []
     if console is None:
         return []
@@ -103,19 +103,23 @@ def _console(config: ClusterConfig) -> list[Problem]:
     for number, node_id in enumerate(console.nodes):
         if node_id not in known:
             problems.append(Problem(("console", "nodes", number), f"expected a node of the groups, got {node_id!r}"))
-    host, port = split_address(console.address)
-    text = f"expected a port that no node uses, got {port}"
-    used = [_ports(node) for _, node in config.all_nodes() if starts_console(config, node.id)]
-    problems += [Problem(("console", "address"), text) for ports in used if port in ports]
     security = config.security
-    if security is not None and security.users is not None and security.tls is None and not is_loopback(host):
+    if security is not None and security.users is not None and security.tls is None and not is_loopback(split_address(console.address)[0]):
         problems.append(Problem(("console", "address"), "users log in here: outside loopback it needs security.tls"))
     return problems
 
 
-def _ports(node: NodeConfig) -> set[int]:
-    addresses = (node.listen or node.address, node.replica_address)
-    return {split_address(address)[1] for address in addresses if address is not None}
+def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:
+    """Passwords of those who read metrics do not cross a network in the clear."""
+    security, metrics = config.security, config.metrics
+    if security is None or security.users is None or metrics.anonymous or (security.tls is not None and metrics.tls):
+        return []
+    reached = [port for port in ports if port.use is Use.METRICS and not is_loopback(port.ip)]
+    if not reached:
+        return []
+    if security.tls is None:
+        return [Problem(reached[0].place, "users log in here: outside loopback it needs security.tls, or metrics.anonymous: true")]
+    return [Problem(("metrics", "tls"), "expected true, or anonymous: true: passwords would cross the network in the clear")]
 
 
 def _reached(config: ClusterConfig) -> list[str]:

@@ -93,14 +93,14 @@ class NodeSamples:
     async def _add_groups(self, samples: Samples) -> None:
         node, context = self._node, self._node.context
         if self._slow is None:
-            self._slow = SlowLook(context, node.settings.cluster.metrics.consumerGroups, node.looks)
+            self._slow = SlowLook(context, node.settings.cluster.metrics.consumerGroups, node.looks, node.damage)
         slow = await self._slow.figures()
         if slow.oldest_ms is not None:
             samples.add("store_oldest_message_seconds", max(0, node.store.time.now_ms() - slow.oldest_ms) / 1000)
         for result in CHECKS:
             samples.add("transaction_checks_total", node.measures.transaction_checks[result], result)
         limit = node.settings.cluster.metrics.consumerGroups
-        inflight = node.measures.given.inflight(node.store.consumer_offsets.position, context.env.clock.monotonic_ms())
+        inflight = node.measures.given.inflight(node.store.consumer_offsets.known_position, context.env.clock.monotonic_ms())
         for topic, group in sorted(inflight, key=lambda pair: (-inflight[pair], pair))[:limit]:
             samples.add("consumer_inflight", inflight[topic, group], topic, group)
         if slow.term and slow.term == node.roles.master_term:

@@ -74,6 +74,7 @@ def add_log(samples: Samples, node: BrokerNode, status: RaftStatus) -> None:
     samples.add("log_truncations_total", measures.truncations)
     samples.add("log_repairs_total", measures.repairs)
     samples.add("log_corruptions_total", measures.corruptions)
-    samples.add("log_corrupt_entries", len(status.damaged) + len(node.damage.texts))
+    # What a comparison of replicas found is handed to the repairer, so these are the same entries, but for those just found.
+    samples.add("log_corrupt_entries", max(len(status.damaged), len(node.damage.texts)))
     behind = log.end_pos - log.durable_end() if log.durable.index < log.last.index else 0
     samples.add("store_flush_behind_bytes", max(0, behind))

@@ -35,7 +35,9 @@ class Samples:
             raise InvariantBrokenError(f"metric {name} with labels {labels} of a {self.place} is not in the catalogue")
         if isinstance(value, Histogram) != (metric.kind == "histogram"):
             raise InvariantBrokenError(f"metric {name} is a {metric.kind}")
-        self.values.setdefault(metric.name, {})[(self._group, self._node, *labels)] = value
+        # Whoever renders does so in another thread, while the loop goes on counting.
+        kept = value.copy() if isinstance(value, Histogram) else value
+        self.values.setdefault(metric.name, {})[(self._group, self._node, *labels)] = kept
 
     def add_each(self, name: str, values: Mapping[str, float] | Mapping[str, Histogram]) -> None:
         """One series for each value of the metric's only label."""

@@ -7,11 +7,13 @@ disk takes.  What could not be found out is left out, so that no figure says les
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
+import heapq
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from broker.api.checksums import FoundDamage
 from broker.api.limits import in_slices
 from broker.api.waiting_messages import WaitingMessages
 from broker.context import ServiceContext
@@ -26,9 +28,12 @@ from store.durability.segment_ages import SegmentAges
 
 EVERY_MS = 5_000
 WAIT_S = 1.0  # for new figures; then the last ones are told
+STALE_MS = 60_000  # figures this old, because a look hangs, are told no more
 READS = 250  # whose oldest message is looked up in one round: of the pairs with the most messages to go, and again of all others
 
 Place = tuple[str, int, int]  # topic, queue, offset
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -50,11 +55,13 @@ class SlowFigures:
 class SlowLook:
     """Finds them out, in one of ``tasks``; ``limit`` is how many pairs of topic and group are told each for itself."""
 
-    def __init__(self, context: ServiceContext, limit: int, tasks: BackgroundTasks) -> None:
-        self._context, self._limit, self._tasks = context, limit, tasks
+    def __init__(self, context: ServiceContext, limit: int, tasks: BackgroundTasks, damage: FoundDamage) -> None:
+        self._context, self._limit, self._tasks, self._damage = context, limit, tasks, damage
         self._waiting = WaitingMessages(context)
         self._ages: tuple[Log, SegmentAges] | None = None
         self._known = SlowFigures()
+        self._known_ms = 0
+        self._failed = False
         self._at_ms: int | None = None
         self._looking: asyncio.Task[None] | None = None
         self._stored_ms: dict[Place, int] = {}  # when the first message to go was stored
@@ -68,9 +75,20 @@ class SlowLook:
             self._at_ms, self._looking = now_ms, self._tasks.spawn(self._look(), "slow_figures")
         if self._looking is not None and not self._looking.done():
             await asyncio.wait((self._looking,), timeout=WAIT_S)
-        return self._known
+        return self._known if now_ms - self._known_ms <= STALE_MS else SlowFigures()
 
     async def _look(self) -> None:
+        try:
+            self._known = await self._found()
+            self._failed = False
+        except Exception:
+            self._known = SlowFigures()
+            if not self._failed:
+                _logger.exception("lags and waiting messages cannot be found out for the metrics", extra={"event": "figures_failed"})
+            self._failed = True
+        self._known_ms = self._context.env.clock.monotonic_ms()
+
+    async def _found(self) -> SlowFigures:
         found = SlowFigures(self._context.roles.master_term)
         log = self._context.raft.log
         if self._ages is None or self._ages[0] is not log:
@@ -78,12 +96,14 @@ class SlowLook:
         # Each for itself: the role or the log changes meanwhile, or damage is being repaired.
         with contextlib.suppress(DledgerError):
             found.oldest_ms = await self._ages[1].oldest_ms()
+        with contextlib.suppress(DledgerError):
+            await self._damage.still_damaged(log)  # so that the alarm ends with the damage
         if found.term:
             with contextlib.suppress(DledgerError):
                 await self._look_at_groups(found)
             with contextlib.suppress(DledgerError):
                 await self._look_at_waiting(found)
-        self._known = found
+        return found
 
     # Consumer groups
 
@@ -91,13 +111,13 @@ class SlowLook:
         store = self._context.store
         lags: dict[Pair, int] = {}
         places: dict[Pair, list[Place]] = {}
-        for group, topics in store.consumer_offsets.of_groups(None).items():
-            async for topic in in_slices(list(topics)):
-                lagging = self._lagging(group, topic)
-                lags[topic, group] = sum(count for _, _, count in lagging)
-                places[topic, group] = [(topic, queue_id, offset) for queue_id, offset, _ in lagging]
+        pairs = [(topic, group) for group, topics in store.consumer_offsets.of_groups(None).items() for topic in topics]
+        async for topic, group in in_slices(pairs):
+            lagging = self._lagging(group, topic)
+            lags[topic, group] = sum(count for _, _, count in lagging)
+            places[topic, group] = [(topic, queue_id, offset) for queue_id, offset, _ in lagging]
         await self._find_times(places, top_pairs(lags, {}, self._limit))
-        ages = self._known_ages(places)
+        ages = await self._known_ages(places)
         told = top_pairs(lags, ages, self._limit)
         others = lags.keys() - told
         found.lag_messages = {pair: lags[pair] for pair in told}
@@ -123,22 +143,27 @@ class SlowLook:
     async def _find_times(self, places: Mapping[Pair, Sequence[Place]], most: Iterable[Pair]) -> None:
         """Look up when the first messages to go were stored, so many of them; in the next round others, as far as they stay."""
         first = {place for pair in most for place in places[pair]}
-        every = {place for of_pair in places.values() for place in of_pair}
-        self._stored_ms = {place: at_ms for place, at_ms in self._stored_ms.items() if place in every}
-        for is_first, wanted in ((True, first), (False, every - first)):
-            unread = sorted(wanted - self._stored_ms.keys())
-            begin = bisect.bisect_right(unread, self._read_last.get(is_first, ("", 0, 0)))
-            for place in [*unread[begin:], *unread[:begin]][:READS]:
+        known: dict[Place, int] = {}
+        unread: dict[bool, list[Place]] = {True: [], False: []}
+        async for of_pair in in_slices(places.values()):
+            for place in of_pair:
+                if place in self._stored_ms:
+                    known[place] = self._stored_ms[place]
+                else:
+                    unread[place in first].append(place)
+        self._stored_ms = known
+        for is_first, wanted in unread.items():
+            for place in _next(wanted, self._read_last.get(is_first, ("", 0, 0))):
                 at_ms = await self._time_of(*place)
                 self._read_last[is_first] = place
                 if at_ms:
                     self._stored_ms[place] = at_ms
 
-    def _known_ages(self, places: Mapping[Pair, Sequence[Place]]) -> dict[Pair, float]:
+    async def _known_ages(self, places: Mapping[Pair, Sequence[Place]]) -> dict[Pair, float]:
         """Seconds for which the oldest message to go of each pair has been in the log, as far as its queues are known: at least so many."""
         now_ms = self._context.store.time.now_ms()
         ages: dict[Pair, float] = {}
-        for pair, of_pair in places.items():
+        async for pair, of_pair in in_slices(places.items()):
             stored_ms = [self._stored_ms[place] for place in of_pair if place in self._stored_ms]
             if stored_ms or not of_pair:
                 ages[pair] = max(0, now_ms - min(stored_ms, default=now_ms)) / 1000
@@ -160,8 +185,15 @@ class SlowLook:
             if level.next_due_ms:
                 due_ms.append(store.time.now_ms() - level.next_due_ms)
         timers = await self._waiting.timers(1)
-        found.delayed = delayed + timers.waiting
-        due_ms += [context.env.clock.wall_ms() - int(first) for first in timers.due]
-        found.delay_lag_s = max(0, *due_ms, 0) / 1000
+        if timers.exact:
+            found.delayed = delayed + timers.waiting
+            due_ms += [context.env.clock.wall_ms() - int(first) for first in timers.due]
+            found.delay_lag_s = max(0, *due_ms, 0) / 1000
         known = store.topics.get(HALF_TOPIC) is not None
         found.half_messages = store.transactions.open_count(store.queues.max_offset((HALF_TOPIC, 0))) if known else 0
+
+
+def _next(places: list[Place], last: Place) -> list[Place]:
+    """``READS`` of the places, from the one after ``last`` on, and round to the first: in order, sorting no more than these."""
+    after = heapq.nsmallest(READS, (place for place in places if place > last))
+    return after + heapq.nsmallest(READS - len(after), (place for place in places if place <= last))

@@ -31,6 +31,11 @@ PROCESS = (
     LogEvent(
         "handler_failed", "A request met an error nobody expected; its caller was told. The line has the traceback.", "Report it as a bug."
     ),
+    LogEvent(
+        "figures_failed",
+        "Lags and waiting messages could not be found out for the metrics, which leave them out. The line has the traceback.",
+        "Look whether the disk has errors. Otherwise report it as a bug.",
+    ),
     LogEvent("no_file_handles", "The process is out of file handles and waits for one.", "Raise the limit of open files (`LimitNOFILE`)."),
     LogEvent(
         "connection_refused",

@@ -1,7 +1,7 @@
 """Which lines of a log are written: each once, and how often it came again.
 
-Owns two limits over ``PERIOD_S``: a line that is the same, but for times, is written once; of lines of one kind, which differ in details,
-``LINES_A_KIND``.  What was left out is told with its number when the period is over.
+Owns two limits over ``PERIOD_S``: a line that is the same, with its fields and where its exception came from, is written once; of lines
+of one kind, which differ in details, ``LINES_A_KIND``.  What was left out is told with its number when the period is over.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 PERIOD_S = 60
 LINES_A_KIND = 20
 MAX_KINDS = 1_000
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines of one place in the code.  ``texts``: those written, with how often each came again; ``others``: of more different ones."""
+    """Lines of one place in the code.  ``written``: with how often each came again; ``others``: of more different ones."""
 
     newest: logging.LogRecord
     since_s: float
-    texts: dict[str, int] = field(default_factory=dict)
+    written: dict[str, tuple[logging.LogRecord, int]] = field(default_factory=dict)
     others: int = 0
 
 
@@ -41,31 +42,46 @@ class RepeatLimit:
                 yield record
                 return
             kind = self._kinds[key] = _Kind(record, record.created)
-        text = record.getMessage()
-        if text in kind.texts:
-            kind.texts[text] += 1
-        elif len(kind.texts) >= LINES_A_KIND:
+        line = _line(record)
+        if line in kind.written:
+            first, times = kind.written[line]
+            kind.written[line] = first, times + 1
+        elif len(kind.written) >= LINES_A_KIND:
             kind.others += 1
             kind.newest = record
         else:
-            kind.texts[text] = 0
+            kind.written[line] = record, 0
             yield record
 
-    def overdue(self, now_s: float) -> Iterator[logging.LogRecord]:
-        """What to say of the lines whose period is over."""
+    def overdue(self, now_s: float, *, at_end: bool = False) -> Iterator[logging.LogRecord]:
+        """What to say of the lines whose period is over; ``at_end`` of all."""
         # The clock may have been set back.
-        over = [key for key, kind in self._kinds.items() if not 0 <= now_s - kind.since_s < PERIOD_S]
+        over = [key for key, kind in self._kinds.items() if at_end or not 0 <= now_s - kind.since_s < PERIOD_S]
         for key in over:
             kind = self._kinds.pop(key)
-            for text, times in kind.texts.items():
+            passed_s = min(max(now_s - kind.since_s, 0), PERIOD_S)
+            within = f"in {passed_s:.0f} s" if passed_s >= 1 else "within a second"
+            for first, times in kind.written.values():
                 if times:
-                    yield _told(kind.newest, now_s, f"repeated {times} times in {PERIOD_S} s: {text}", times)
+                    yield _told(first, kind.since_s + passed_s, f"repeated {times} times {within}: {first.getMessage()}", times)
             if kind.others:
-                text = f"{kind.others} more lines of this kind in {PERIOD_S} s, the newest: {kind.newest.getMessage()}"
-                yield _told(kind.newest, now_s, text, kind.others)
+                text = f"{kind.others} more lines of this kind {within}, the newest: {kind.newest.getMessage()}"
+                yield _told(kind.newest, kind.since_s + passed_s, text, kind.others)
 
 
-def _told(record: logging.LogRecord, now_s: float, text: str, times: int) -> logging.LogRecord:
+def _line(record: logging.LogRecord) -> str:
+    """What makes two lines of one kind the same: text, fields, and the type and place of an exception."""
+    fields = [f"{name}={value}" for name, value in vars(record).items() if name not in _OF_EVERY_RECORD]
+    parts = [record.getMessage(), *fields]
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, _error, trace = record.exc_info
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        parts += [kind.__name__, f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""]
+    return "\n".join(parts)
+
+
+def _told(record: logging.LogRecord, at_s: float, text: str, times: int) -> logging.LogRecord:
     told = logging.makeLogRecord({**vars(record), "msg": text, "args": (), "exc_info": None, "exc_text": None, "repeated": times})
-    told.created = min(now_s, record.created + PERIOD_S)
+    told.created = at_s
     return told

@@ -50,4 +50,6 @@ class LogRing:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+    """What can go over the wire: a file's name need not be UTF-8."""
+    text = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+    return text.encode("utf-8", "backslashreplace").decode()

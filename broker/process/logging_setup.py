@@ -2,14 +2,13 @@
 
 Owns how records are rendered and what is bound to each: group and node, and the Raft term where there is one.  Who logs uses the standard
 ``logging`` module, so that code under the simulator needs nothing of this.  The keys of a line: ``at`` (UTC), ``level``, what is bound,
-``event`` (a stable name, see ``dledger_wire.events``), ``text``, ``logger``, and the fields of the event.
+``event`` (a stable name, see ``log_events``), ``text``, ``logger``, and the fields of the event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import sys
 import time
@@ -49,14 +48,17 @@ class ProcessLog(logging.Handler):
         return self._place if term is None else {**self._place, "term": term}
 
     def emit(self, record: logging.LogRecord) -> None:
-        for each in self._limit.passed(record):
-            self._output.handle(each)
+        try:
+            for each in self._limit.passed(record):
+                self._output.handle(each)
+        except Exception:  # noqa: BLE001 - arguments that do not fit their text are no fault of what goes on after the line
+            self.handleError(record)
 
-    def tell_repeats(self, now_s: float = math.inf) -> None:
+    def tell_repeats(self, *, at_end: bool = True) -> None:
         """Say of the lines that were left out how often they came: of those whose period is over; of all when the process ends."""
         self.acquire()
         try:
-            for each in self._limit.overdue(now_s):
+            for each in self._limit.overdue(time.time(), at_end=at_end):
                 self._output.handle(each)
         finally:
             self.release()
@@ -68,7 +70,7 @@ class ProcessLog(logging.Handler):
         async def tell() -> None:
             while True:
                 await asyncio.sleep(every_s)
-                self.tell_repeats(time.time())
+                self.tell_repeats(at_end=False)
 
         telling = asyncio.create_task(tell(), name="tell repeats")
         try:

@@ -23,11 +23,7 @@ class LoopWatch:
         self._turned_s = time.monotonic()
         self._window_s = self._turned_s
         self._largest_s = self._before_s = 0.0  # of this window and of the one before it
-        self._timer = self._loop.call_later(EVERY_S, self._turn)
-
-    def stop(self) -> None:
-        """Watch no more."""
-        self._timer.cancel()
+        self._loop.call_later(EVERY_S, self._turn)
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -36,7 +32,7 @@ class LoopWatch:
             self._window_s, self._before_s, self._largest_s = now_s, self._largest_s, 0.0
         self._largest_s = max(self._largest_s, late_s)
         self._turned_s = now_s
-        self._timer = self._loop.call_later(EVERY_S, self._turn)
+        self._loop.call_later(EVERY_S, self._turn)
 
     @property
     def silent_s(self) -> float:

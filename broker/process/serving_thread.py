@@ -26,6 +26,7 @@ class ServingThread:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._own: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._unwanted = threading.Event()  # stopped before the thread had a loop
 
     async def start(self) -> None:
         """Return once it serves; raises why it cannot."""
@@ -38,6 +39,7 @@ class ServingThread:
 
     async def stop(self) -> None:
         """Serve no more.  The thread outlives this when it takes longer than ``STOP_S`` to end."""
+        self._unwanted.set()
         if self._own is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._own.call_soon_threadsafe(self._stop.set)
@@ -53,7 +55,10 @@ class ServingThread:
             self._tell(error)  # there is no loop: no file can be opened
 
     async def _serve(self) -> None:
-        self._own, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = asyncio.Event()
+        self._own = asyncio.get_running_loop()
+        if self._unwanted.is_set():
+            return
         try:
             await self._served.start()
         except Exception as error:  # noqa: BLE001 - raised where ``start`` waits

@@ -8,6 +8,7 @@ Owns the calls, and what runs in one term: the producers' sessions (``producer_s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from itertools import islice
 
@@ -118,8 +119,11 @@ class TransactionService:
         self, request: transaction_pb2.DescribeTransactionsRequest, caller: CallContext
     ) -> transaction_pb2.DescribeTransactionsResponse:
         reply = transaction_pb2.DescribeTransactionsResponse(replica=self._context.answering_replica())
-        if not request.any_replica or self._context.roles.master_term:
+        if not request.any_replica:
             self._describe_attending(self._term(), caller, reply)
+        elif self._context.roles.master_term:
+            with contextlib.suppress(NotReadyError):  # a new master's services begin in a moment
+                self._describe_attending(self._term(), caller, reply)
         if not request.only_attending:
             await self._describe_open(request, caller, reply)
         return reply

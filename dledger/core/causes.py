@@ -37,7 +37,19 @@ class Cause(Enum):
         return self in _HANDED_OVER
 
 
-_HANDED_OVER = frozenset(list(Cause)[list(Cause).index(Cause.TRANSFER) :])
+_HANDED_OVER = frozenset(
+    (
+        Cause.TRANSFER,
+        Cause.PREFERRED,
+        Cause.SPREAD,
+        Cause.STOPPING,
+        Cause.REMOVED,
+        Cause.CLOCK,
+        Cause.DISK_FULL,
+        Cause.DISK_SLOW,
+        Cause.STORAGE_FAILED,
+    )
+)
 
 
 def cause_of(text: str, default: Cause) -> Cause:

@@ -322,13 +322,13 @@ class Log:
         self.measures.truncations += 1
 
     async def discard_from(self, index: int) -> None:
-        """In a log opened with damage: give up ``index``, where the damage lies, and all after it.  The next ``Log.open`` cuts there.
+        """In a log opened with damage: give up ``index``, where the damage lies, and all after it.  The next ``Log.open`` ends there.
 
         Only for entries that are proven not to be committed.
         """
         require(self._failure is not None, "a log in use is cut with cut()")
         place = await self.find(index)
-        await discard_from(self._disk, self._files, self._segments.of_pos(place.pos), index)
+        await discard_from(self._disk, self._files, self._segments.of_pos(place.pos), place, self._config.piece_bytes)
 
     def save_hard_state(self, term: int, vote: NodeId | None) -> None:
         """Queue the promise; durable once a flush returned it."""

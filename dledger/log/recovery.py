@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dledger.core.types import EntryId
 from dledger.log import quarantine
 from dledger.log.config import LogConfig
-from dledger.log.index_units import PlaceTable
+from dledger.log.index_units import EntryPlace, PlaceTable
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.scan import written_end
 from dledger.log.segment import UNITS_FOLDER, FilePool, InUse, Segment, list_starts, log_path, units_path
@@ -143,8 +143,8 @@ async def _remove_empty_end(disk: Disk, files: FilePool, empty: list[int], segme
             await file.fdatasync()
 
 
-async def discard_from(disk: Disk, files: FilePool, segment: Segment, index: int) -> None:
-    """Discard ``index``, which lies in ``segment``, and everything after it: the next start truncates the log there.
+async def discard_from(disk: Disk, files: FilePool, segment: Segment, place: EntryPlace, piece_bytes: int) -> None:
+    """Discard the entry at ``place``, which lies in ``segment``, and everything after it: the next start finds the log's end there.
 
     What is cut is kept in ``quarantine``.  Running it again after a crash in the middle of it ends the same way.
     """
@@ -152,13 +152,21 @@ async def discard_from(disk: Disk, files: FilePool, segment: Segment, index: int
     for start_pos in reversed(starts):
         if start_pos > segment.start_pos:
             await remove_segment(disk, files, start_pos, keep=True)
-    await void_units(files, segment, index)
+    if await disk.exists(units_path(segment.start_pos)):
+        await void_units(files, segment, place.index)
+        return
+    # An empty file of units would say that no entry of the segment was ever synced, so damage before this entry would be cut as well.
+    async with InUse(files, log_path(segment.start_pos)) as file:
+        end = await written_end(file, segment.start_pos, place.pos, piece_bytes)
+        await quarantine.keep_range(disk, files, file, segment.start_pos, place.pos, end, piece_bytes)
+        await file.truncate(place.pos - segment.start_pos)
+        await file.fdatasync()
 
 
 async def void_units(files: FilePool, segment: Segment, from_index: int) -> None:
-    """Make the units of ``from_index`` and all after it void, durably: they prove nothing any more.  A lost file is made anew."""
+    """Make the units of ``from_index`` and all after it void, durably: they prove nothing any more."""
     at = max(0, from_index - segment.first_index) * INDEX_UNIT_SIZE
-    async with InUse(files, units_path(segment.start_pos), create=True) as file:
+    async with InUse(files, units_path(segment.start_pos)) as file:
         size = await file.size()
         if at < size:
             await file.pwrite(at, [bytes(size - at)], sync=True)

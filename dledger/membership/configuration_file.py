@@ -55,7 +55,8 @@ class ConfigurationFile:
             place = log.locate(index) or await log.find(index)
             if place.kind is EntryKind.CONFIG:
                 (entry,) = await log.read(index, place.size, index)
-                found.append((index, Configuration.decode(entry.body_bytes())))
+                if entry.kind is EntryKind.CONFIG:  # the place may be that of an index unit, which has no checksum
+                    found.append((index, Configuration.decode(entry.body_bytes())))
         for index, configuration in found:
             if index <= applied:
                 self._index, self._configuration = index, configuration

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = "Examples: dledger console | dledger console --address 0.0.0.0:8080 --read-only | dledger console --bootstrap 10.0.0.1:10911"
 DEFAULT_ADDRESS = "127.0.0.1:8080"
+MIN_IDLE_MS = 1_000
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,6 @@ def console(
     of_node: Annotated[str, typer.Option("--of-node", hidden=True, help="Started by this node: ends with it, has its certificate.")] = "",
 ) -> None:
     """Serve the web console: what the cluster does, on pages for a browser.  Users of the cluster log in with their passwords."""
-    from dledger_cli.context import parse_duration_option
     from dledger_console.settings import ConsoleSettings
 
     host, port = _split(address)
@@ -57,7 +57,7 @@ def console(
         as_started=_as_started(host, read_only=read_only),
         host_names=frozenset(name.lower() for name in host_name or ()),
         tls=_certificate(cluster, cert, key, of_node),
-        idle_s=parse_duration_option(idle, "--idle") / 1000,
+        idle_s=_idle_s(idle),
         reports=str(Path(reports).absolute()),
     )
     need_library()
@@ -65,6 +65,15 @@ def console(
 
     note(f"console of {settings.bootstrap} at {settings.url}{' (read-only)' if read_only else ''}")
     serve(settings, ends_with_stdin=bool(of_node))
+
+
+def _idle_s(text: str) -> float:
+    from dledger_cli.context import parse_duration_option
+
+    idle_ms = parse_duration_option(text, "--idle")
+    if idle_ms < MIN_IDLE_MS:
+        raise typer.BadParameter(f"{text}: expected at least 1s", param_hint="--idle")
+    return idle_ms / 1000
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -79,7 +79,7 @@ def history(
         )
         for change in changes
     ]
-    print_table(("TIME", "GROUP", "TERM", "LEADER", "BEFORE", "TOOK", "WHY"), rows, right=("TERM", "TOOK"))
+    print_table(("TIME", "REPLICA-GROUP", "TERM", "LEADER", "BEFORE", "TOOK", "WHY"), rows, right=("TERM", "TOOK"))
 
 
 def _seconds(ms: int | None) -> str:

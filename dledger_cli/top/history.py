@@ -15,6 +15,7 @@ from dledger_client.admin.consumer_groups import ConsumerGroupDescription
 from dledger_client.admin.status_text import node_note, sentence
 
 KEPT_CHANGES = 100
+Queue = tuple[str, str, int]  # topic, replica group, number
 NO_RATES = Rates()
 TOTALS = ("messages_in_total", "bytes_in_total", "messages_out_total", "bytes_out_total")
 
@@ -44,7 +45,7 @@ class History:
         self._cluster = cluster
         self._nodes: dict[tuple[str, str], _Counted] = {}
         self._leaders: dict[str, _Leader] = {}
-        self._positions: dict[str, tuple[float, int, int]] = {}  # consumer group -> (when, sum of offsets, lag)
+        self._positions: dict[str, tuple[float, dict[Queue, tuple[int, int]]]] = {}  # of consumer groups: when, offset and lag
         self._consumers: tuple[ConsumerRow, ...] = ()
         self._changes: deque[LeaderChange] = deque(maxlen=KEPT_CHANGES)
         self.consumers_trouble = ""
@@ -128,9 +129,13 @@ class History:
         self._leaders[group.name] = _Leader(leader.id, leader.term)
 
     def _consumer(self, described: ConsumerGroupDescription, at_s: float) -> ConsumerRow:
-        read = sum(queue.offset or 0 for queue in described.queues)
+        positions = {
+            (queue.topic, queue.replica_group, queue.queue_id): (queue.offset, queue.lag)
+            for queue in described.queues
+            if queue.offset is not None
+        }
         before = self._positions.get(described.name)
-        self._positions[described.name] = (at_s, read, described.lag)
+        self._positions[described.name] = at_s, positions
         row = ConsumerRow(
             name=described.name,
             members=len(described.members),
@@ -142,7 +147,12 @@ class History:
         if before is None or at_s <= before[0]:
             return row
         took_s = at_s - before[0]
-        return replace(row, consumed=max(0, read - before[1]) / took_s, lag_change=(described.lag - before[2]) / took_s)
+        # A replica group may not have answered at one of the two looks.
+        both = [(positions[queue], before[1][queue]) for queue in positions.keys() & before[1].keys()]
+        if not both:
+            return row
+        consumed = sum(max(0, now[0] - then[0]) for now, then in both)
+        return replace(row, consumed=consumed / took_s, lag_change=sum(now[1] - then[1] for now, then in both) / took_s)
 
 
 def _sum(each: Iterable[Rates]) -> Rates:

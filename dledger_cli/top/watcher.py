@@ -63,9 +63,16 @@ class Watcher:
 
     async def consumers_asked(self, times: int) -> None:
         """Wait until the consumer groups were asked for, or did not answer, so many times more."""
+        asking = self._tasks[0]
         for _ in range(times):
             self._consumers_seen.clear()
-            await self._consumers_seen.wait()
+            seen = asyncio.ensure_future(self._consumers_seen.wait())
+            try:
+                await asyncio.wait((seen, asking), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                seen.cancel()
+            if asking.done():
+                asking.result()
 
     async def _see_consumers(self) -> None:
         while True:
@@ -86,6 +93,7 @@ class Watcher:
         A caller who may not ask that still has what the looks see.
         """
         while True:
+            self._change_seen.clear()  # before they are asked: a change that comes meanwhile is asked about at once
             try:
                 told = await self._admin.leader_history()
             except DledgerError:
@@ -94,7 +102,6 @@ class Watcher:
                 LeaderChange(change.at_ms, change.replica_group, change.previous, change.leader, change.term, change.took_ms, change.reason)
                 for change in told
             )
-            self._change_seen.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHANGES_S):  # wait_for may lose a cancellation that comes with the event
                     await self._change_seen.wait()

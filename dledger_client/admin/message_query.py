@@ -7,7 +7,7 @@ cluster knows, so both are searched.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -17,9 +17,10 @@ from google.protobuf.message import Message
 
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed, answers_of
 from dledger_client.admin.topics import QueueRange
+from dledger_client.cluster.followers_first import FollowersFirst, is_silence, read_at
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
-from dledger_client.cluster.retry import until
+from dledger_client.cluster.retry import is_retriable, until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -51,7 +52,8 @@ class QueryResult:
 
     Attributes:
         messages: The messages, newest first in each replica group.
-        complete: False while an index is still being built, or when a replica group did not answer: there may be more.
+        complete: False while an index is still being built, or when a replica group did not answer, or only a replica that is far
+            behind: there may be more.
         unanswered: The replica groups that did not answer, and why.
     """
 
@@ -62,39 +64,82 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Who is asked: the leader first, or with ``followers_first`` the others before it."""
+    """Who is asked: the leader first, or where it is to be spared, whom ``followers`` says."""
 
     router: Router
-    followers_first: bool = False
+    followers: FollowersFirst | None = None
 
     def in_order(self, view: ReplicaGroup) -> list[Node]:
-        return sorted(view.nodes, key=lambda node: (node.id == view.leader_id) == self.followers_first)
+        if self.followers is not None:
+            return self.followers.in_order(view)
+        return sorted(view.nodes, key=lambda node: node.id != view.leader_id)
+
+    def avoid(self, node: Node) -> None:
+        """It is silent, or too far behind."""
+        if self.followers is not None:
+            self.followers.avoid(node)
+
+    def is_current(self, answer: Message, node: Node) -> bool:
+        """Whether an answer is as new as the caller expects; without its leader a group has nothing better."""
+        return self.followers is None or read_at(answer, node).is_current
 
 
 async def call_replica(
-    replicas: Replicas, group: str, method: UnaryMethod[Request, Response], request: Request, deadline_ms: int
-) -> tuple[bytes, Node]:
-    """The answer of the first replica that gives one, and which node it is."""
+    replicas: Replicas,
+    group: str,
+    method: UnaryMethod[Request, Response],
+    request: Request,
+    deadline_ms: int,
+    parse: Callable[[bytes, str], tuple[Response, memoryview]],
+) -> tuple[Response, memoryview, Node]:
+    """The answer of the first replica that gives one and is not too far behind, or else the newest; its payload, and which node it is."""
     router = replicas.router
     async for attempt in until(deadline_ms, router.clock, router.random):
         with attempt:
-            return await _try_all(replicas, await router.ensure_group(group, deadline_ms), method, request)
+            return await _try_all(replicas, await router.ensure_group(group, deadline_ms), method, request, deadline_ms, parse)
     raise NotReadyError(f"replica group {group}: no attempt was made before the deadline")
 
 
-async def _try_all(replicas: Replicas, view: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request) -> tuple[bytes, Node]:
+async def _try_all(
+    replicas: Replicas,
+    view: ReplicaGroup,
+    method: UnaryMethod[Request, Response],
+    request: Request,
+    deadline_ms: int,
+    parse: Callable[[bytes, str], tuple[Response, memoryview]],
+) -> tuple[Response, memoryview, Node]:
     problem: DledgerError = UnreachableError(f"replica group {view.name} has no nodes")
     missing: DledgerError | None = None
-    for node in replicas.in_order(view):
+    late: list[tuple[Response, memoryview, Node]] = []
+    nodes = replicas.in_order(view)
+    for number, node in enumerate(nodes, 1):
+        left_s = (deadline_ms - replicas.router.clock.monotonic_ms()) / 1000
+        share_s = left_s if number == len(nodes) else left_s / 2  # a node that hangs leaves time for the others
         try:
-            return await method.call_bytes(replicas.router.channel(node.address), request, timeout_s=CALL_TIMEOUT_S), node
+            channel = replicas.router.channel(node.address)
+            data = await method.call_bytes(channel, request, timeout_s=max(0.0, min(CALL_TIMEOUT_S, share_s)))
+            answer, payload = parse(data, node.address)
         except TopicNotFoundError as error:  # this replica may lag; the others decide
             missing = missing or error
+            continue
         except DledgerError as error:
-            if not (error.retriable or error.refresh_route):
+            if not is_silence(error) and not is_retriable(error):
                 raise
+            if is_silence(error):
+                replicas.avoid(node)
             problem = error
+            continue
+        if replicas.is_current(answer, node):
+            return answer, payload, node
+        replicas.avoid(node)
+        late.append((answer, payload, node))
+    if late:
+        return min(late, key=lambda each: read_at(each[0], each[2]).age)
     raise missing or problem
+
+
+def _parsed(data: bytes, address: str) -> tuple[query_pb2.QueryMessagesResponse, memoryview]:
+    return parse_envelope(query_pb2.QueryMessagesResponse, data, address)
 
 
 async def pages(
@@ -102,8 +147,7 @@ async def pages(
 ) -> AsyncGenerator[tuple[query_pb2.QueryMessagesResponse, memoryview, Node]]:
     """(answer, its frames, the node) for each page of ``request``, which the caller may narrow between two pages."""
     while True:
-        data, node = await call_replica(replicas, group, methods.QUERY_MESSAGES, request, deadline_ms)
-        reply, payload = parse_envelope(query_pb2.QueryMessagesResponse, data, node.address)
+        reply, payload, node = await call_replica(replicas, group, methods.QUERY_MESSAGES, request, deadline_ms, _parsed)
         if reply.replica.master:
             replicas.router.leader_is(group, node.address)  # it may have become the leader: the next call spares it
         yield reply, payload, node
@@ -121,7 +165,7 @@ async def query_group(
     asked = query_pb2.QueryMessagesRequest()
     asked.CopyFrom(request)
     found, complete = await _query_group(replicas, group, asked, max_messages, deadline_ms)
-    if found or not replicas.followers_first:
+    if found or replicas.followers is None:
         return found, complete
     return await _query_group(Replicas(replicas.router), group, request, max_messages, deadline_ms)
 
@@ -136,7 +180,7 @@ async def _query_group(
     async with aclosing(pages(replicas, group, request, deadline_ms)) as answers:
         async for reply, payload, node in answers:
             found += messages_of(reply, payload, group, node)
-            complete &= reply.complete
+            complete &= reply.complete and replicas.is_current(reply, node)
             if not max_messages or len(found) >= max_messages:
                 break
             request.max_messages = min(max_messages - len(found), MAX_PAGE)

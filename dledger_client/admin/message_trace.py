@@ -149,15 +149,19 @@ async def _replica_state(router: Router, message: ReceivedMessage, node: Node) -
     return ReplicaState(node.id, HOLDS if same else HAS_NOT)
 
 
+def _parsed(data: bytes, address: str) -> tuple[query_pb2.ConsumedResponse, memoryview]:
+    return methods.CONSUMED.parse_response(data, address), memoryview(b"")
+
+
 async def _consumers(replicas: Replicas, message: ReceivedMessage, deadline_ms: int) -> list[ConsumerState]:
     place = {"topic": message.topic, "queue_id": message.queue_id, "offset": message.queue_offset}
     request = query_pb2.ConsumedRequest(**place)  # type: ignore[arg-type]
     try:
-        data, node = await call_replica(replicas, message.replica_group, methods.CONSUMED, request, deadline_ms)
+        reply, _, _ = await call_replica(replicas, message.replica_group, methods.CONSUMED, request, deadline_ms, _parsed)
     except TopicNotFoundError:
         return []  # deleted meanwhile
     states = []
-    for each in methods.CONSUMED.parse_response(data, node.address).groups:
+    for each in reply.groups:
         passed = each.committed > message.queue_offset
         state = SENT_BACK if each.sent_back else CONSUMED_STATE if passed else WAITING
         states.append(ConsumerState(each.group, state, each.committed, each.after_ms, each.by_ms))

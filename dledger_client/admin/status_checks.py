@@ -76,8 +76,10 @@ def parse_checks(text: str) -> list[Check]:
         name, _, value = part.partition("=")
         if name != ALL and name not in NAMES:
             raise InvalidArgumentError(f"no check {name!r}; expected {', '.join(NAMES)} or {ALL}")
+        if name == ALL and value:
+            raise InvalidArgumentError(f"check {ALL} takes no value, got {value!r}; name the check that it is for")
         for each in DEFAULTS if name == ALL else (name,):
-            check = Check(each, (value if name != ALL else "") or DEFAULTS.get(each, ""))
+            check = Check(each, value or DEFAULTS.get(each, ""))
             _limit(check)
             # With a limit of its own the check replaces the one of ``all``.
             found[(each, check.value if each == "quorum-critical" else "")] = check

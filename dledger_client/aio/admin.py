@@ -74,10 +74,10 @@ class Admin(MessageAdmin):
         self._timeout_ms = timeout_ms
         self._router = self._environment.open_router(bootstrap)
         self._reader: PullConsumer | None = None
-        self._replicas = Replicas(self._router, followers_first=read_from == "follower")
-        state = CommittedState(self._router)
-        spares_leader = read_from == "follower"
-        self._calls = ClusterCalls(self._router, state, FollowersFirst(self._router, state), timeout_ms, spares_leader)
+        spares_leader, state = read_from == "follower", CommittedState(self._router)
+        followers_first = FollowersFirst(self._router, state)
+        self._replicas = Replicas(self._router, followers_first if spares_leader else None)
+        self._calls = ClusterCalls(self._router, state, followers_first, timeout_ms, spares_leader)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,11 +1,12 @@
 """Reads that spare the leader: a follower answers, the leader only when no follower can.
 
 Owns which follower is asked, and how far behind one may be.  A client keeps to one follower of a group, so that what it reads does not go
-back.  One that fails or is too far behind is asked last for some seconds.
+back.  One that fails or is too far behind is asked after the leader for some seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,6 +62,11 @@ class ReadAt:
         return (0, 0) if self.leader else (1 << 62 if silent_ms is None else silent_ms // 1000, self.lag_entries)
 
 
+def is_silence(error: DledgerError) -> bool:
+    """Whether a node could not be reached, or hangs: another one may answer."""
+    return isinstance(error, UnreachableError | DeadlineExceededError)
+
+
 def read_at(answer: Message, node: Node | None = None) -> ReadAt:
     """Which replica gave ``answer``.  Followers of older brokers do not say how far behind they are, and pass for current ones."""
     told = getattr(answer, "replica", None)
@@ -84,9 +90,52 @@ class FollowersFirst:
         Whatever a follower does not know counts as unknown only when the leader says so: TopicNotFoundError is the leader's.
         """
         view = await self._router.ensure_group(group, deadline_ms)
+        fresh, avoided = self._followers(view)
         late: list[tuple[Answer, ReadAt]] = []
-        for node in self._in_order(view):
-            answer = await self._ask(node, method, request, deadline_ms)
+        found = await self._first(group, fresh, method, request, deadline_ms, late)
+        if found is not None:
+            return found
+        try:
+            answer = await self._committed_state.at_leader(group, method, request, self._share(deadline_ms) if avoided else deadline_ms)
+        except DledgerError as error:
+            if not is_silence(error) and not is_retriable(error):
+                raise
+            found = await self._first(group, avoided, method, request, deadline_ms, late)
+            if found is None and not late:
+                raise
+            self._committed_state.note_leaderless(group, error)
+            return found or min(late, key=lambda each: each[1].age)
+        return answer, read_at(answer)
+
+    def in_order(self, view: ReplicaGroup) -> list[Node]:
+        """Whom to ask one after the other: followers, the leader, and last the followers that are avoided."""
+        fresh, avoided = self._followers(view)
+        return [*fresh, *(node for node in view.nodes if node.address == view.leader_address), *avoided]
+
+    def avoid(self, node: Node) -> None:
+        """It is silent, or too far behind."""
+        self._avoided[node.address] = self._router.clock.monotonic_ms() + AVOID_MS
+
+    def _followers(self, view: ReplicaGroup) -> tuple[list[Node], list[Node]]:
+        """The one that answered last before the others; and those that are avoided."""
+        now_ms, kept = self._router.clock.monotonic_ms(), self._kept.get(view.name)
+        followers = [node for node in view.nodes if node.address != view.leader_address]
+        followers.sort(key=lambda node: (node.address != kept, not node.voter))
+        avoided = [node for node in followers if self._avoided.get(node.address, 0) > now_ms]
+        return [node for node in followers if node not in avoided], avoided
+
+    async def _first(
+        self,
+        group: str,
+        nodes: Sequence[Node],
+        method: UnaryMethod[Request, Answer],
+        request: Request,
+        deadline_ms: int,
+        late: list[tuple[Answer, ReadAt]],
+    ) -> tuple[Answer, ReadAt] | None:
+        """The first answer that is not too old; others are added to ``late``."""
+        for node in nodes:
+            answer = await self._ask(node, method, request, self._share(deadline_ms))
             if answer is None:
                 continue
             source = read_at(answer, node)
@@ -97,22 +146,13 @@ class FollowersFirst:
             if source.is_current:
                 return answer, source
             late.append((answer, source))
-            self._avoid(node)
-        try:
-            answer = await self._committed_state.at_leader(group, method, request, deadline_ms)
-        except DledgerError as error:
-            if not late or not is_retriable(error):
-                raise
-            self._committed_state.note_leaderless(group, error)
-            return min(late, key=lambda each: each[1].age)
-        return answer, read_at(answer)
+            self.avoid(node)
+        return None
 
-    def _in_order(self, view: ReplicaGroup) -> list[Node]:
-        """The followers, the one that answered last before the others."""
-        now_ms, kept = self._router.clock.monotonic_ms(), self._kept.get(view.name)
-        followers = [node for node in view.nodes if node.address != view.leader_address]
-        avoided = {address for address, until_ms in self._avoided.items() if until_ms > now_ms}
-        return sorted(followers, key=lambda node: (node.address in avoided, node.address != kept, not node.voter))
+    def _share(self, deadline_ms: int) -> int:
+        """Half of the time that is left, so that somebody else can still be asked."""
+        now_ms = self._router.clock.monotonic_ms()
+        return now_ms + max(0, deadline_ms - now_ms) // 2
 
     async def _ask(self, node: Node, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer | None:
         """A node's answer; None when it is down, refuses because it does not lead, or lags so far that it does not know the topic."""
@@ -124,12 +164,8 @@ class FollowersFirst:
         except (TopicNotFoundError, TopicPermissionError):
             return None
         except DledgerError as error:
-            silent = isinstance(error, UnreachableError | DeadlineExceededError)
-            if not silent and not is_retriable(error):
+            if not is_silence(error) and not is_retriable(error):
                 raise
-            if silent:
-                self._avoid(node)
+            if is_silence(error):
+                self.avoid(node)
             return None
-
-    def _avoid(self, node: Node) -> None:
-        self._avoided[node.address] = self._router.clock.monotonic_ms() + AVOID_MS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dledger_client.aio import Admin, DledgerError, OffsetOutOfRangeError, QueueRange
@@ -31,12 +31,16 @@ class Start:
     Attributes:
         positions: By queue: newest first, the offset behind the first row; otherwise the offset of the first row.
         newest_first: The direction.
-        unanswered: The replica groups that did not say what their queues hold, and why.
+        unanswered: The replica groups that did not say what their queues hold, so that these are not among the positions, and why.
     """
 
     positions: Mapping[Queue, int]
     newest_first: bool
     unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
+
+    def positions_of(self, silent: Container[str], held: Container[Queue]) -> dict[Queue, int]:
+        """Of queues in replica groups that are silent now: a later page goes on there."""
+        return {queue: at for queue, at in self.positions.items() if queue not in held and queue[0] in silent}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +96,23 @@ async def page(admin: Admin, topic: str, start: Start, *, rows: int = PAGE_ROWS)
         for place, at in start.positions.items()
         if place in held
     ]
+    silent = start.positions_of(unanswered, held)
+    if silent and not readers:
+        raise next(iter(unanswered.values()))
     share = rows if len(readers) <= FETCHES_AT_ONCE else max(4, 2 * rows // len(readers))
     await _all(readers, share, budget)
     failed = [reader for reader in readers if reader.error is not None]
     if failed and len(failed) == len(readers):
         raise failed[0].error or AssertionError
     found = await _merged(readers, rows, budget, newest_first=start.newest_first)
-    following = {reader.place: reader.next for reader in readers}
-    ended = all(reader.at_end for reader in readers)
+    following = {**silent, **{reader.place: reader.next for reader in readers}}
+    ended = not silent and all(reader.at_end for reader in readers)
     notes = [note for reader in readers for note in reader.notes]
     if len(found) < rows and budget.is_spent and not ended:
         notes.append("the page ends early: its messages are large")
     replicas = sorted({row.replica for row in found})
-    return MessagePage(found, None if ended else Start(following, start.newest_first), replicas, notes, {**start.unanswered, **unanswered})
+    next_start = None if ended else Start(following, start.newest_first, start.unanswered)
+    return MessagePage(found, next_start, replicas, notes, {**start.unanswered, **unanswered})
 
 
 class _Budget:

@@ -15,7 +15,7 @@ from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription
 from dledger_client.admin.status_checks import Finding, find, parse_checks
 from dledger_client.admin.status_text import sentence
-from dledger_client.aio import Admin, DledgerError, LeaderChange
+from dledger_client.aio import Admin, DledgerError, LeaderChange, Listed
 from dledger_console.history.cluster import ClusterHistory
 from dledger_console.history.sampler import Sampler
 
@@ -86,11 +86,14 @@ class ClusterSamplers:
         async def status() -> Sequence[ReplicaGroupStatus]:
             return await admin.cluster_status(timeout_ms=NODE_TIMEOUT_MS)
 
-        async def consumers() -> Sequence[ConsumerGroupDescription]:
+        async def consumers() -> Listed[ConsumerGroupDescription]:
             return await admin.describe_groups(partial=True)
 
         self.status: Sampler[Sequence[ReplicaGroupStatus]] = Sampler(status, self._take_status, STATUS_S)
-        self.consumers: Sampler[Sequence[ConsumerGroupDescription]] = Sampler(consumers, self.history.take_consumers, CONSUMERS_S)
+        self.consumers: Sampler[Listed[ConsumerGroupDescription]] = Sampler(consumers, self._take_consumers, CONSUMERS_S)
+
+    def _take_consumers(self, at_ms: int, groups: Listed[ConsumerGroupDescription]) -> None:
+        self.history.take_consumers(at_ms, groups, complete=not groups.unanswered)
 
     def _take_status(self, at_ms: int, groups: Sequence[ReplicaGroupStatus]) -> None:
         self.history.take_status(at_ms, groups)

@@ -7,6 +7,7 @@ order; the cluster keeps how far it came, so none is sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,12 +106,17 @@ class Redrive:
         self.total = min(count, every) if count else every
         self.sent = 0
         self.done = False
-        self.stopped = False
         self.error: DledgerError | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Send no more than what is on its way."""
-        self.stopped = True
+        self._stop.set()
 
     @property
     def text(self) -> str:
@@ -144,4 +150,6 @@ class Redrive:
             part = replace(part, redriven_end=part.redriven_end + sent)
             on_progress()
             if self._rate and left > sent:
-                await asyncio.sleep(max(0.0, sent / self._rate - (asyncio.get_running_loop().time() - started_s)))
+                pause_s = sent / self._rate - (asyncio.get_running_loop().time() - started_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), max(0.0, pause_s))

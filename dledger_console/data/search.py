@@ -72,9 +72,10 @@ async def by_filter(
             read += max(0, positions[queue] - before)
             if positions[queue] <= before:
                 break  # the replica has no more yet
-    left = {queue: at for queue, at in positions.items() if at < end_of.get(queue, 0)}
+    left = {queue: at for queue, at in positions.items() if at < end_of.get(queue, 0)} | start.positions_of(ends.unanswered, end_of)
     found.sort(key=lambda row: (row.stored_ms, row.queue, row.offset))
-    return Found(found, not left, ends.unanswered, Start(left, False) if left else None, read)
+    unanswered = {**start.unanswered, **ends.unanswered}
+    return Found(found, not left and not unanswered, unanswered, Start(left, False, start.unanswered) if left else None, read)
 
 
 async def _step(admin: Admin, topic: str, queue: Queue, offset: int, count: int, *, sql: str, tags: str) -> tuple[list[MessageRow], int]:

@@ -47,12 +47,13 @@ class ClusterHistory:
         self._in.setdefault(node.id, Rate()).add(at_ms, node.messages_in_total if known else None, process)
         self._out.setdefault(node.id, Rate()).add(at_ms, node.messages_out_total if known else None, process)
 
-    def take_consumers(self, at_ms: int, groups: Sequence[ConsumerGroupDescription]) -> None:
-        """Add how far consumer groups are behind now."""
+    def take_consumers(self, at_ms: int, groups: Sequence[ConsumerGroupDescription], *, complete: bool = True) -> None:
+        """Add how far consumer groups are behind now; not ``complete``: a replica group did not say, which is a gap and not a fall."""
         kept = sorted(groups, key=lambda group: -group.lag)[:MAX_CONSUMER_GROUPS]
         for group in kept:
-            self.consumer_lag.setdefault(group.name, Series()).add(at_ms, group.lag)
-        _drop(self.consumer_lag, {group.name for group in kept})
+            self.consumer_lag.setdefault(group.name, Series()).add(at_ms, group.lag if complete else None)
+        if complete:
+            _drop(self.consumer_lag, {group.name for group in kept})
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Sampler(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._turn = asyncio.Condition()
         self.turns = 0  # answers and errors so far
+        self._asked_from = 0  # turns before this one are too old to be shown
         self.newest: T | None = None
         self.at_ms = 0  # of the newest answer
         self.error: DledgerError | None = None  # of the last turn
@@ -52,8 +53,9 @@ class Sampler(Generic[T]):
         """A page needs answers.  What an earlier page was shown long ago does not count as new."""
         self._watchers += 1
         if self._task is None:
-            if self.is_late():
-                self.turns, self.newest, self.error = 0, None, None
+            self._asked_from = self.turns + 1 if self.is_late() else 0
+            if self._asked_from:
+                self.newest, self.error = None, None
             self._task = asyncio.create_task(self._run(), name="console-sampler")
 
     def unwatch(self) -> None:
@@ -73,9 +75,9 @@ class Sampler(Generic[T]):
         return time.time() * 1000 - self.at_ms > 1000 * max(LATE_S, LATE_TURNS * self._interval_s)
 
     async def first(self) -> None:
-        """Wait until the cluster was asked at least once."""
+        """Wait until the cluster was asked at least once, and since ``watch`` if what was known then is old."""
         async with self._turn:
-            await self._turn.wait_for(lambda: self.turns > 0)
+            await self._turn.wait_for(lambda: self.turns >= max(1, self._asked_from))
 
     async def _run(self) -> None:
         while True:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable
+from typing import ParamSpec
 
 from nicegui import ui
 
+from dledger_console.layout.parts import Question
 from dledger_console.layout.view import View
 from dledger_wire.errors import DledgerError
 from dledger_wire.printable import printable
+
+Given = ParamSpec("Given")
 
 _logger = logging.getLogger(__name__)
 
@@ -24,25 +29,29 @@ def say(text: str, *, bad: bool = False) -> None:
 
 async def confirm(title: str, text: str, action: str, *, dangerous: bool = False, type_to_confirm: str = "") -> bool:
     """Ask before an action: what will happen, and a button with its name.  ``type_to_confirm``: this has to be typed first."""
-    with ui.dialog() as dialog, ui.card().classes("dialog"):
-        ui.label(printable(title)).classes("section first")
+    with Question(title, "" if dangerous else action, dangerous=action if dangerous else "") as question:
         ui.label(text).classes("dialog-text")
-        field = None
         if type_to_confirm:
             ui.label(f"Type {printable(type_to_confirm)} to confirm:").classes("small muted")
             field = ui.input().props('dense outlined aria-label="Confirm" autofocus')
-        with ui.element("div").classes("dialog-actions"):
-            no = ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
-            yes = ui.button(action, on_click=lambda: dialog.submit(True)).props("no-caps unelevated")
-            yes.props(f"color={'negative' if dangerous else 'primary'}")
-        if field is not None:
-            yes.set_enabled(False)
-            field.on_value_change(lambda event: yes.set_enabled(event.value == type_to_confirm))
-        else:
-            no.props("autofocus")
-    answer = await dialog
-    dialog.delete()
-    return bool(answer)
+            field.on_value_change(lambda event: question.permit(event.value == type_to_confirm))
+    question.permit(not type_to_confirm)
+    return bool(await question.answer())
+
+
+def saying_errors(handler: Callable[Given, object]) -> Callable[Given, Awaitable[None]]:
+    """``handler`` of a click, which says why when the cluster refuses or cannot be asked."""
+
+    @functools.wraps(handler)
+    async def handle(*given: Given.args, **named: Given.kwargs) -> None:
+        try:
+            answer = handler(*given, **named)
+            if isinstance(answer, Awaitable):
+                await answer
+        except DledgerError as error:
+            say(error.message, bad=True)
+
+    return handle
 
 
 async def act(view: View, work: Callable[[], Awaitable[str]]) -> bool:
@@ -70,8 +79,8 @@ async def act(view: View, work: Callable[[], Awaitable[str]]) -> bool:
 
 
 def action_button(view: View, name: str, on_click: Callable[[], object], *, dangerous: bool = False) -> ui.button | None:
-    """A button for an action; none in read-only mode."""
+    """A button for an action, which says why when it cannot begin; none in read-only mode."""
     if view.read_only:
         return None
-    button = ui.button(name, on_click=on_click).props("no-caps outline dense")
+    button = ui.button(name, on_click=saying_errors(on_click)).props("no-caps outline dense")
     return button.props("color=negative") if dangerous else button

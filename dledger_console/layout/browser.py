@@ -37,6 +37,7 @@ HINTS = {
     TAGS: "created || paid",
 }
 ALL = "all queues"
+MAX_DIGITS = 19  # of an offset
 
 
 class MessageBrowser:
@@ -50,8 +51,8 @@ class MessageBrowser:
         heading("Messages")
         with toolbar():
             self._way = ui.select(WAYS, value=NEWEST, on_change=self._changed).props('dense outlined aria-label="What to show"')
-            self._queue = ui.select([ALL], value=ALL).props('dense outlined aria-label="Queue"')
-            self._sought = ui.input().props('dense outlined clearable aria-label="What to look for"').classes("wide")
+            self._queue = ui.select([ALL], value=ALL, on_change=self._restart).props('dense outlined aria-label="Queue"')
+            self._sought = ui.input(on_change=self._restart).props('dense outlined clearable aria-label="What to look for"').classes("wide")
             self._sought.on("keydown.enter", self.show)
             ui.button("Show", on_click=self.show).props("no-caps unelevated color=primary")
             self._more = ui.button("Next page", on_click=self._show_next).props("no-caps outline")
@@ -116,7 +117,7 @@ class MessageBrowser:
         if way == OFFSET:
             if queue is None and len(self._queues) == 1:
                 queue = self._queues[0]
-            if queue is None or not sought.isdecimal():
+            if queue is None or not sought.isdecimal() or len(sought) > MAX_DIGITS:
                 raise InvalidArgumentError("expected a queue, and an offset in it")
             return browse.at_offset(queue, int(sought))
         return await browse.newest(admin, topic, queue)
@@ -130,6 +131,10 @@ class MessageBrowser:
         self._sought.props["placeholder"] = HINTS.get(way, "")
         self._sought.set_enabled(way in HINTS)
         self._queue.set_enabled(way not in (KEY, ID))
+        self._restart()
+
+    def _restart(self) -> None:
+        """What is asked for has changed: there is no next page of it."""
         self._next = None
         self._more.set_enabled(False)
 

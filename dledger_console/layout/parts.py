@@ -82,6 +82,7 @@ class Question:
         self._title, self._action, self._dangerous = title, action, dangerous
         self._dialog = ui.dialog()
         self._open = contextlib.ExitStack()
+        self._actions: list[ui.button] = []
 
     def __enter__(self) -> Self:
         self._open.enter_context(self._dialog)
@@ -95,8 +96,14 @@ class Question:
                 ui.button("Cancel", on_click=lambda: self._dialog.submit(None)).props("flat no-caps autofocus")
                 for action, colour in ((self._dangerous, "negative"), (self._action, "primary")):
                     if action:
-                        ui.button(action, on_click=partial(self._dialog.submit, action)).props(f"no-caps unelevated color={colour}")
+                        button = ui.button(action, on_click=partial(self._dialog.submit, action))
+                        self._actions.append(button.props(f"no-caps unelevated color={colour}"))
         self._open.close()
+
+    def permit(self, permitted: bool) -> None:
+        """Whether the actions may be chosen."""
+        for button in self._actions:
+            button.set_enabled(permitted)
 
     async def answer(self) -> str:
         """The action whose button was used; empty for none."""

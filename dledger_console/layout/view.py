@@ -114,8 +114,7 @@ class View:
 
         async def turn() -> None:
             nonlocal shown
-            if not sampler.turns:
-                await sampler.first()
+            await sampler.first()
             if sampler.error is not None:
                 raise sampler.error
             if sampler.turns != shown:

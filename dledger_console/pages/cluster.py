@@ -14,6 +14,7 @@ from dledger_client.admin.status_text import replicas_of
 from dledger_console.data.cluster import ClusterSamplers, verdict
 from dledger_console.history.cluster import furthest_behind
 from dledger_console.layout.charts import LineChart
+from dledger_console.layout.parts import Missing
 from dledger_console.layout.shared import cluster_samplers
 from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
@@ -68,6 +69,7 @@ class _Page:
                 self._attention = ui.element("div").classes("attention")
             with _card(BEHIND_TITLE):
                 self._behind = BoundedTable(BEHIND, key="key", empty="every consumer group has read everything", label=BEHIND_TITLE)
+                self._missing = Missing()
         ui.label("Replica groups").classes("section")
         self._groups = BoundedTable(GROUPS, key="key", empty="no replica group has answered", label="Replica groups", rows=20)
         ui.label("Why leaders changed").classes("section")
@@ -95,9 +97,13 @@ class _Page:
 
     def show_consumers(self) -> None:
         """Who lags most."""
-        found = furthest_behind(self.seen.consumers.newest or (), self.seen.history)
+        groups = self.seen.consumers.newest
+        if groups is not None:
+            self._missing.show(groups.unanswered, read_at=groups.read_at)
+        found = furthest_behind(groups or (), self.seen.history)
         self._behind.set_rows([_behind_row(each.name, each.lag, each.growing, each.topic, each.members) for each in found])
-        self._charts[CONSUMERS].show({each.name: self.seen.history.consumer_lag[each.name] for each in found})
+        lags = self.seen.history.consumer_lag
+        self._charts[CONSUMERS].show({each.name: lags[each.name] for each in found if each.name in lags})
 
     async def show_changes(self) -> None:
         """Why leaders changed."""

@@ -11,7 +11,7 @@ from nicegui import ui
 from dledger_console.data import dead_letters
 from dledger_console.data.browse import Start
 from dledger_console.data.dead_letters import LetterRow, Redrive
-from dledger_console.layout.actions import act, action_button, confirm, say
+from dledger_console.layout.actions import act, action_button, confirm, say, saying_errors
 from dledger_console.layout.messages import MESSAGES, message_cells
 from dledger_console.layout.parts import Figures, Missing, Question, heading, number_field, toolbar
 from dledger_console.layout.shared import list_page
@@ -19,12 +19,14 @@ from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, link
 from dledger_console.layout.view import View, console_page
 from dledger_console.layout.words import number
 from dledger_console.web.sessions import Session
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.printable import printable
 
 _logger = logging.getLogger(__name__)
 
 DEFAULT_RATE = 100
+MAX_REMEMBERED = 50  # redrives that have ended, whose outcome is still shown
+ALREADY = "they are being sent already; stop that first"
 COLUMNS = (
     Column("name", "Consumer group"),
     Column("waiting", "Waiting", number=True),
@@ -64,8 +66,17 @@ class RunningRedrives:
         self.of_group: dict[str, Redrive] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def is_running(self, group: str) -> bool:
+        """Whether dead letters of the group are being sent."""
+        redrive = self.of_group.get(group)
+        return redrive is not None and not redrive.done
+
     def start(self, session: Session, group: str, redrive: Redrive) -> asyncio.Task[None]:
-        """Begin to send; the task that does it."""
+        """Begin to send; the task that does it.  InvalidArgumentError while others of the group are being sent."""
+        if self.is_running(group):
+            raise InvalidArgumentError(ALREADY)
+        for ended in [name for name in self.of_group if not self.is_running(name)][: len(self.of_group) + 1 - MAX_REMEMBERED]:
+            del self.of_group[ended]
         self.of_group[group] = redrive
         task = asyncio.create_task(self._run(session, group, redrive), name=f"redrive {group}")
         self._tasks.add(task)
@@ -149,8 +160,8 @@ class Letters:
         self._table.table.classes("messages")
         if not view.read_only:
             self._table.table.classes("clickable")
-            self._table.on_row(self._send_upto)
-        self._more = ui.button("Next page", on_click=self._show_next).props("no-caps outline")
+            self._table.on_row(saying_errors(self._send_upto))
+        self._more = ui.button("Next page", on_click=saying_errors(self._show_next)).props("no-caps outline")
         self._more.set_enabled(False)
 
     async def show(self, row: LetterRow | None) -> None:
@@ -173,17 +184,10 @@ class Letters:
         for part in self._row.parts:
             replica_group, _, place = key.partition(" ")
             if replica_group == part.replica_group:
-                count = dead_letters.upto(part, int(place.rpartition(" ")[2]))
-                if not count:
-                    say("it was sent again already", bad=True)
-                    return
-                await _send(self._view, self._name, self._running, replica_group, count)
+                await _send(self._view, self._name, self._running, replica_group, int(place.rpartition(" ")[2]))
 
     async def _show_next(self) -> None:
-        try:
-            await self._read(list(self._next))
-        except DledgerError as error:
-            say(error.message, bad=True)
+        await self._read(list(self._next))
 
     async def _read(self, starts: Sequence[tuple[int, Start | None]]) -> None:
         if self._row is None:
@@ -201,23 +205,21 @@ class Letters:
         self._told.set_text(f"{len(rows)} shown{how}")
 
 
-async def _send(view: View, name: str, running: RunningRedrives, replica_group: str = "", count: int = 0) -> None:
-    """Ask how many and how fast, and begin.  ``count``: those of one replica group that were chosen already."""
-    now = running.of_group.get(name)
-    if now is not None and not now.done:
-        say("they are being sent already; stop that first", bad=True)
+async def _send(view: View, name: str, running: RunningRedrives, replica_group: str = "", last: int | None = None) -> None:
+    """Ask how many and how fast, and begin.  ``last``: the offset of the letter in one replica group that was chosen as the last one."""
+    if running.is_running(name):
+        say(ALREADY, bad=True)
         return
-    try:
-        row = await dead_letters.newest_row(view.admin, name)
-    except DledgerError as error:
-        say(error.message, bad=True)
-        return
+    row = await dead_letters.newest_row(view.admin, name)
     parts = [part for part in row.parts if replica_group in ("", part.replica_group)] if row is not None else []
     waiting = sum(part.waiting for part in parts)
     if not waiting:
         say("none is waiting", bad=True)
         return
-    first = 1 if not count else min(count, waiting)
+    first = 1 if last is None else min(dead_letters.upto(parts[0], last), waiting)
+    if not first:
+        say("it was sent again already", bad=True)
+        return
     ways = {"one": "only the next one" if first == 1 else f"the next {first:,}", "some": "the next ones:", "all": "all that wait now"}
     with Question(f"Send dead letters of {name} again", "Send again") as question:
         ui.label(f"{waiting:,} are waiting.  They are sent in their order; none is sent twice.").classes("dialog-text")
@@ -253,11 +255,7 @@ def _stop(running: RunningRedrives, name: str) -> None:
 
 async def _set_readable(view: View, name: str) -> None:
     """Ask, and let consumers read the dead letters, or no more."""
-    try:
-        row = await dead_letters.newest_row(view.admin, name)
-    except DledgerError as error:
-        say(error.message, bad=True)
-        return
+    row = await dead_letters.newest_row(view.admin, name)
     if row is None:
         say("this consumer group has no dead letters", bad=True)
         return

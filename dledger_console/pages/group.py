@@ -15,7 +15,6 @@ from dledger_console.layout.parts import Figures, Missing, Question, heading, nu
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
 from dledger_console.layout.words import TIME_HINT, number, span, stored_at, time_ms
-from dledger_wire.errors import DledgerError
 from dledger_wire.printable import printable
 
 LOOK_S = 2.0
@@ -75,7 +74,7 @@ class WatchedGroup:
 async def group_page(view: View, name: str = "") -> None:
     """The consumer group ``name``."""
     await view.admin.describe_group(name, partial=True)  # the page says so when there is none
-    watched = view.session.keep(f"group {name}", lambda: WatchedGroup(view, name))
+    watched = view.session.keep("group", lambda: WatchedGroup(view, name), key=name)
     seen = watched.sampler
     ui.label(printable(name)).classes("subject mono")
     figures = Figures(("Messages behind", "Oldest of them", "Members", "Queues without a reader"))
@@ -162,12 +161,8 @@ async def move(view: View, name: str, topics: list[str]) -> None:
     if not await question.answer():
         return
     wanted = str(topic.value)
-    try:
-        target: ResetTarget = "first" if to.value == FIRST else "last" if to.value == LAST else time_ms(str(at.value or "").strip())
-        plan = await groups.plan_reset(view.admin, name, wanted, target)
-    except DledgerError as error:
-        say(error.message, bad=True)
-        return
+    target: ResetTarget = "first" if to.value == FIRST else "last" if to.value == LAST else time_ms(str(at.value or "").strip())
+    plan = await groups.plan_reset(view.admin, name, wanted, target)
     if not await _agreed(name, wanted, plan):
         return
 
@@ -200,12 +195,8 @@ async def _agreed(name: str, topic: str, plan: ResetPlan) -> bool:
 
 async def settings(view: View, name: str) -> None:
     """Ask for the settings of the group, and change them."""
-    try:
-        replica_group = (await view.admin.describe_cluster()).replica_groups[0].name
-        (now,) = await view.admin.group_settings(name, replica_group=replica_group)
-    except DledgerError as error:
-        say(error.message, bad=True)
-        return
+    replica_group = (await view.admin.describe_cluster()).replica_groups[0].name
+    (now,) = await view.admin.group_settings(name, replica_group=replica_group)
     with Question(f"Settings of {name}", "Change settings") as question:
         times = number_field("Deliveries again before a message is a dead letter", now.retry_max_times, least=0, most=1000)
         enabled = ui.checkbox("The group may read", value=now.consume_enable)

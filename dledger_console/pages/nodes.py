@@ -183,7 +183,7 @@ def _hand_over_button(view: View, node_id: str) -> ui.button | None:
         groups = await view.admin.cluster_status()
         name = next((group.name for group in groups for each in group.nodes if each.id == node_id), "")
         done = await view.admin.transfer_leader(node_id, replica_group=name)
-        return f"{done.new_leader} leads {name} now; it took {done.took_ms} ms"
+        return f"{done.new_leader} leads {name} now; it took {done.took_ms:.0f} ms"
 
     return action_button(view, "Hand leadership to this node", ask)
 

@@ -26,6 +26,7 @@ SOCKET = "/_nicegui_ws/socket.io/"
 OPEN_PATHS = ("/login", "/favicon.ico")
 OPEN_FOLDERS = ("/static/", f"/_nicegui/{nicegui.__version__}/")  # files, the same for everybody
 LIBRARY = ("/_nicegui/", "/_nicegui_ws/")  # routes of the page library; what else is in them is not for browsers
+NO_PAGES = ("/report",)
 MAX_PAGES = 100  # of one session; each costs memory and asks the cluster
 MAX_URL = 8 << 10
 LAST_WORDS_S = 1.0  # a page whose session has ended is told so before its socket is closed
@@ -125,7 +126,7 @@ class Guard:
             if session is None:
                 await _to_login(scope, headers)(scope, receive, answer)
                 return
-            if open_pages(session) >= MAX_PAGES:
+            if scope["method"] == "GET" and path not in NO_PAGES and open_pages(session) >= MAX_PAGES:
                 await _refuse(scope, receive, answer, 429, "too many pages are open; close some and try again in a minute")
                 return
             session.use()

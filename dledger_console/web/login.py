@@ -17,10 +17,11 @@ from dledger_console.settings import ConsoleSettings
 from dledger_console.web.attempts import TooManyAttemptsError
 from dledger_console.web.cookies import cookie_name, cookie_of, cookie_options
 from dledger_console.web.gate import Gate
-from dledger_wire.errors import AuthenticationFailedError, DledgerError
+from dledger_wire.errors import AuthenticationFailedError, ConfigError, DledgerError
 from dledger_wire.printable import printable
 
 MAX_FORM_BYTES = 8 << 10
+MAX_USER = 127  # characters of a name
 FORM_S = 10.0
 
 _logger = logging.getLogger(__name__)
@@ -52,12 +53,12 @@ def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:
         user, password = (given.get(name, "") for name in ("user", "password"))
         source = request.client.host if request.client is not None else ""
         try:
-            if not user or not password:
+            if not user or not password or len(user) > MAX_USER:
                 raise AuthenticationFailedError("expected a user and a password")
             secret = await gate.log_in(user, password, source)
         except TooManyAttemptsError as error:
             return _page(request, error.message, user, 429)
-        except AuthenticationFailedError:
+        except (AuthenticationFailedError, ConfigError):  # the latter: no user can have this name
             _logger.warning("refused a log in of %s from %s", printable(user), source)
             return _page(request, "No user of the cluster has this name and this password.", user, 401)
         except DledgerError as error:
@@ -82,7 +83,7 @@ def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:
 def _page(request: Request, error: str = "", user: str = "", status: int = 200) -> HTMLResponse:
     wanted = _wanted(request)
     query = "" if wanted == "/" else f"?next={quote(wanted, safe='')}"
-    text = PAGE.format(error=escape(error), user=escape(printable(user)[:127]), next=escape(query))
+    text = PAGE.format(error=escape(error), user=escape(printable(user)[:MAX_USER]), next=escape(query))
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -20,9 +21,12 @@ from dledger_wire.errors import DledgerError
 SESSION = "dledger.session"  # in the scope of a request that passed
 MAX_SESSIONS = 1_000
 MAX_SESSIONS_OF_USER = 20
+MAX_KEPT = 100  # things of one kind, such as consumer groups whose lag is watched
 TIMEOUT_MS = 10_000
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -44,7 +48,7 @@ class Session:
         self.user = user
         self._admin = admin
         self._clock = clock
-        self._kept: dict[str, Any] = {}
+        self._kept: dict[tuple[str, str], Any] = {}  # used last, last
         self._of_user = {} if of_user is None else of_user
         self._holders = 0
         self._over = asyncio.Event()
@@ -63,11 +67,14 @@ class Session:
         """The user did something."""
         self.used_s = self._clock()
 
-    def keep(self, name: str, make: Callable[[], T]) -> T:
-        """What pages of this session share, made at the first call."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        found: T = self._kept[name]
+    def keep(self, name: str, make: Callable[[], T], key: str = "") -> T:
+        """What pages of this session share, made at the first call; of those with a ``key``, the ``MAX_KEPT`` used last."""
+        place = name, key
+        found: T = self._kept.pop(place) if place in self._kept else make()
+        self._kept[place] = found
+        of_name = [each for each in self._kept if each[0] == name]
+        for oldest in of_name[:-MAX_KEPT]:
+            _close(self._kept.pop(oldest))
         return found
 
     def keep_for_user(self, name: str, make: Callable[[], T]) -> T:
@@ -102,8 +109,7 @@ class Session:
         for act in list(self.at_end):
             act()
         for kept in self._kept.values():
-            if isinstance(kept, Closable):
-                kept.close()
+            _close(kept)
         self._kept.clear()
         if not self._holders:
             await self._admin.close()
@@ -154,20 +160,22 @@ class SessionTable:
         """End sessions whose users are away."""
         now_s = self._clock()
         away = [key for key, session in self._sessions.items() if now_s - session.used_s > self._idle_s]
-        for key in away:
-            await self._sessions.pop(key).end()
+        for session in [self._sessions.pop(key) for key in away]:  # before the first is ended: others may come and go meanwhile
+            await session.end()
 
     async def expire_regularly(self) -> None:
         """``expire`` as long as the process lives."""
         while True:
-            await asyncio.sleep(min(60.0, self._idle_s / 4))
-            await self.expire()
+            await asyncio.sleep(min(60.0, max(1.0, self._idle_s / 4)))
+            try:
+                await self.expire()
+            except Exception:
+                _logger.exception("sessions of users who are away could not be ended")
 
     async def end(self) -> None:
         """End all, and what goes on without a session."""
         for kept in [kept for of_user in self._of_user.values() for kept in of_user.values()]:
-            if isinstance(kept, Closable):
-                kept.close()
+            _close(kept)
         while self._sessions:
             await self._sessions.popitem()[1].end()
 
@@ -176,6 +184,11 @@ def session_of(scope: Mapping[str, Any]) -> Session:
     """The session of a request that passed."""
     found: Session = scope[SESSION]
     return found
+
+
+def _close(kept: object) -> None:
+    if isinstance(kept, Closable):
+        kept.close()
 
 
 def _key(secret: str) -> bytes:

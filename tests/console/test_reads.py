@@ -22,7 +22,7 @@ PAGES = {
     "/dead-letters": "Retry/DeadLetters",
     "/waiting": "Transactions/DescribeTransactions",
 }
-LOOKS = 3
+LOOKS = 2
 # docs/guides/console.md, "What is read where": what only the leader knows, and what every node is asked of itself.
 ONCE_IN_5_S = {"Sessions/DescribeMembers", "Transactions/DescribeTransactions", "Diagnostics/TopicTraffic"}
 OF_ITSELF = {"Admin/NodeStatus", "Diagnostics/LeaderHistory"}

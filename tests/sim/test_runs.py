@@ -103,6 +103,8 @@ FAILED_ONCE = (
     ("swarm", 3125166097),
     ("trusting", 23),
     ("swarm", 3206647811),
+    ("stale-copies", 7158),
+    ("trusting", 2038308875),
 )
 
 

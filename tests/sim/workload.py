@@ -187,15 +187,19 @@ class Workload:
                     history.drained[node_id] = await self._read_queue(consumer, queue_id)
 
     async def _read_queue(self, consumer: PullConsumer, queue_id: int) -> list[tuple[int, AppendId]]:
-        """Everything of a queue; what is deleted at its head, as the archive has it."""
-        try:
-            return await _read_from(consumer, queue_id, 0)
-        except OffsetOutOfRangeError as error:
-            archive = self._cluster.invariants.archive
-            if archive is None:
-                raise
-            deleted = archive.before(TOPIC, queue_id, error.min_offset)
-            return [(offset, decode_id(body)) for offset, body in deleted] + await _read_from(consumer, queue_id, error.min_offset)
+        """Everything of a queue; what is deleted at its head, also while it is read, as the archive has it."""
+        first = 0
+        while True:
+            try:
+                kept = await _read_from(consumer, queue_id, first)
+                break
+            except OffsetOutOfRangeError as error:
+                if self._cluster.invariants.archive is None or error.min_offset <= first:
+                    raise
+                first = error.min_offset
+        archive = self._cluster.invariants.archive
+        deleted = archive.before(TOPIC, queue_id, first) if archive is not None and first else []
+        return [(offset, decode_id(body)) for offset, body in deleted] + kept
 
 
 async def _read_from(consumer: PullConsumer, queue_id: int, start: int) -> list[tuple[int, AppendId]]:

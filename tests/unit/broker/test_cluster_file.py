@@ -51,6 +51,24 @@ MISTAKES = [
         "bad.yaml:7: groups[0].nodes[1].metrics: expected an address for each process of a host; 0.0.0.0:10911 of node n1 is taken: "
         "node n0 on the same host serves another port at 127.0.0.1:10911",
     ),
+    (
+        edit("store:", 'metrics: {address: "127.0.0.2:9464"}\nconsole: {address: "0.0.0.0:9464"}\nstore:').replace(
+            "name_servers: [127.0.0.1:9876]", "name_servers: [127.0.0.3:9876]"
+        ),
+        "bad.yaml:10: console.address: expected an address for each process of a host; 0.0.0.0:9464 of the console of node n0 is taken: "
+        "node n0 on the same host serves its metrics at 127.0.0.2:9464",
+    ),
+    (
+        edit("store:", "console: {address: 127.0.0.1:10912}\nstore:"),
+        "bad.yaml:9: console.address: expected an address for each process of a host; 127.0.0.1:10912 of the console of node n0 is taken: "
+        "node n1 on the same host serves another port at 127.0.0.1:10912",
+    ),
+    (
+        edit("store:", "security: {users: {required: true}, cluster_secret_file: s}\nstore:").replace(
+            "id: n0,", 'id: n0, metrics: "0.0.0.0:9464",'
+        ),
+        "bad.yaml:6: groups[0].nodes[0].metrics: users log in here: outside loopback it needs security.tls, or metrics.anonymous: true",
+    ),
     (edit("SYNC_FLUSH", "SYNC"), "bad.yaml:10: store.flushDiskType: expected 'SYNC_FLUSH' or 'ASYNC_FLUSH', got 'SYNC'"),
     (
         edit("      - {id: n2, address: 127.0.0.1:10913}\n", ""),

@@ -6,8 +6,10 @@ import asyncio
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -114,6 +116,34 @@ def test_lines_that_differ_in_details_are_limited_too() -> None:
     assert list(limit.overdue(2 * PERIOD_S)) == []
 
 
+def test_another_exception_or_other_fields_make_another_line(stderr: pytest.CaptureFixture[str]) -> None:
+    configured()
+    logger = logging.getLogger("broker")
+    for error in (ValueError("first"), KeyError("second"), KeyError("third")):
+        try:
+            raise error
+        except Exception:
+            logger.exception("%s failed", "Fetch", extra={"event": "handler_failed"})
+    for status in (1, -9, -9):
+        logger.warning("a process ended", extra={"status": status})
+    found = rows(stderr)
+    assert [row["exception"].split("\n")[-1] for row in found[:2]] == ["ValueError: first", "KeyError: 'second'"]
+    assert [row["status"] for row in found[2:]] == [1, -9]
+
+
+def test_arguments_that_do_not_fit_their_text_stay_in_the_log(stderr: pytest.CaptureFixture[str]) -> None:
+    configured()
+    logging.getLogger("a library").warning("value %d", "text")
+    assert "--- Logging error ---" in stderr.readouterr().err
+
+
+def test_a_name_that_is_no_utf8_can_be_sent() -> None:
+    ring = LogRing(lambda: NOW_MS)
+    ring.add(NOW_MS, "warning", "", os.fsdecode(b"caf\xe9"), "x", {"file": os.fsdecode(b"\xff")})
+    reply = asyncio.run(LogTailService(ring, "g0", "n1").tail(diagnostics_pb2.LogTailRequest(), CALLER))
+    assert (reply.lines[0].text, dict(reply.lines[0].fields)) == ("caf\\udce9", {"file": "\\udcff"})
+
+
 def test_other_lines_and_other_levels_are_not_held_up() -> None:
     limit = RepeatLimit()
     list(limit.passed(record("the disk is full")))
@@ -133,7 +163,8 @@ def test_what_was_left_out_is_told_at_the_end(stderr: pytest.CaptureFixture[str]
         logging.getLogger("broker").warning("again", extra={"event": "refused"})
     log.tell_repeats()
     first, told = rows(stderr)
-    assert (first["text"], told["text"], told["event"]) == ("again", "repeated 2 times in 60 s: again", "refused")
+    assert (first["text"], told["text"], told["event"]) == ("again", "repeated 2 times within a second: again", "refused")
+    assert first["at"] <= told["at"] <= (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
 
 
 def test_what_was_left_out_is_told_when_its_period_is_over_though_nothing_is_logged_any_more(

@@ -118,6 +118,7 @@ def test_how_checks_are_written() -> None:
         ("disk=101", "check disk=101: expected a percentage from 0 to 100"),
         ("cert=soon", "check cert=soon: expected a number of days such as 14d"),
         ("no-leader=3", "check no-leader takes no value, got '3'"),
+        ("all=3", "check all takes no value, got '3'"),
     ],
 )
 def test_what_is_no_check_is_refused_by_name(text: str, expected: str) -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import typer
 
 from dledger_cli.watching import DEFAULT_S, fitting, pages, with_interval
+from dledger_wire.security.certificates import new_authority
+from tests.waiting import LIMIT_S
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -73,3 +80,17 @@ def test_a_deadline_is_not_slept_through() -> None:
             pass
         next(shown)
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_a_reader_who_goes_away_ends_it(tmp_path: Path, options: list[str]) -> None:
+    new_authority("shop").write(str(tmp_path / "ca"))
+    command = [sys.executable, "-m", "dledger_cli", "certs", "list", str(tmp_path), "--watch", "0.1", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.stdout.close()
+            assert process.wait(LIMIT_S) == 0
+        finally:
+            process.kill()

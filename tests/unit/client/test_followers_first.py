@@ -219,3 +219,59 @@ def test_what_no_follower_knows_is_looked_for_at_the_leader() -> None:
                 await admin.describe_group("nobody")
 
     Rig().run(scenario)
+
+
+def test_a_search_goes_on_to_others_when_the_follower_hangs() -> None:
+    async def scenario(rig: Rig) -> None:
+        await filled(rig)
+        async with rig.admin(read_from="follower") as admin:
+            first = (await admin.query_by_key("t", "k")).messages[0].replica
+            assert first in rig.followers
+            rig.cluster.net.cut(rig.process.host, rig.cluster.hosts[first].ip)
+            found = await admin.query_by_key("t", "k")
+            assert [message.body for message in found.messages] == [b"found"]
+            assert found.complete
+            assert found.messages[0].replica != first
+            began_s = rig.cluster.loop.now_s
+            assert await admin.query_by_key("t", "k")
+            await admin.list_topics()
+            assert rig.cluster.loop.now_s - began_s < 0.5  # it is not asked again for some time
+
+    Rig().run(scenario)
+
+
+def test_a_search_at_a_follower_that_is_far_behind_is_done_again_elsewhere() -> None:
+    async def scenario(rig: Rig) -> None:
+        await filled(rig)
+        async with rig.admin(read_from="follower") as admin, rig.producer() as producer:
+            behind = (await admin.query_by_key("t", "k")).messages[0].replica
+            cut_off(rig, behind)
+            await asyncio.sleep(MAX_SILENT_MS / 1000 + 1)
+            await producer.send(Message("t", b"newer", keys="k"))
+            found = await admin.query_by_key("t", "k")
+            assert [message.body for message in found.messages] == [b"newer", b"found"]
+            for node_id in (rig.master, *rig.followers):
+                if node_id != behind:
+                    rig.cluster.kill(node_id)
+            found = await admin.query_by_key("t", "k")
+            assert [message.body for message in found.messages] == [b"found"]
+            assert not found.complete
+
+    Rig().run(scenario)
+
+
+def test_followers_that_hang_do_not_use_up_the_time_for_the_leader() -> None:
+    async def scenario(rig: Rig) -> None:
+        await filled(rig)
+        async with rig.admin(read_from="follower", timeout_ms=2000) as admin:
+            await admin.list_topics()
+            master = rig.master
+            for node_id in rig.followers:
+                rig.cluster.net.cut(rig.process.host, rig.cluster.hosts[node_id].ip)
+            found = [(await admin.list_topics()).read_at["g0"]]
+            began_s = rig.cluster.loop.now_s
+            found += [(await admin.list_topics()).read_at["g0"] for _ in range(2)]
+            assert [each.node for each in found] == [master] * 3
+            assert rig.cluster.loop.now_s - began_s < 0.5
+
+    Rig().run(scenario)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
-from dledger_client.aio import Admin, Message
+from dledger_client.aio import Admin, DledgerError, Listed, Message, QueueRange
 from dledger_console.data import browse, search
 from dledger_console.data.browse import MessagePage, Start
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnreachableError
 from tests.unit.client.sim_rig import Rig
 from tests.unit.client.test_consuming_over_groups import kill_group
 
@@ -101,6 +102,40 @@ def test_a_dead_replica_group_is_named_and_the_others_are_shown() -> None:
             assert list(found.unanswered) == ["g1"]
             assert {row.replica_group for row in found.rows} == {"g0"}
             assert list((await browse.newest(admin, "t")).unanswered) == ["g1"]
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_replica_group_that_is_silent_for_one_page_is_gone_on_with_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a filter; and one that was silent at the start is named on every page."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 20, queues=4)
+        async with rig.admin(read_from="follower") as admin:
+            ask = admin.offsets_of_topics
+
+            async def without_g1(*given: Any, **named: Any) -> dict[str, Listed[QueueRange]]:
+                found = await ask(*given, **named)
+                silent: dict[str, DledgerError] = {"g1": UnreachableError("silent")}
+                return {name: Listed([each for each in of if each.replica_group != "g1"], silent) for name, of in found.items()}
+
+            first = await browse.page(admin, "t", await browse.oldest(admin, "t"), rows=4)
+            filtered = await search.by_filter(admin, "t", await browse.oldest(admin, "t"), sql="n >= 0", rows=2)
+            assert first.next is not None
+            assert filtered.next is not None
+            with monkeypatch.context() as patch:
+                patch.setattr(admin, "offsets_of_topics", without_g1)
+                second = await browse.page(admin, "t", first.next, rows=50)
+                more = await search.by_filter(admin, "t", filtered.next, sql="n >= 0", rows=50)
+                late = await browse.oldest(admin, "t")
+            assert (list(second.unanswered), list(more.unanswered), more.complete) == (["g1"], ["g1"], False)
+            assert second.next is not None
+            assert more.next is not None
+            rest = await pages(admin, second.next, 50)
+            assert sorted(numbers([first, second, *rest])) == list(range(20))
+            last = await search.by_filter(admin, "t", more.next, sql="n >= 0", rows=50)
+            assert sorted(int(row.preview) for found in (filtered, more, last) for row in found.rows) == list(range(20))
+            assert all(list(page.unanswered) == ["g1"] for page in await pages(admin, late, 3))
 
     Rig(groups=2).run(scenario)
 

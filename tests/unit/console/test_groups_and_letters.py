@@ -13,7 +13,7 @@ from dledger_console.pages.dead_letters import RunningRedrives
 from dledger_console.web.sessions import SessionTable
 from dledger_wire.errors import InvalidArgumentError, TopicPermissionError
 from tests.unit.broker.test_send_back import DEAD, GROUP, RETRY, back, send
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_consuming_over_groups import kill_group
 
 
@@ -127,6 +127,28 @@ def test_dead_letters_are_looked_at_once_they_are_open_and_sent_again_at_a_rate(
             assert (await topics.totals(admin, [RETRY]))[RETRY].messages == rest.sent == row.waiting
             with pytest.raises(InvalidArgumentError):
                 dead_letters.Redrive(admin, row.parts, rate=-1)
+
+    Rig().run(scenario)
+
+
+def test_a_slow_redrive_stops_at_once_and_no_other_begins_meanwhile() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 5)
+        await back(rig, list(range(5)), level=DEAD_LETTER)
+        async with rig.admin() as admin:
+            (row,) = (await dead_letters.list_letters(admin)).rows
+            running, session = RunningRedrives(), SessionTable(1e9).make("u", admin)
+            slow = dead_letters.Redrive(admin, row.parts, rate=0.1)
+            task = running.start(session, GROUP, slow)
+            with pytest.raises(InvalidArgumentError, match="already"):
+                running.start(session, GROUP, dead_letters.Redrive(admin, row.parts))
+            await until(lambda: slow.sent == 1)
+            began_s = rig.cluster.loop.now_s
+            slow.stop()
+            await task
+            assert rig.cluster.loop.now_s - began_s < 0.5
+            assert not running.is_running(GROUP)
 
     Rig().run(scenario)
 

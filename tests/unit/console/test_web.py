@@ -16,7 +16,7 @@ from dledger_console.web.attempts import OF_SOURCE, OF_USER, WINDOW_S, Attempts,
 from dledger_console.web.cookies import cookie_name, cookie_of
 from dledger_console.web.gate import Gate
 from dledger_console.web.hosts import is_host_allowed, is_same_origin
-from dledger_console.web.sessions import MAX_SESSIONS, MAX_SESSIONS_OF_USER, Session, SessionEndedError, SessionTable
+from dledger_console.web.sessions import MAX_KEPT, MAX_SESSIONS, MAX_SESSIONS_OF_USER, Session, SessionEndedError, SessionTable
 from dledger_wire.errors import AuthenticationFailedError, BusyError, UnreachableError
 
 NOBODY = "127.0.0.1:1"
@@ -85,6 +85,45 @@ def test_a_session_ends_by_log_out_by_time_and_with_the_table() -> None:
         await table.end()
         assert used.ended
         assert len(table) == 0
+
+    asyncio.run(work())
+
+
+def test_sessions_that_end_for_several_reasons_at_once_end_once() -> None:
+    class Slow(Admin):
+        async def close(self) -> None:
+            await asyncio.sleep(0.01)
+            await super().close()
+
+    async def work() -> None:
+        clock = Clock()
+        table = SessionTable(60.0, clock)
+        secrets = [await table.open(f"u{number}", Slow(NOBODY)) for number in range(3)]
+        clock.now_s += 100
+        await asyncio.gather(table.expire(), table.expire(), table.close(secrets[2]), table.open("new", Slow(NOBODY)))
+        assert len(table) == 1
+        await table.end()
+
+    asyncio.run(work())
+
+
+def test_what_is_kept_by_name_is_bounded_and_closed() -> None:
+    class Kept:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    async def work() -> None:
+        session = SessionTable(60.0).make("u", Admin(NOBODY))
+        found = [session.keep("group", Kept, key="0")]
+        for number in range(1, MAX_KEPT):
+            found.append(session.keep("group", Kept, key=str(number)))
+        assert session.keep("group", Kept, key="0") is found[0]
+        session.keep("group", Kept, key="one more")
+        assert [each.closed for each in found[:3]] == [False, True, False]
+        await session.end()
+        assert all(each.closed for each in found)
 
     asyncio.run(work())
 

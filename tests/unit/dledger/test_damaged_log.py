@@ -10,7 +10,10 @@ import pytest
 from broker.main import started
 from dledger.core.types import NodeId, Role
 from dledger.log.config import LogConfig
+from dledger.log.entry import RawEntry
+from dledger.log.index_units import EntryPlace
 from dledger.node import RaftNode
+from dledger.repair import PeerRepair
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
@@ -216,9 +219,34 @@ def test_K3_where_the_index_units_are_lost_too_the_chain_says_which_entry_is_dam
     async def scenario() -> None:
         cluster, name = await replaced_tail(3, damage_at=100)
         lose_units(cluster.disks[name])
-        node = await cluster.start_one(name)
-        assert node.recovery.torn is not None
+        await cluster.start_one(name)
         assert [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
+        bodies = cluster.machines[name].bodies
+        await cluster.until(lambda: len(bodies) == 13)
+        assert [body[:6].decode() for body in bodies[3:]] == [f"kept {number}" for number in range(10)]
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_nothing_committed_is_cut_with_an_entry_that_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two entries are damaged and the index units lost; the peers say that the second was replaced, and cannot give the first."""
+    fetch = PeerRepair._fetch
+
+    async def without_the_third(self: PeerRepair, place: EntryPlace) -> RawEntry | None:
+        return None if place.index == 3 else await fetch(self, place)
+
+    async def scenario() -> None:
+        cluster, name = await replaced_tail(3, damage_at=100)
+        third = (await cluster.leader()).log.locate(3)
+        assert third is not None
+        flip(cluster.disks[name], third.pos + 100)
+        lose_units(cluster.disks[name])
+        monkeypatch.setattr(PeerRepair, "_fetch", without_the_third)
+        with pytest.raises(StorageDamagedError, match="entry 3 bad entry"):
+            await cluster.start_one(name)
+        monkeypatch.undo()
+        await cluster.start_one(name)
         bodies = cluster.machines[name].bodies
         await cluster.until(lambda: len(bodies) == 13)
         assert [body[:6].decode() for body in bodies[3:]] == [f"kept {number}" for number in range(10)]

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from broker.api import waiting_messages
 from broker.api.waiting_messages import WaitingMessages
 from broker.metrics import catalog, slow_figures
 from broker.metrics.node_samples import NodeSamples
@@ -21,7 +22,7 @@ from broker.process.process_stats import ProcessStats
 from dledger_client.aio import Message
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.measures import Histogram
-from store.traffic import Counts
+from store.traffic import Counts, Traffic
 from tests.unit.client.sim_rig import Rig, until
 
 # What a cluster without users, TLS, real connections and refusals cannot tell.
@@ -100,6 +101,7 @@ def test_ten_thousand_topics_with_traffic_make_a_bounded_answer() -> None:
     async def scenario(rig: Rig) -> None:
         host = rig.cluster.hosts[rig.master]
         assert host.node is not None
+        host.node.store.traffic = Traffic(lambda _: True)
         for number in range(10_000):
             host.node.store.traffic.read(f"topic-{number}", 1, 100)
         look, registry = NodeSamples(host.node), SamplesRegistry()
@@ -244,6 +246,70 @@ def test_an_age_that_could_not_be_found_out_is_left_out_until_it_is_known(monkey
     Rig().run(scenario)
 
 
+def test_a_look_that_crashes_takes_its_last_figures_with_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def scenario(rig: Rig) -> None:
+        _node, look = await _lagging(rig, ["readers"])
+        assert _values(await look.samples(), "consumer_lag_messages") == {("t", "readers"): 3}
+        with monkeypatch.context() as patch:
+            patch.setattr(WaitingMessages, "levels", broken)
+            for _ in range(3):
+                await asyncio.sleep(6)
+                assert _values(await look.samples(), "consumer_lag_messages") == {}
+        await asyncio.sleep(6)
+        assert _values(await look.samples(), "consumer_lag_messages") == {("t", "readers"): 3}
+
+    Rig().run(scenario)
+    assert [vars(record).get("event") for record in caplog.records if record.exc_info] == ["figures_failed"]
+
+
+def test_figures_of_a_look_that_hangs_are_not_told_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(rig: Rig) -> None:
+        _node, look = await _lagging(rig, ["readers"])
+        await look.samples()
+        monkeypatch.setattr(WaitingMessages, "levels", hang)
+        await asyncio.sleep(6)
+        assert _values(await look.samples(), "consumer_lag_messages") == {("t", "readers"): 3}
+        await asyncio.sleep(slow_figures.STALE_MS / 1000)
+        assert _values(await look.samples(), "consumer_lag_messages") == {}
+
+    Rig().run(scenario)
+
+
+def test_timers_that_were_not_all_looked_at_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_messages, "MAX_COUNTED", 1)
+    monkeypatch.setattr(waiting_messages, "UNITS_A_READ", 1)
+
+    async def scenario(rig: Rig) -> None:
+        node, look = await _lagging(rig, ["readers"])
+        async with rig.producer() as producer:
+            for _ in range(3):
+                await producer.send(Message("t", b"x", deliver_at_ms=node.context.env.clock.wall_ms() + 3_600_000))
+        samples = await look.samples()
+        assert _values(samples, "delay_messages_pending") == _values(samples, "delay_lag_seconds") == {}
+        assert _values(samples, "half_messages") == {(): 0}
+
+    Rig().run(scenario)
+
+
+def test_the_alarm_ends_with_the_damage() -> None:
+    async def scenario(rig: Rig) -> None:
+        node, look = await _lagging(rig, ["readers"])
+        node.damage.add(StorageDamagedError("entry 2 is damaged", index=2))  # as a comparison of replicas found it, before its repair
+        assert _values(await look.samples(), "log_corrupt_entries") == {(): 1}
+        await asyncio.sleep(6)
+        samples = await look.samples()
+        assert _values(samples, "log_corrupt_entries") == {(): 0}
+        assert _values(samples, "alarm")[("damaged",)] == 0
+
+    Rig().run(scenario)
+
+
 def test_what_fails_is_left_out_and_takes_nothing_else_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def damaged(*_: object) -> None:
         raise StorageDamagedError("damaged")
@@ -271,7 +337,7 @@ def test_a_group_that_is_stuck_at_one_message_is_told_among_many_with_more_to_go
         for group in ("a", "b", "c"):
             async with rig.consumer(group=group) as consumer:
                 await consumer.commit({("u", 0): 1})
-        figures = await SlowLook(node.context, 2, node.looks).figures()
+        figures = await SlowLook(node.context, 2, node.looks, node.damage).figures()
         assert figures.lag_messages == {("t", "stuck"): 3, ("u", "a"): 9, (catalog.OTHERS, catalog.OTHERS): 18}
         assert figures.lag_seconds["t", "stuck"] >= 60
         assert figures.lag_seconds[catalog.OTHERS, catalog.OTHERS] < 30

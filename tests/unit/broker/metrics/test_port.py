@@ -83,11 +83,8 @@ async def served(text: str = FILE, network: NetworkSecurity = OPEN, access: Acce
     address, told, watch = f"127.0.0.1:{free_ports(1)[0]}", Told(), LoopWatch()
     arrivals = Arrivals(DEFAULT_LIMITS)
     watched = Watched(told, lambda: told.checks, lambda: told.failure, arrivals, access or AccessControl(None), watch)
-    try:
-        async with metrics_port(ClusterConfig.parse(text, "c.yaml"), address, network, watched):
-            yield Served(told, f"http://{address}")
-    finally:
-        watch.stop()
+    async with metrics_port(ClusterConfig.parse(text, "c.yaml"), address, network, watched):
+        yield Served(told, f"http://{address}")
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

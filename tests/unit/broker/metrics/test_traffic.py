@@ -5,6 +5,7 @@ from __future__ import annotations
 from dledger_client.aio import Message
 from dledger_client.aio.producer import Producer
 from dledger_client.types import SendResult
+from store.traffic import Traffic
 from tests.unit.client.sim_rig import Rig
 
 
@@ -67,3 +68,13 @@ def test_what_is_kept_of_a_topic_goes_with_it() -> None:
             assert node.store.traffic.total.messages_in == 2
 
     Rig().run(scenario)
+
+
+def test_a_read_that_was_under_way_does_not_bring_a_deleted_topic_back() -> None:
+    topics = {"t"}
+    traffic = Traffic(topics.__contains__)
+    traffic.read("t", 1, 10)
+    topics.clear()
+    traffic.forget_topic("t")
+    traffic.read("t", 2, 20)
+    assert (traffic.topics, traffic.changed, traffic.total.values) == ({}, {}, (0, 0, 3, 30))

@@ -89,3 +89,15 @@ def test_consumer_groups_that_catch_up_or_fall_back() -> None:
     assert (row.consumed, row.lag_change) == (0.0, 30.0)
     history.see_consumers([], 9.0)
     assert look(history, 9.0, leader("n0", "n2")).consumers == ()
+
+
+def test_queues_that_were_not_told_at_one_look_are_no_progress() -> None:
+    history = History("shop")
+    both, one = (queue(10, 100), queue(1_000_000, 1_000_050, 1)), (queue(20, 100),)
+    history.see_consumers([ConsumerGroupDescription("audit", (), both)], 1.0)
+    history.see_consumers([ConsumerGroupDescription("audit", (), one)], 2.0)
+    (row,) = look(history, 2.0, leader("n0", "n2")).consumers
+    assert (row.consumed, row.lag_change) == (10.0, -10.0)
+    history.see_consumers([ConsumerGroupDescription("audit", (), both)], 3.0)
+    (row,) = look(history, 3.0, leader("n0", "n2")).consumers
+    assert (row.consumed, row.lag_change) == (0.0, 10.0)

@@ -1,0 +1,100 @@
+"""Ports of the processes that a cluster file describes, and which of them cannot be listened on together.
+
+Owns what listens where: the addresses of nodes, spare nodes and name servers, their metrics, and the console beside a node.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from broker.config.console import starts_console
+from broker.config.placement import is_loopback
+from broker.config.values import is_any_host, split_address
+from broker.config.yaml_marks import Problem
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
+
+Place = tuple[str | int, ...]
+
+
+class Use(IntEnum):
+    """What a port is for.  Of two that meet, the one with the higher use is to be changed."""
+
+    SERVICE = 0
+    METRICS = 1
+    CONSOLE = 2
+
+
+_SERVES = {Use.SERVICE: "serves another port", Use.METRICS: "serves its metrics", Use.CONSOLE: "serves the console"}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """``host`` is the machine that it is on, ``place`` where the file says so."""
+
+    owner: str
+    host: str
+    address: str
+    place: Place
+    use: Use
+
+    @property
+    def ip(self) -> str:
+        return split_address(self.address)[0]
+
+    def meets(self, other: Port) -> bool:
+        """Whether both, which are on one host and have one number, cannot be listened on."""
+        return is_any_host(self.ip) or is_any_host(other.ip) or _spelling(self.ip) == _spelling(other.ip)
+
+
+def taken_ports(ports: list[Port]) -> list[Problem]:
+    """Ports of metrics and of the console that something else on the same host has."""
+    problems: list[Problem] = []
+    told: set[Place] = set()
+    before: dict[tuple[str, int], list[Port]] = defaultdict(list)
+    for port in sorted(ports, key=lambda port: port.use):
+        same_number = before[port.host, split_address(port.address)[1]]
+        other = next(filter(port.meets, same_number), None) if port.use is not Use.SERVICE else None
+        if other is not None and port.place not in told:
+            text = f"{port.address} of {port.owner} is taken: {other.owner} on the same host {_SERVES[other.use]} at {other.address}"
+            problems.append(Problem(port.place, f"expected an address for each process of a host; {text}"))
+            told.add(port.place)
+        same_number.append(port)
+    return problems
+
+
+def ports_of(config: ClusterConfig) -> Iterator[Port]:
+    """Every port, in the order of the file."""
+    for number, group in enumerate(config.groups):
+        for at, node in enumerate(group.nodes):
+            place = ("groups", number, "nodes", at)
+            yield from _ports(config, f"node {node.id}", node.host_label, config.node(node.id).addresses, node.metrics, place)
+            if config.console is not None and starts_console(config, node.id):
+                owner, address = f"the console of node {node.id}", config.console.address
+                yield Port(owner, _spelling(node.host_label), address, ("console", "address"), Use.CONSOLE)
+    for number, spare in enumerate(config.spares):
+        yield from _ports(config, f"spare node {spare.id}", spare.host_label, spare.addresses, spare.metrics, ("spares", number))
+    for number, server in enumerate(config.name_servers):
+        if server.id:
+            host = server.host or split_address(server.address)[0]
+            listens = (server.address, server.quorum)
+            yield from _ports(config, f"name server {server.id}", host, listens, server.metrics, ("name_servers", number))
+
+
+def _ports(config: ClusterConfig, owner: str, host: str, listens: tuple[str, ...], metrics: str | None, place: Place) -> Iterator[Port]:
+    host = _spelling(host)
+    yield from (Port(owner, host, address, place, Use.SERVICE) for address in listens)
+    shared = config.metrics.address
+    if metrics is not None:
+        yield Port(owner, host, metrics, (*place, "metrics"), Use.METRICS)
+    elif shared is not None:
+        yield Port(owner, host, shared, ("metrics", "address"), Use.METRICS)
+
+
+def _spelling(host: str) -> str:
+    return "127.0.0.1" if is_loopback(host) else host.lower()
