@@ -23,6 +23,7 @@ from dledger_cli.commands import (
     console,
     consume,
     dlq,
+    drill,
     dump,
     expire,
     group,
@@ -122,6 +123,7 @@ for module in (
     verify,
     dump,
     bench,
+    drill,
     spark,
 ):
     module.register(app)

@@ -17,6 +17,7 @@ NAME_SERVERS = 3
 # Small segments, so that some are sealed soon, and nothing that deletes messages for want of space: that would look like a loss.
 SETTINGS: dict[str, Any] = {
     "store": {"mappedFileSizeCommitLog": "4MiB", "maxMessageSize": "256KiB", "cleanFileForciblyEnable": False, "fileReservedTime": 72},
+    "broker": {"transactionTimeOut": "1s", "transactionCheckInterval": "1s"},
 }
 
 

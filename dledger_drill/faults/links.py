@@ -116,9 +116,9 @@ def _shaped(note: str, *, only_leader: bool = False, **shape: float) -> Do:
 _NEED = frozenset({Need.NAMESPACES})
 _CUT_S, _SHAPED_S = (1.5, 3.0), (2.0, 4.0)
 FAULTS: tuple[Fault, ...] = (
-    Fault("partition-leader", "partition", "the leader is cut off from nodes and clients", _CUT_S, _cut(isolate_from_all)),
+    Fault("partition-leader", "partition", "the leader is cut off from nodes and clients", _CUT_S, _cut(isolate_from_all), _NEED),
     Fault("partition-leader-peers", "partition", "the leader is cut off from nodes; clients reach it", _CUT_S, _cut(isolate_from_peers)),
-    Fault("partition-follower", "partition", "a follower is cut off", _CUT_S, _cut(isolate_from_all, Role.FOLLOWER)),
+    Fault("partition-follower", "partition", "a follower is cut off", _CUT_S, _cut(isolate_from_all, Role.FOLLOWER), _NEED),
     Fault("partition-deaf", "partition", "the leader hears nothing of its followers, and they hear it", _CUT_S, _cut(hears_nothing)),
     Fault("partition-mute", "partition", "the leader is not heard, and hears its followers", _CUT_S, _cut(is_not_heard)),
     Fault("partition-partial", "partition", "leader and a follower are cut, both reach the third", _CUT_S, _cut(partial_cut)),

@@ -1,0 +1,70 @@
+"""What is seen of the cluster from outside while rounds run: leaders by term, and resources of nodes.
+
+Owns a thread that asks the nodes several times a second, and writes what it saw to the history.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+
+from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_wire.errors import DledgerError
+
+EVERY_S = 0.2
+PROCESS = "observer"
+
+
+class Observer:
+    """From its making until ``close``.  ``leaders`` is what was seen last: replica group -> node and term."""
+
+    def __init__(self, cluster: PrivateCluster, write: Callable[[Operation], None]) -> None:
+        self.leaders: dict[str, tuple[str, int]] = {}
+        self.round = 0
+        self._cluster, self._write = cluster, write
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="observer", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._over.wait(EVERY_S):
+            with contextlib.suppress(DledgerError):
+                self._look()
+
+    def _look(self) -> None:
+        at_ns = time.monotonic_ns()
+        for group in self._cluster.statuses():
+            leader = group.leader
+            if leader is not None and self.leaders.get(group.name) != (leader.id, leader.term):
+                self.leaders[group.name] = leader.id, leader.term
+                self._note(OperationKind.LEADER, at_ns, {"group": group.name, "term": leader.term, "node": leader.id})
+
+    def sample_resources(self) -> None:
+        """Of every node that runs."""
+        for node in self._cluster.layout.nodes:
+            process = self._cluster.machines[node].process
+            if process is None or process.poll() is not None:
+                continue
+            with contextlib.suppress(psutil.Error):
+                found = psutil.Process(process.pid)
+                with found.oneshot():
+                    data = {
+                        "node": node,
+                        "rss_bytes": found.memory_info().rss,
+                        "files": found.num_fds(),
+                        "threads": found.num_threads(),
+                        "disk_bytes": 0,
+                    }
+                self._note(OperationKind.RESOURCE, time.monotonic_ns(), data)
+
+    def _note(self, kind: OperationKind, at_ns: int, data: dict[str, object]) -> None:
+        self._write(Operation(PROCESS, kind, at_ns, at_ns, Outcome.OK, self.round, data))
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()

@@ -1,0 +1,132 @@
+"""The course of a drill: a cluster is started, rounds are run in segments, and what was found becomes a report."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dledger_drill.checkers.check import HistoryCheck, Limits
+from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.cluster.layout import layout_of
+from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.faults.catalogue import CATALOGUE, impossible
+from dledger_drill.hosts.capabilities import Capabilities
+from dledger_drill.plan.draw import draw_round
+from dledger_drill.plan.model import DrillOptions, RoundPlan
+from dledger_drill.report.model import Report
+from dledger_drill.report.terminal import Progress, Shown
+from dledger_drill.run.machine import machine_info
+from dledger_drill.run.segments import DrillState, Segment
+from dledger_drill.run.timelines import Timelines, round_reports, violation_text
+from dledger_drill.workloads.spec import LoadSpec
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.version import installed_version
+
+ROUNDS_A_SEGMENT = 25
+VALUES_A_SEGMENT = 10_000_000
+
+
+class Drill:
+    """One drill.  ``run`` returns its report, also when it was interrupted (``interrupted`` of the report) or a round failed."""
+
+    def __init__(self, options: DrillOptions, capabilities: Capabilities, folder: Path, command: str, shown: Shown) -> None:
+        self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
+        self._wanted = options.faults or tuple(CATALOGUE)
+        self._impossible = impossible(self._wanted, capabilities.why_not)
+        self._faults = {name: CATALOGUE[name].hold_s for name in self._wanted if name not in self._impossible}
+        if not self._faults:
+            why = next(iter(self._impossible.values()), "no fault was named")
+            raise InvalidArgumentError(f"none of these faults is possible here: {why}")
+        self._timelines, self._check = Timelines(), HistoryCheck(Limits())
+        self._problems: list[Violation] = []
+        self._finished = 0
+
+    def run(self) -> Report:
+        began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+        interrupted = False
+        try:
+            with PrivateCluster(self._folder / "cluster", self._options, self._capabilities) as cluster:
+                self._shown.progress(Progress(doing="starting the cluster"))
+                cluster.start_all()
+                self._segments(cluster)
+        except KeyboardInterrupt:
+            interrupted = True
+        return self._report(began_s, started, interrupted=interrupted)
+
+    def _segments(self, cluster: PrivateCluster) -> None:
+        state = DrillState(cluster, self._check, self._timelines, self._shown.progress, self._repeat, self._options.rounds)
+        plans = self._plans()
+        for number in itertools.count():
+            first = next(plans, None)
+            if first is None:
+                return
+            own = itertools.chain([first], itertools.islice(plans, ROUNDS_A_SEGMENT - 1))
+            spec = LoadSpec(
+                bootstrap=cluster.bootstrap,
+                groups=tuple(cluster.groups),
+                workloads=self._options.workloads,
+                prefix=f"drill{number}",
+                seed=self._options.seed,
+                first_number=number * VALUES_A_SEGMENT,
+                delete_topics=True,
+            )
+            try:
+                Segment(state, spec, own, self._folder / f"segment-{number}").run(self._over)
+            except DledgerError as error:
+                at = max(self._timelines.rounds, default=0)
+                self._problems.append(Violation(ViolationKind.NOT_RECOVERED, at, error.message))
+                return
+
+    def _plans(self) -> Iterator[RoundPlan]:
+        options, groups = self._options, list(layout_of(self._options).groups)
+        deadline_s = time.monotonic() + options.duration_s if options.duration_s is not None else None
+        numbers = [options.only_round] if options.only_round is not None else itertools.count(1)
+        for count, number in enumerate(numbers):
+            if (options.rounds is not None and count >= options.rounds) or (deadline_s is not None and time.monotonic() >= deadline_s):
+                return
+            yield draw_round(options, self._faults, groups, number)
+
+    def _over(self, plan: RoundPlan) -> None:
+        self._finished += 1
+        with contextlib.suppress(KeyError):
+            (found,) = round_reports([self._timelines.rounds[plan.number]], self._check.verdict)
+            self._shown.round_over(found)
+
+    def _repeat(self, plan: RoundPlan) -> str:
+        return f"{self._command} --only-round {plan.number}"
+
+    def _report(self, began_s: float, started: str, *, interrupted: bool) -> Report:
+        verdict = self._check.finish()
+        verdict.violations += self._problems
+        rounds = [self._timelines.rounds[number] for number in sorted(self._timelines.rounds)]
+        known = {each.plan.number for each in rounds}
+        options = self._options
+        settings = {name: value for name, value in asdict(options).items() if name in ("nodes", "groups", "pairs", "settings")}
+        return Report(
+            version=installed_version(),
+            command=self._command,
+            seed=options.seed,
+            started=started,
+            duration_s=time.monotonic() - began_s,
+            machine=machine_info(self._capabilities),
+            settings=settings | {"workloads": ", ".join(options.workloads)},
+            impossible=self._impossible,
+            workloads=_by_outcome(verdict.counts),
+            rounds=round_reports(rounds, verdict),
+            violations=[violation_text(each) for each in verdict.violations if each.round not in known],
+            interrupted=interrupted,
+        )
+
+
+def _by_outcome(counts: dict[str, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, count in sorted(counts.items()):
+        kind, _, outcome = name.rpartition(" ")
+        found[kind][outcome] = count
+    return dict(found)
