@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dledger_drill.plan.model import DrillOptions
     from dledger_drill.report.model import Report
 
-EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --seed 42 --report drill.html | dledger drill --faults list"
+EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --report drill.html | dledger drill --faults list"
 LIST = "list"
 INTERRUPTED = 130
 DEFAULT_ROUNDS = 20

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.layout import layout_of
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.private import COMMAND, PrivateCluster
 from dledger_drill.faults.catalogue import CATALOGUE, impossible
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.plan.draw import draw_round
@@ -33,10 +33,23 @@ VALUES_A_SEGMENT = 10_000_000
 
 
 class Drill:
-    """One drill.  ``run`` returns its report, also when it was interrupted (``interrupted`` of the report) or a round failed."""
+    """One drill.  ``run`` returns its report, also when it was interrupted (``interrupted`` of the report) or a round failed.
 
-    def __init__(self, options: DrillOptions, capabilities: Capabilities, folder: Path, command: str, shown: Shown) -> None:
+    ``command`` repeats it; ``node_command`` starts the nodes, which a test of the drill replaces by a build that breaks a promise.
+    """
+
+    def __init__(
+        self,
+        options: DrillOptions,
+        capabilities: Capabilities,
+        folder: Path,
+        command: str,
+        shown: Shown,
+        *,
+        node_command: Sequence[str] = COMMAND,
+    ) -> None:
         self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
+        self._node_command = node_command
         self._wanted = options.faults or tuple(CATALOGUE)
         self._impossible = impossible(self._wanted, capabilities.why_not)
         self._faults = {name: CATALOGUE[name].hold_s for name in self._wanted if name not in self._impossible}
@@ -51,7 +64,8 @@ class Drill:
         began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         interrupted = False
         try:
-            with PrivateCluster(self._folder / "cluster", self._options, self._capabilities) as cluster:
+            place, command = self._folder / "cluster", self._node_command
+            with PrivateCluster(place, self._options, self._capabilities, command=command) as cluster:
                 self._shown.progress(Progress(doing="starting the cluster"))
                 cluster.start_all()
                 self._segments(cluster)
