@@ -46,6 +46,8 @@ class Administration(Workload):
     async def run(self) -> None:
         async with Admin(self.spec.bootstrap, **self.spec.security) as admin:
             await self.paced(self.spec.rate("admin"), lambda: self._one(admin))
+            while self._step:  # the topic at hand goes through the rest of its life
+                await self._one(admin)
 
     async def _one(self, admin: Admin) -> None:
         topic = f"{self.spec.topic('admin')}-{self._number}"

@@ -31,13 +31,14 @@ class Workload(ABC):
 
     def __init__(self, around: Surroundings) -> None:
         self.around, self.spec, self.recorder = around, around.spec, around.recorder
+        self.ready = asyncio.Event()
         self.load_ended = asyncio.Event()
         self._stopped = asyncio.Event()
         self._closing = asyncio.Event()
 
     @abstractmethod
     async def run(self) -> None:
-        """Work until ``stop``, and close what was opened.  An error that is not an operation's outcome ends the process."""
+        """Set ``ready``, work until ``stop``, and close what was opened.  An error that is not an operation's outcome ends the process."""
 
     def stop(self) -> None:
         """Begin no more operations; ``load_ended`` is set when the last one has ended."""
@@ -53,6 +54,7 @@ class Workload(ABC):
     async def paced(self, rate: float, do: Callable[[], Awaitable[None]]) -> None:
         """Call ``do`` so many times a second, one call after the other, until ``stop``; what a long call missed is not made up for."""
         due_s = time.monotonic()
+        self.ready.set()
         while await self._wait_until(due_s):
             await self.around.running.wait()
             if not self._stopped.is_set():

@@ -45,6 +45,7 @@ class PushWorkload(Workload):
         for topic in self._topics:
             consumer.subscribe(topic)
         await consumer.start()
+        self.ready.set()
         try:
             await self._closing.wait()
         finally:

@@ -37,11 +37,13 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
-        """Consumers first, so that they are given what is sent from the beginning.  A workload that fails ends all of them."""
+        """Topics are there and all workloads are ready to begin.  One that fails ends all of them."""
         queues = await self._create_topics()
         async with asyncio.TaskGroup() as tasks:
             for workload in self._make(queues):
                 self._workloads.append((workload, tasks.create_task(workload.run())))
+            for workload, _ in self._workloads:
+                await workload.ready.wait()
             yield
             for workload, _ in self._workloads:
                 workload.close()

@@ -28,6 +28,7 @@ class SparkChild(Workload):
             process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log)
         try:
             self._stdin = process.stdin
+            self.ready.set()  # its first job comes when the session is up
             await self._tell(Command(round=self.recorder.round))
             stopped, ended = asyncio.create_task(self._stopped.wait()), asyncio.create_task(process.wait())
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)

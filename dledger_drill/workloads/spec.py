@@ -13,7 +13,7 @@ from dledger_wire.errors import InvalidArgumentError
 
 # Operations a second of each workload.  All together take less than 60 % of a core.
 DEFAULT_RATES = {
-    "probe": 20.0,
+    "probe": 50.0,
     "plain": 20.0,
     "keyed": 40.0,
     "idempotent": 40.0,

@@ -160,7 +160,7 @@ def test_the_killed_leader_shows_in_its_probe_and_topics_are_deleted_at_the_end(
     assert {load.spec.topic(name) for name in SENT} <= deleted
 
 
-def test_all_workloads_take_less_than_a_core(cluster: PrivateCluster, tmp_path: Path) -> None:
+def test_all_workloads_take_less_than_a_core_and_nothing_while_they_pause(cluster: PrivateCluster, tmp_path: Path) -> None:
     load = LoadControl(tmp_path / "load", LoadSpec(cluster.bootstrap, GROUPS, prefix="cost"), start_child)
     try:
         load.wait_running(LIMIT_S)
@@ -168,6 +168,10 @@ def test_all_workloads_take_less_than_a_core(cluster: PrivateCluster, tmp_path: 
         before_s, at = cpu_seconds(load.pid), load.reports[-1]["at_ns"]
         go_on(load, 8)
         share = (cpu_seconds(load.pid) - before_s) / ((load.reports[-1]["at_ns"] - at) / 1e9)
+        load.tell(Command(pause=True))
+        load.wait_for(lambda report: not report["acknowledged"], "a second without load", LIMIT_S)
+        load.tell(Command(pause=False))
+        go_on(load, 1)
     finally:
         load.close()
     print(f"workloads take {share:.2f} of a core")
