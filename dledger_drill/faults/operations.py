@@ -52,11 +52,6 @@ def name_servers_gone(target: Target, choice: FaultChoice, draw: random.Random) 
     return strike(list(target.name_servers), lambda name: kill(target.machines[name]), target.start_node)
 
 
-def rotate_certificates(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-    target.rotate_certificates()
-    return Strike([], _nothing, "all nodes")
-
-
 def _stop(target: Target, node: str) -> None:
     if process := running(target.machines[node]):
         process.terminate(STOP_S)
@@ -74,5 +69,4 @@ FAULTS: tuple[Fault, ...] = (
     Fault("replace-follower", "member", "a follower is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.FOLLOWER)),
     Fault("replace-leader", "member", "the leader is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.LEADER)),
     Fault("name-servers-gone", "name-server", "all name servers are killed", (1.0, 3.0), name_servers_gone),
-    Fault("certificates-rotated", "certificates", "all nodes get new certificates while they run", (0.0, 0.1), rotate_certificates),
 )

@@ -11,7 +11,7 @@ from dledger_drill.faults.catalogue import CATALOGUE, families, impossible
 from dledger_drill.plan.model import FaultChoice, Need
 from tests.unit.drill.faults.recorded import RecordedCluster
 
-AT_ONCE = {"rolling-restart", "transfer", "replace-follower", "replace-leader", "certificates-rotated"}
+AT_ONCE = {"rolling-restart", "transfer", "replace-follower", "replace-leader"}
 UNDONE = {"kill": "start", "pause": "resume", "power off": "power on", "fill": "free", "slow": "fast", "fail": "mend", "jump": "restore"}
 
 
