@@ -18,12 +18,13 @@ def directory_reply(table: RouteTable, now_ms: int, known_version: int) -> route
     version = table.directory_version
     reply = routes_pb2.DirectoryReply(version=version, unchanged=bool(version) and version == known_version)
     if not reply.unchanged:
-        reply.groups.extend(_group(group, now_ms) for group in sorted(table.groups, key=lambda group: group.name))
+        groups = sorted(table.groups, key=lambda group: group.name)
+        reply.groups.extend(_group(group, now_ms, now_ms - table.expire_after_ms) for group in groups)
         reply.spares.extend(_registered(row, now_ms) for row in sorted(table.spares, key=lambda row: row.id))
     return reply
 
 
-def _group(group: GroupRow, now_ms: int) -> routes_pb2.RegisteredGroup:
+def _group(group: GroupRow, now_ms: int, oldest_ms: int) -> routes_pb2.RegisteredGroup:
     if group.removed:
         return routes_pb2.RegisteredGroup(name=group.name, state=REMOVED)
     term, leader = leader_of(group)
@@ -40,7 +41,7 @@ def _group(group: GroupRow, now_ms: int) -> routes_pb2.RegisteredGroup:
     master = group.leader
     if master is not None:
         found.messages_in_per_s, found.bytes_in_per_s = master.messages_in_per_s, master.bytes_in_per_s
-        found.replacing, found.spare, found.absent = master.replacing
+    found.replacing, found.spare, found.absent = group.turn(oldest_ms)
     in_sync = set() if master is None else set(master.in_sync)
     members = nodes_of(group)
     for member in members:

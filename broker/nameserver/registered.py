@@ -91,6 +91,7 @@ class GroupRow:
     fence: int = 0
     master: str = ""  # who raised the fence
     rows: dict[str, NodeRow] = field(default_factory=dict)
+    last_master: NodeRow | None = None  # the newest registration of a master; it stays when that node leads no more
     members: tuple[MemberRow, ...] = ()
     members_rank: Rank = NO_RANK
     state: str = ""
@@ -113,6 +114,15 @@ class GroupRow:
         if row is None or row.expired or not row.master or row.order.term != self.fence:
             return None
         return row
+
+    def turn(self, oldest_ms: int) -> tuple[int, str, str]:
+        """The group's turn to take a spare node in, with the spare node and the absent member, as its master says.
+
+        Between two masters the word of the last one counts, unless it was not heard since ``oldest_ms``: its successor goes on with what is
+        in the group's log.
+        """
+        row = self.leader or self.last_master
+        return (0, "", "") if row is None or row.heard_ms <= oldest_ms else row.replacing
 
     @property
     def is_complete(self) -> bool:
@@ -169,6 +179,8 @@ class GroupRow:
         row.applied_index, row.committed_index, row.in_sync = told.applied_index, told.committed_index, tuple(told.in_sync)
         row.replacing = told.replacing, told.spare, told.absent
         self.rows[told.node_id] = row
+        if row.master and (self.last_master is None or order >= self.last_master.order):
+            self.last_master = row
         return before != (row.place(), row.role, row.order, row.expired)
 
     def take_members(self, told: routes_pb2.Registration, order: Order) -> bool:

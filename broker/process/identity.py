@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from dledger.log.segment import UNITS_FOLDER
 from dledger.runtime.env import Environment
+from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
+from store.queues.queue_files import QUEUE_FOLDER
 
 IDENTITY_FILE = "identity.json"
 FORMAT_VERSION = 1
-OWN_FOLDERS = ("commitlog/", "index-units/", "consumequeue/")
+OWN_FOLDERS = tuple(f"{folder}/" for folder in (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,9 @@ RESET_EXAMPLES = (
     "Examples: dledger group reset-offset audit --topic orders --to first --dry-run | "
     "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00"
 )
+
+WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
+WAITING_LIMIT_S = 2.0
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.", autocompletion=completion.consumer_groups)]
 
@@ -60,11 +64,13 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
     that is not known, or all is read.
     """
-    from dledger_cli.group_lag import waiting_ms
+    from dledger_client.admin.stored_times import next_stored_ms
 
     async def work(admin: Admin) -> tuple[ConsumerGroupDescription, dict[QueueId, int]]:
         described = await _known(admin, name, "dledger group list shows all")
-        return described, await waiting_ms(admin, described)
+        stored = await next_stored_ms(admin, described, queues=WAITING_QUEUES, at_once=WAITING_QUEUES, limit_s=WAITING_LIMIT_S)
+        now_ms = int(time.time() * 1000)
+        return described, {queue: max(0, now_ms - at_ms) for queue, at_ms in stored.items()}
 
     found, waiting = ask(config, timeout, work)
     if as_json:

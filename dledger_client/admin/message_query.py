@@ -17,10 +17,10 @@ from google.protobuf.message import Message
 
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed, answers_of
 from dledger_client.admin.topics import QueueRange
-from dledger_client.cluster.followers_first import FollowersFirst, is_silence, read_at
+from dledger_client.cluster.followers_first import FollowersFirst, is_silence, may_be_answered_elsewhere, read_at
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
-from dledger_client.cluster.retry import is_retriable, until
+from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -123,7 +123,7 @@ async def _try_all(
             missing = missing or error
             continue
         except DledgerError as error:
-            if not is_silence(error) and not is_retriable(error):
+            if not may_be_answered_elsewhere(error):
                 raise
             if is_silence(error):
                 replicas.avoid(node)

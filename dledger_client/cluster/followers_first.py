@@ -67,6 +67,11 @@ def is_silence(error: DledgerError) -> bool:
     return isinstance(error, UnreachableError | DeadlineExceededError)
 
 
+def may_be_answered_elsewhere(error: DledgerError) -> bool:
+    """Whether it is worth asking another node."""
+    return is_silence(error) or is_retriable(error)
+
+
 def read_at(answer: Message, node: Node | None = None) -> ReadAt:
     """Which replica gave ``answer``.  Followers of older brokers do not say how far behind they are, and pass for current ones."""
     told = getattr(answer, "replica", None)
@@ -98,7 +103,7 @@ class FollowersFirst:
         try:
             answer = await self._committed_state.at_leader(group, method, request, self._share(deadline_ms) if avoided else deadline_ms)
         except DledgerError as error:
-            if not is_silence(error) and not is_retriable(error):
+            if not may_be_answered_elsewhere(error):
                 raise
             found = await self._first(group, avoided, method, request, deadline_ms, late)
             if found is None and not late:
@@ -164,7 +169,7 @@ class FollowersFirst:
         except (TopicNotFoundError, TopicPermissionError):
             return None
         except DledgerError as error:
-            if not is_silence(error) and not is_retriable(error):
+            if not may_be_answered_elsewhere(error):
                 raise
             if is_silence(error):
                 self.avoid(node)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from dledger_client.admin.stored_times import next_stored_ms
 from dledger_client.aio import Admin, ConsumerGroupDescription, DledgerError, OffsetReset, QueueLag, ReadAt
-from dledger_console.data.topics import stored_ms
+from dledger_console.data.topics import ASKED_AT_ONCE
 
 ResetTarget: TypeAlias = Literal["first", "last"] | int
 
@@ -131,14 +132,12 @@ def row_of(group: ConsumerGroupDescription) -> GroupRow:
 async def queue_rows(admin: Admin, group: ConsumerGroupDescription, now_ms: int | None = None) -> list[QueueRow]:
     """Every queue of a consumer group, with its owner and the age of the next message."""
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    lagging = sorted((queue for queue in group.queues if queue.lag), key=lambda queue: -queue.lag)[:BEHIND_QUEUES]
-    next_of = {queue.key: (*queue.key, max(queue.offset or 0, queue.min_offset)) for queue in lagging}
-    stored = await stored_ms(admin, next_of.values())
+    stored = await next_stored_ms(admin, group, queues=BEHIND_QUEUES, at_once=ASKED_AT_ONCE)
     owners = group.owners()
     rows = []
     for queue in group.queues:
         member, epoch = owners.get(queue.key, (None, 0))
-        at_ms = stored.get(next_of[queue.key]) if queue.key in next_of else None
+        at_ms = stored.get(queue.key)
         behind = None if queue.lag and at_ms is None else max(0, now_ms - at_ms) if at_ms is not None else 0
         rows.append(QueueRow(queue, "" if member is None else member.client_id, epoch, behind))
     return rows

@@ -5,10 +5,10 @@ Owns which part of thousands of topics is asked for more than its name: the page
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dledger_client.admin.stored_times import stored_ms
 from dledger_client.aio import Admin, DledgerError, Perm, QueueRange, ReadAt, TopicQueues
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -111,24 +111,6 @@ async def totals(admin: Admin, names: Iterable[str]) -> dict[str, TopicTotals]:
 async def oldest_ms(admin: Admin, topic: str, queues: Iterable[QueueRange]) -> dict[tuple[str, int], int]:
     """When the oldest message of each queue was stored, milliseconds since 1970; queues that are empty or do not answer are left out."""
     filled = [queue for queue in queues if queue.messages][:OLDEST_QUEUES]
-    found = await stored_ms(admin, [(topic, queue.replica_group, queue.queue_id, queue.min_offset) for queue in filled])
+    places = [(topic, queue.replica_group, queue.queue_id, queue.min_offset) for queue in filled]
+    found = await stored_ms(admin, places, at_once=ASKED_AT_ONCE)
     return {(group, number): at_ms for (_, group, number, _), at_ms in found.items()}
-
-
-async def stored_ms(admin: Admin, places: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str, int, int], int]:
-    """When the messages at (topic, replica group, queue, offset) were stored; those that cannot be read are left out."""
-    turns = asyncio.Semaphore(ASKED_AT_ONCE)
-    found: dict[tuple[str, str, int, int], int] = {}
-
-    async def ask(place: tuple[str, str, int, int]) -> None:
-        topic, group, number, offset = place
-        async with turns:
-            try:
-                message = await admin.query_by_offset(topic, number, offset, replica_group=group)
-            except DledgerError:
-                return
-        if message is not None:
-            found[place] = message.store_timestamp
-
-    await asyncio.gather(*map(ask, places))
-    return found

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def groups_of(cluster: Cluster, server_id: str, topic: str) -> list[str]:
 
 
 def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answers(named: Cluster) -> None:
+    def knows_both(server_id: str) -> bool:
+        return groups_of(named, server_id, "t") == ["g0", "g1"]
+
     create(named, "t")
     before = wait_until(lambda: agreed(named), "all name servers agree")
     for victim in SERVERS:
@@ -62,7 +66,8 @@ def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answ
         shutil.rmtree(named.data / victim)
         named.start(victim, wait=False)
         assert wait_until(lambda: agreed(named), f"{victim} agrees with the others again") == before
-        assert groups_of(named, victim, "t") == ["g0", "g1"]
+        # On a machine that stands still for as long as a registration lasts, one is over until the node registers again.
+        wait_until(partial(knows_both, victim), f"{victim} knows both groups of the topic")
 
 
 def test_no_send_fails_while_all_name_servers_are_dead(named: Cluster) -> None:

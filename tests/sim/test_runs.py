@@ -105,6 +105,7 @@ FAILED_ONCE = (
     ("swarm", 3206647811),
     ("stale-copies", 7158),
     ("trusting", 2038308875),
+    ("spares", 3694125061),
 )
 
 

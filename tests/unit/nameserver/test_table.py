@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.nameserver.directory import directory_reply
 from broker.nameserver.table import RouteTable
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import Turn
 from tests.unit.nameserver.registrants import NODES, Group, master, members, registration
 
 STEPS = st.lists(
@@ -129,6 +131,24 @@ def test_a_master_that_resigned_leads_no_more_however_late_its_registrations_com
     table.register(master(node="n2", term=4), 0)
     table.register(registration(term=4, sequence=3, resigned=True), 0)
     assert route(table).leader_id == "n2"
+
+
+def test_a_group_keeps_its_turn_between_two_masters() -> None:
+    """The successor goes on with the replacement, so no other group may begin one meanwhile."""
+
+    def turn(now_ms: int) -> tuple[int, str, str]:
+        group = directory_reply(table, now_ms, 0).groups[0]
+        return group.replacing, group.spare, group.absent
+
+    table, held = RouteTable(expire_after_ms=100), (Turn.HELD, "sp0", "n2")
+    table.register(master(term=1, replacing=Turn.HELD, spare="sp0", absent="n2"), 0)
+    table.register(registration(term=1, sequence=2), 50)  # it was restarted: a follower now
+    assert (turn(99), turn(100)) == (held, (Turn.NONE, "", ""))
+    table.register(master(node="n1", term=2, replacing=Turn.HELD, spare="sp0", absent="n2"), 120)
+    table.register(master(term=1, sequence=1), 130)  # late
+    assert turn(140) == held
+    table.register(master(node="n1", term=2, sequence=2), 150)
+    assert turn(160) == (Turn.NONE, "", "")
 
 
 def test_a_row_that_nobody_repeats_expires_and_the_fence_stays() -> None:
