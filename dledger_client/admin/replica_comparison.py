@@ -24,6 +24,7 @@ class ReplicaComparison:
         replicas: Ids of the nodes compared.
         unreachable: Ids of the nodes that did not answer.
         difference: What differs, with file and position of the damage when one is found; empty when all are equal.
+        checksums: Of each replica: start position of a segment -> CRC-32 of its bytes up to ``end_pos``.
     """
 
     replica_group: str
@@ -32,6 +33,7 @@ class ReplicaComparison:
     replicas: tuple[str, ...]
     unreachable: tuple[str, ...]
     difference: str
+    checksums: Mapping[str, Mapping[int, int]]
 
     @property
     def equal(self) -> bool:
@@ -60,7 +62,8 @@ async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> Re
     compared, difference, segment = _first_difference(replies)
     if segment is not None:
         difference = await _damage_in(calls, {node_id: addresses[node_id] for node_id in replies}, end_pos, segment) or difference
-    return ReplicaComparison(group.name, end_pos, compared, tuple(replies), missing, damaged or difference)
+    checksums = {node_id: {segment.start_pos: segment.crc for segment in reply.segments} for node_id, reply in replies.items()}
+    return ReplicaComparison(group.name, end_pos, compared, tuple(replies), missing, damaged or difference, checksums)
 
 
 async def _damage_in(calls: ClusterCalls, addresses: Mapping[str, str], end_pos: int, segment: int) -> str:

@@ -20,12 +20,12 @@ from dledger_drill.checkers.limits import Limits
 from dledger_drill.checkers.model import Verdict, Violation
 from dledger_drill.checkers.offsets import check_offsets
 from dledger_drill.checkers.orderly import check_orderly
-from dledger_drill.checkers.outages import PROBE, OutageCheck
+from dledger_drill.checkers.outages import OutageCheck
 from dledger_drill.checkers.reads import check_reads
 from dledger_drill.checkers.replicas import ReplicaCheck
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.checkers.transactions import check_transactions
-from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.records import PROBE, Operation, OperationKind, Outcome
 
 __all__ = ["HistoryCheck", "Limits", "check_all"]
 

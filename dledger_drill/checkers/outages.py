@@ -10,9 +10,8 @@ from statistics import median
 
 from dledger_drill.checkers.limits import Limits
 from dledger_drill.checkers.model import Outage, Violation, ViolationKind
-from dledger_drill.history.records import Operation, Outcome
+from dledger_drill.history.records import PROBE, Operation, Outcome
 
-PROBE = "probe-"  # a probe's process is this and its replica group
 USUAL = 200  # sends from which the usual times are taken
 
 

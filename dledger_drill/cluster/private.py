@@ -5,6 +5,7 @@ Owns its machines, its files below one folder, and every process that it started
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -23,9 +24,9 @@ from dledger_drill.cluster.machines import Machines
 from dledger_drill.faults.roles import kill, running
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
-from dledger_drill.hosts.machine import Links
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.ports import free_ports
+from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.plan.model import DrillOptions
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError
 
@@ -35,7 +36,8 @@ COMMAND = (sys.executable, "-P", "-m", "dledger_cli")
 POLL_S = 0.03
 START_S = 180.0
 STATUS_MS = 1_000
-PROMOTE_S = 60.0
+LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
+MEMBER_S = 60.0
 
 
 class PrivateCluster:
@@ -50,6 +52,7 @@ class PrivateCluster:
         self._layout = layout_of(options)
         self._machines = Machines(folder / "machines", capabilities)
         self._cables: Cables | None = None
+        self._last_leaders: dict[str, str] = {}
         self._files: dict[str, Path] = {}
         self._admin: Admin | None = None
         try:
@@ -77,8 +80,10 @@ class PrivateCluster:
         self.config_file = self.folder / "cluster.yaml"
         self.config_file.write_text(cluster_file(self._layout, self.addresses, self._quorum, options.settings), encoding="utf-8")
         if self._machines.network is not None:
+            self._links = SharedLinks(self._machines.network.links)
             return
         self._cables = Cables({node: self.addresses[node] for node in self._layout.nodes})
+        self._links = SharedLinks(self._cables)
         for nodes in self._layout.groups.values():
             for node in nodes:
                 dialled = {other: self._cables.address(node, other) for other in nodes if other != node}
@@ -105,11 +110,8 @@ class PrivateCluster:
         return self._layout.name_servers
 
     @property
-    def links(self) -> Links:
-        links: Links | None = self._cables if self._machines.network is None else self._machines.network.links
-        if links is None:
-            raise InvalidArgumentError("the cluster has no links")
-        return links
+    def links(self) -> SharedLinks:
+        return self._links
 
     @property
     def bootstrap(self) -> str:
@@ -130,7 +132,16 @@ class PrivateCluster:
             leader = next((each.leader for each in self.statuses() if each.name == group), None)
             return leader.id if leader is not None else ""
 
-        return self._wait(found, timeout_s, lambda: f"replica group {group} has no leader")
+        self._last_leaders[group] = self._wait(found, timeout_s, lambda: f"replica group {group} has no leader")
+        return self._last_leaders[group]
+
+    def leader_or_last(self, group: str) -> str:
+        try:
+            return self.leader(group, LEADER_S)
+        except DeadlineExceededError:
+            if group not in self._last_leaders:
+                raise
+            return self._last_leaders[group]
 
     def start_node(self, name: str) -> None:
         machine = self.machines[name]
@@ -155,22 +166,20 @@ class PrivateCluster:
         self.admin.transfer_leader(to, replica_group=group)
 
     def replace_member(self, group: str, node: str) -> str:
+        """Each step is asked for until it is done: another fault may be at work, and a node that is left out would stay so."""
         machine = self.machines[node]
         kill(machine)
-        self.leader(group)
-        self.admin.remove_member(node, replica_group=group)
-        shutil.rmtree(machine.disk.path / node)
-        self.admin.add_member(node, self.addresses[node], replica_group=group)
-        self.start_node(node)
-
-        def promoted() -> bool:
-            try:
-                self.admin.promote_member(node, replica_group=group)
-            except DledgerError:
-                return False  # it has not caught up yet
-            return True
-
-        self._wait(promoted, PROMOTE_S, lambda: f"{node} does not catch up with replica group {group}")
+        steps: list[tuple[Callable[[], object], str]] = [
+            (lambda: self.admin.remove_member(node, replica_group=group), "is not removed from"),
+            (lambda: self.admin.add_member(node, self.addresses[node], replica_group=group), "is not added to"),
+            (lambda: self.admin.promote_member(node, replica_group=group), "does not catch up with"),
+        ]
+        for number, (step, problem) in enumerate(steps):
+            if number == 1:
+                shutil.rmtree(machine.disk.path / node, ignore_errors=True)
+            if number == 2:
+                self.start_node(node)
+            self._wait(lambda step=step: _is_done(step), MEMBER_S, lambda problem=problem: f"{node} {problem} replica group {group}")  # type: ignore[misc]
         return node
 
     def rotate_certificates(self) -> None:
@@ -236,6 +245,13 @@ class PrivateCluster:
                 said = f"{problem()}{f' ({error.message})' if error is not None else ''}"
                 raise DeadlineExceededError(f"after {timeout_s:g} s: {said}; logs: {self.folder}/*.log")
             time.sleep(POLL_S)
+
+
+def _is_done(step: Callable[[], object]) -> bool:
+    """Errors are passed on, for ``_wait`` to try again.  A step that was done while its answer was lost is refused as not possible."""
+    with contextlib.suppress(InvalidArgumentError):
+        step()
+    return True
 
 
 def _import_path() -> dict[str, str]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger_drill.hosts.machine import Links, Machine
+from dledger_drill.hosts.machine import Machine
+from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.plan.model import FaultChoice, Need
 
 
@@ -26,9 +27,13 @@ class Target(Protocol):
     def name_servers(self) -> Sequence[str]: ...
 
     @property
-    def links(self) -> Links: ...
+    def links(self) -> SharedLinks: ...
 
-    def leader(self, group: str, timeout_s: float = 30.0) -> str: ...
+    def leader(self, group: str, timeout_s: float = 30.0) -> str:
+        """The leader; DeadlineExceededError while there is none."""
+
+    def leader_or_last(self, group: str) -> str:
+        """The leader; while there is none, the last one that was seen."""
 
     def start_node(self, name: str) -> None:
         """Start a node or name server that does not run; nothing when it runs."""

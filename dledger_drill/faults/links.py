@@ -22,11 +22,21 @@ def _others(nodes: Sequence[str], node: str) -> list[str]:
     return [each for each in nodes if each != node]
 
 
+def _strike(target: Target, nodes: list[str], do: Callable[[Links], None], note: str = "") -> Strike:
+    """A strike that fails half way is taken back."""
+    links = target.links.hold()
+    try:
+        do(links)
+    except BaseException:
+        links.heal()
+        raise
+    return Strike(nodes, links.heal, note)
+
+
 def _cut(cut: Cut, role: Role = Role.LEADER) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         (node,) = pick(target, choice.group, role, draw)
-        cut(target.links, list(target.groups[choice.group]), node)
-        return Strike([node], target.links.heal)
+        return _strike(target, [node], lambda links: cut(links, list(target.groups[choice.group]), node))
 
     return do
 
@@ -71,17 +81,18 @@ def bridge(links: Links, nodes: Sequence[str], node: str) -> None:
 
 def flap(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     """The link between the leader and a follower breaks and comes back again and again."""
-    leader = target.leader(choice.group)
+    (leader,) = pick(target, choice.group, Role.LEADER, draw)
+    links = target.links.hold()
     follower = draw.choice(_others(list(target.groups[choice.group]), leader))
     over, problems = threading.Event(), list[BaseException]()
 
     def work() -> None:
         try:
             while not over.is_set():
-                target.links.isolate(leader, [follower])
+                links.isolate(leader, [follower])
                 if over.wait(FLAP_S):
                     break
-                target.links.heal()
+                links.heal()
                 over.wait(FLAP_S)
         except BaseException as error:  # noqa: BLE001 - raised by ``heal``, in the thread of the drill
             problems.append(error)
@@ -92,7 +103,7 @@ def flap(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     def heal() -> None:
         over.set()
         thread.join()
-        target.links.heal()
+        links.heal()
         if problems:
             raise problems.pop()
 
@@ -104,11 +115,14 @@ def _shaped(note: str, *, only_leader: bool = False, **shape: float) -> Do:
 
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = list(target.groups[choice.group])
-        sources = [target.leader(choice.group)] if only_leader else nodes
+        sources = pick(target, choice.group, Role.LEADER, draw) if only_leader else nodes
         pairs = {pair for source in sources for other in _others(nodes, source) for pair in ((source, other), (other, source))}
-        for source, other in sorted(pairs):
-            target.links.shape(source, other, **shape)
-        return Strike(sources, target.links.heal, note)
+
+        def shape_all(links: Links) -> None:
+            for source, other in sorted(pairs):
+                links.shape(source, other, **shape)
+
+        return _strike(target, sources, shape_all, note)
 
     return do
 
@@ -123,7 +137,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("partition-mute", "partition", "the leader is not heard, and hears its followers", _CUT_S, _cut(is_not_heard)),
     Fault("partition-partial", "partition", "leader and a follower are cut, both reach the third", _CUT_S, _cut(partial_cut)),
     Fault("partition-all", "partition", "no node reaches another", _CUT_S, _cut(all_apart)),
-    Fault("partition-bridge", "partition", "two halves that only one node reaches", _CUT_S, _cut(bridge)),
+    Fault("partition-bridge", "partition", "two halves that only one node reaches", _CUT_S, _cut(bridge), frozenset({Need.FIVE_NODES})),
     Fault("partition-flapping", "partition", "the link of the leader and a follower breaks again and again", _SHAPED_S, flap),
     Fault("loss", "link", "all links lose 20 % of their packets", _SHAPED_S, _shaped("20 %", loss=LOSS), _NEED),
     Fault(

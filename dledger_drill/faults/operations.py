@@ -22,11 +22,13 @@ def restart(role: Role) -> Do:
 
 def rolling_restart(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     """Followers first, as an operator does; each is awaited before the next."""
-    leader = target.leader(choice.group)
+    leader = target.leader_or_last(choice.group)
     order = [*(node for node in target.groups[choice.group] if node != leader), leader]
     for node in order:
-        _stop(target, node)
-        target.start_node(node)
+        try:
+            _stop(target, node)
+        finally:
+            target.start_node(node)
         target.wait_healthy()
     return Strike(order, _nothing)
 

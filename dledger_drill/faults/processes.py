@@ -22,10 +22,12 @@ def kill_nodes(role: Role) -> Do:
 
 def kill_leader_twice(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     """The leader, and the next one as soon as there is one; the first is started in between, so that a majority is left."""
-    first = target.leader(choice.group)
+    first = target.leader_or_last(choice.group)
     struck = strike([first], lambda node: kill(target.machines[node]), target.start_node)
-    second = target.leader(choice.group, NEXT_LEADER_S)
-    struck.heal()
+    try:
+        second = target.leader(choice.group, NEXT_LEADER_S)
+    finally:
+        struck.heal()
     return strike([second], lambda node: kill(target.machines[node]), target.start_node, f"after {first}")
 
 

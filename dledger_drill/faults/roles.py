@@ -39,9 +39,9 @@ def pick(target: Target, group: str, role: Role, draw: random.Random) -> list[st
     if role is Role.ALL:
         return nodes
     if role is Role.LEADER:
-        return [target.leader(group)]
+        return [target.leader_or_last(group)]
     if role is Role.FOLLOWER:
-        leader = target.leader(group)
+        leader = target.leader_or_last(group)
         return [draw.choice([node for node in nodes if node != leader])]
     return draw.sample(nodes, 2 if role is Role.TWO else max((len(nodes) - 1) // 2, 1))
 

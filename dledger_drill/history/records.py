@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+PROBE = "probe-"  # a probe's process is this and its replica group
+
 
 class Outcome(StrEnum):
     """FAILED: certainly not executed.  UNKNOWN: no answer, or one that leaves it open."""

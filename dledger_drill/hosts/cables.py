@@ -112,6 +112,9 @@ class Cables:
             raise InvalidArgumentError(f"no link from {source!r} to {target!r} to cut: that takes network namespaces")
         self._loop.call_soon_threadsafe(self._flows[source, target].clear)
 
+    def restore(self, source: str, target: str) -> None:
+        self._loop.call_soon_threadsafe(self._flows[source, target].set)
+
     def isolate(self, name: str, others: Sequence[str] | None = None) -> None:
         """Cut ``name`` off from ``others``, or from all."""
         for other in [node_id for node_id in self._addresses if node_id != name] if others is None else others:

@@ -77,6 +77,9 @@ class SwitchLinks:
         values = {"loss": loss, "reorder": reorder, "delay_s": delay_ms / 1000, "jitter_s": jitter_ms / 1000, "bytes_per_s": bytes_per_s}
         self._shape(source, target, **values)
 
+    def restore(self, source: str, target: str) -> None:
+        self._tell("restore", source=self._number(source), target=self._number(target))
+
     def heal(self) -> None:
         self._tell("heal")
 

@@ -105,5 +105,8 @@ class Links(Protocol):
         bytes_per_s: float | None = None,
     ) -> None: ...
 
+    def restore(self, source: str, target: str) -> None:
+        """This direction carries again, as it came."""
+
     def heal(self) -> None:
-        """Everything carries again, as it came."""
+        """Everything carries again."""

@@ -5,7 +5,7 @@ two machines does to them (nothing, unless it was told) is decided for each dire
 them (up to 64 KiB, cut into segments by no one), so that few of them carry much.  The devices vanish with this process.
 
 For speed and for a quick start it uses nothing but the standard library.  The owner sends one JSON object a packet and gets one back:
-``add`` (with the device's descriptor), ``remove``, ``shape``, ``heal``.
+``add`` (with the device's descriptor), ``remove``, ``shape``, ``restore``, ``heal``.
 """
 
 from __future__ import annotations
@@ -141,6 +141,9 @@ class Switch:
             self._remove(command["machine"])
         elif name == "heal":
             self._heal()
+        elif name == "restore":
+            # What is on its way comes when it would have, or stays lost if the link was cut.
+            self._links.pop((command["source"], command["target"]), None)
         else:
             self._shape(**command)
         self._control.send(b"{}")  # from here on it is in force

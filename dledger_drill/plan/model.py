@@ -13,6 +13,7 @@ class Need(StrEnum):
     NAMESPACES = "network namespaces"
     LOOP_DISKS = "loop disks"
     PRELOAD = "a preloaded library"
+    FIVE_NODES = "five nodes"
 
 
 @dataclass(frozen=True, slots=True)

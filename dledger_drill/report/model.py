@@ -75,6 +75,7 @@ class RoundReport:
         terms: How many terms began in it, of the replica group that had most.
         counts: How many messages were lost, doubled, changed, reordered.
         rates: Replica group -> messages acknowledged in each bin of ``BIN_S``.
+        not_struck: Faults that could not be struck, and why: such a round says nothing of them.
         latencies_ms: The 99th percentile of each bin; None where nothing was acknowledged.
     """
 
@@ -89,6 +90,7 @@ class RoundReport:
     violations: list[ViolationText] = field(default_factory=list)
     outages: list[OutageSpan] = field(default_factory=list)
     fault_spans: list[FaultSpan] = field(default_factory=list)
+    not_struck: list[str] = field(default_factory=list)
     leaders: list[LeaderSpan] = field(default_factory=list)
     rates: dict[str, list[int]] = field(default_factory=dict)
     latencies_ms: list[float | None] = field(default_factory=list)

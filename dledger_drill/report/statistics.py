@@ -15,7 +15,10 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """Rounds with one fault alone, or all with two; unavailability in milliseconds is the longest outage of each round."""
+    """Rounds with one fault alone, or all with two; unavailability in milliseconds is the longest outage of each round.
+
+    ``not_struck``: rounds in which the fault could not be struck; figures are of the others.
+    """
 
     fault: str
     rounds: int
@@ -25,6 +28,7 @@ class FaultRow:
     terms_worst: int
     counts: dict[str, int]
     failed: int
+    not_struck: int = 0
 
 
 def by_fault(rounds: Sequence[RoundReport]) -> list[FaultRow]:
@@ -36,8 +40,9 @@ def by_fault(rounds: Sequence[RoundReport]) -> list[FaultRow]:
 
 
 def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
-    unavailable = [each.unavailable_ms for each in rounds]
-    terms = [each.terms for each in rounds]
+    struck = [each for each in rounds if not each.not_struck]
+    unavailable = [each.unavailable_ms for each in struck] or [0.0]
+    terms = [each.terms for each in struck] or [0]
     counts = Counter[str]()
     for each in rounds:
         counts.update(each.counts)
@@ -50,6 +55,7 @@ def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
         terms_worst=max(terms),
         counts={name: counts[name] for name in COUNTED},
         failed=sum(not each.passed for each in rounds),
+        not_struck=len(rounds) - len(struck),
     )
 
 

@@ -15,6 +15,7 @@ from dledger_drill.faults.base import Strike
 from dledger_drill.faults.catalogue import CATALOGUE
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.plan.model import FaultChoice, RoundPlan
+from dledger_wire.errors import DledgerError
 
 HEALTHY_S = 90.0
 PROCESS = "drill"
@@ -55,17 +56,23 @@ class Round:
     def _strike(self, choice: FaultChoice) -> None:
         self._say(f"{choice.name} in {choice.group}")
         began_ns = time.monotonic_ns()
-        strike = CATALOGUE[choice.name].strike(self._cluster, choice, random.Random(choice.seed))
+        try:
+            strike = CATALOGUE[choice.name].strike(self._cluster, choice, random.Random(choice.seed))
+        except (DledgerError, OSError) as error:  # such as: the other fault of the round left no leader to strike
+            self._note(choice, began_ns, Outcome.FAILED, Strike([], lambda: None, str(error)))
+            return
         self._struck.append(_Struck(choice, strike, began_ns, time.monotonic() + choice.hold_s))
         self._say(f"{choice.name} {' '.join(strike.nodes)} {strike.note}".rstrip())
 
     def _heal(self, struck: _Struck) -> None:
         struck.strike.heal()
         self._struck.remove(struck)
-        choice, strike = struck.choice, struck.strike
+        self._note(struck.choice, struck.began_ns, Outcome.OK, struck.strike)
+
+    def _note(self, choice: FaultChoice, began_ns: int, outcome: Outcome, strike: Strike) -> None:
         data = {"name": choice.name, "group": choice.group, "nodes": strike.nodes, "note": strike.note}
         ended_ns = time.monotonic_ns()
-        self._write(Operation(PROCESS, OperationKind.FAULT, struck.began_ns, ended_ns, Outcome.OK, self._plan.number, data))
+        self._write(Operation(PROCESS, OperationKind.FAULT, began_ns, ended_ns, outcome, self._plan.number, data))
 
     def _wait_until(self, at_s: float) -> None:
         time.sleep(max(0.0, at_s - time.monotonic()))

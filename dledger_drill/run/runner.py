@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections import defaultdict
@@ -18,7 +17,7 @@ from dledger_drill.cluster.private import COMMAND, PrivateCluster
 from dledger_drill.faults.catalogue import CATALOGUE, impossible
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.plan.draw import draw_round
-from dledger_drill.plan.model import DrillOptions, RoundPlan
+from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
 from dledger_drill.report.model import Report
 from dledger_drill.report.terminal import Progress, Shown
 from dledger_drill.run.machine import machine_info
@@ -51,14 +50,14 @@ class Drill:
         self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
         self._node_command = node_command
         self._wanted = options.faults or tuple(CATALOGUE)
-        self._impossible = impossible(self._wanted, capabilities.why_not)
+        missing = dict(capabilities.why_not) | ({} if options.nodes >= 5 else {Need.FIVE_NODES: "takes --nodes 5"})
+        self._impossible = impossible(self._wanted, missing)
         self._faults = {name: CATALOGUE[name].hold_s for name in self._wanted if name not in self._impossible}
         if not self._faults:
             why = next(iter(self._impossible.values()), "no fault was named")
             raise InvalidArgumentError(f"none of these faults is possible here: {why}")
         self._timelines, self._check = Timelines(), HistoryCheck(Limits())
         self._problems: list[Violation] = []
-        self._finished = 0
 
     def run(self) -> Report:
         began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
@@ -91,7 +90,7 @@ class Drill:
                 delete_topics=True,
             )
             try:
-                Segment(state, spec, own, self._folder / f"segment-{number}").run(self._over)
+                Segment(state, spec, own, self._folder / f"segment-{number}").run(self._shown.round_over)
             except DledgerError as error:
                 at = max(self._timelines.rounds, default=0)
                 self._problems.append(Violation(ViolationKind.NOT_RECOVERED, at, error.message))
@@ -105,12 +104,6 @@ class Drill:
             if (options.rounds is not None and count >= options.rounds) or (deadline_s is not None and time.monotonic() >= deadline_s):
                 return
             yield draw_round(options, self._faults, groups, number)
-
-    def _over(self, plan: RoundPlan) -> None:
-        self._finished += 1
-        with contextlib.suppress(KeyError):
-            (found,) = round_reports([self._timelines.rounds[plan.number]], self._check.verdict)
-            self._shown.round_over(found)
 
     def _repeat(self, plan: RoundPlan) -> str:
         return f"{self._command} --only-round {plan.number}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_drill.plan.model import RoundPlan
+from dledger_drill.report.model import OutageSpan, RoundReport
 from dledger_drill.report.terminal import Progress
 from dledger_drill.run.observer import Observer
 from dledger_drill.run.rounds import PROCESS, Round
@@ -50,11 +52,12 @@ class Segment:
     def __init__(self, state: DrillState, spec: LoadSpec, plans: Iterator[RoundPlan], folder: Path) -> None:
         self._state, self._spec, self._plans, self.folder = state, spec, plans, folder
         self._doing, self._number = "", 0
-        self._acknowledged: dict[str, int] = {}
+        self._acknowledged: Counter[str] = Counter()
+        self._pauses_ms: dict[str, float] = {}  # of the round, as its probes saw them
         self._leaders: Mapping[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
 
-    def run(self, finished: Callable[[RoundPlan], None]) -> None:
+    def run(self, finished: Callable[[RoundReport], None]) -> None:
         """Its rounds, the audit, and the judgement.  What was run is judged also when a round fails or is interrupted."""
         self.folder.mkdir(parents=True)
         own = self.folder / "drill.jsonl.gz"
@@ -70,8 +73,7 @@ class Segment:
             load.wait_running(RUNNING_S)
             try:
                 for plan in self._plans:
-                    self._round(plan, load, observer, writer.write)
-                    finished(plan)
+                    finished(self._round(plan, load, observer, writer.write))
             finally:
                 with contextlib.ExitStack() as judged:
                     judged.callback(self._judge, [own, *load.histories], writer)
@@ -82,9 +84,12 @@ class Segment:
     def _start(self, command: Sequence[str], log: Path, environment: Any) -> ChildProcess:
         return ChildProcess(command, log=log, environment=environment, namespace=self._state.cluster.client_namespace)
 
-    def _round(self, plan: RoundPlan, load: LoadControl, observer: Observer, write: Callable[[Operation], None]) -> None:
+    def _round(self, plan: RoundPlan, load: LoadControl, observer: Observer, write: Callable[[Operation], None]) -> RoundReport:
+        """What is known of it at once; the history is judged later."""
         load.tell(Command(round=plan.number))
+        before = self._acknowledged.total()
         observer.round = self._number = plan.number
+        self._pauses_ms = {}
         times = RoundTimes(plan, self._state.repeat(plan), time.monotonic_ns(), seen=dict(observer.leaders))
         self._state.timelines.rounds[plan.number] = times
         try:
@@ -95,19 +100,33 @@ class Segment:
         finally:
             times.end_ns = time.monotonic_ns()
             observer.sample_resources()
+        outages = [OutageSpan(group, 0.0, pause_ms / 1000) for group, pause_ms in self._pauses_ms.items()]
+        leaders = times.seen.items()
+        return RoundReport(
+            number=plan.number,
+            seed=plan.seed,
+            faults=plan.names,
+            repeat=times.repeat,
+            duration_s=times.seconds(times.end_ns),
+            acknowledged=self._acknowledged.total() - before,
+            terms=max((observer.leaders[group][1] - term for group, (_, term) in leaders if group in observer.leaders), default=0),
+            outages=outages,
+        )
 
     def _wait_acknowledged(self) -> None:
         """Until every replica group has acknowledged something more, or the checker's limit is over: then that says so."""
         deadline = time.monotonic() + ACKNOWLEDGED_S
         with self._changed:
             before = dict(self._acknowledged)
-            while any(self._acknowledged.get(group, 0) <= before.get(group, 0) for group in self._state.cluster.groups):
+            while any(self._acknowledged[group] <= before.get(group, 0) for group in self._state.cluster.groups):
                 if not self._changed.wait(deadline - time.monotonic()):
                     return
 
     def _reported(self, report: dict[str, Any]) -> None:
         with self._changed:
-            self._acknowledged = dict(report.get("acknowledged", {}))
+            self._acknowledged.update(report["acknowledged"])
+            if report["round"] == self._number:
+                self._pauses_ms = report["pause_ms"]
             self._changed.notify_all()
         self._tell()
 
@@ -116,19 +135,22 @@ class Segment:
         self._tell()
 
     def _tell(self) -> None:
-        self._state.progress(Progress(self._number, self._state.rounds, self._doing, dict(self._leaders), self._acknowledged))
+        self._state.progress(Progress(self._number, self._state.rounds, self._doing, dict(self._leaders), dict(self._acknowledged)))
 
     def _compare(self, write: Callable[[Operation], None]) -> None:
-        """The replicas, by the checksums that nodes give of their own files, once all have applied the same."""
+        """The replicas, by the checksums that nodes give of their own files, once all have applied the same.
+
+        The checker compares them.  What only the nodes can see, such as damage that one of them found, is told as a checksum that differs.
+        """
         self._say("comparing the replicas")
         cluster = self._state.cluster
         cluster.wait_equal(EQUAL_S)
         last = {node.id: node.last_index for group in cluster.statuses() for node in group.nodes}
         for found in cluster.admin.compare_replicas():
             for number, node in enumerate(found.replicas):
-                # They were compared by the admin: what differs is told once, at the last replica.
-                differs = found.difference if number == len(found.replicas) - 1 else ""
-                data = {"group": found.replica_group, "node": node, "last_index": last.get(node, 0), "checksums": {"log": differs}}
+                checksums = {f"segment {start}": f"{crc:08x}" for start, crc in found.checksums[node].items()}
+                checksums["as nodes say"] = found.difference if number else ""
+                data = {"group": found.replica_group, "node": node, "last_index": last.get(node, 0), "checksums": checksums}
                 at_ns = time.monotonic_ns()
                 write(Operation(PROCESS, OperationKind.REPLICA, at_ns, at_ns, Outcome.OK, self._number, data))
 

@@ -47,6 +47,7 @@ class RoundTimes:
     leaders: list[tuple[int, str, str, int]] = field(default_factory=list)  # when, group, node, term
     faults: list[FaultSpan] = field(default_factory=list)
     seen: dict[str, tuple[str, int]] = field(default_factory=dict)  # leaders at its start
+    not_struck: list[str] = field(default_factory=list)
 
     @property
     def bins(self) -> int:
@@ -74,6 +75,9 @@ class Timelines:
         elif operation.kind is OperationKind.FAULT and operation.returned_ns is not None:
             start_s, end_s = found.seconds(operation.invoked_ns), found.seconds(operation.returned_ns)
             data = operation.data
+            if operation.outcome is Outcome.FAILED:
+                found.not_struck.append(f"{data['name']}: {data['note']}")
+                return
             found.faults.append(FaultSpan(data["name"], tuple(data["nodes"]), start_s, end_s, data.get("note", "")))
 
     def _acknowledged(self, found: RoundTimes, operation: Operation, returned_ns: int) -> None:
@@ -121,6 +125,7 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
                 violations=[violation_text(each) for each in own],
                 outages=outages,
                 fault_spans=found.faults,
+                not_struck=found.not_struck,
                 leaders=leaders,
                 rates=found.rates,
                 latencies_ms=found.latencies_ms,

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 COMMAND = (sys.executable, "-P", "-m", "dledger_drill.workloads.process")
 SHELL = ("/bin/sh", "-c", 'commands=$1 reports=$2; shift 2; exec "$@" <"$commands" >"$reports"', "workloads")
 END_S = 10.0
+KEPT_REPORTS = 120
 
 
 class Process(Protocol):
@@ -62,7 +64,8 @@ class LoadControl:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.spec = folder, spec
-        self.reports: list[dict[str, Any]] = []
+        self.reports: deque[dict[str, Any]] = deque(maxlen=KEPT_REPORTS)
+        self._count = 0  # of all reports
         self.log = folder / "workloads.log"
         self._on_report = on_report
         self._changed = threading.Condition()
@@ -97,12 +100,12 @@ class LoadControl:
         """The first report from now on, or the last one until now, that is ``wanted``.  DledgerError when the process ended."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            seen = max(0, len(self.reports) - 1)
+            seen = max(0, self._count - 1)
             while True:
-                for report in self.reports[seen:]:
-                    if wanted(report):
+                for number, report in enumerate(self.reports, self._count - len(self.reports)):
+                    if number >= seen and wanted(report):
                         return report
-                seen = len(self.reports)
+                seen = self._count
                 if self._ended:
                     raise DledgerError(f"the workload process ended with status {self._process.wait(END_S)}: {self._last_words()}")
                 if not self._changed.wait(deadline - time.monotonic()):
@@ -137,6 +140,7 @@ class LoadControl:
                 report = json.loads(line)
                 with self._changed:
                     self.reports.append(report)
+                    self._count += 1
                     self._changed.notify_all()
                 self._on_report(report)
         with self._changed:

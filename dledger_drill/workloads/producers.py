@@ -10,7 +10,7 @@ from typing import Any
 
 from dledger_client.aio import Producer
 from dledger_client.types import AsyncSendFuture, Message, QueueNumber
-from dledger_drill.history.records import OperationKind, Outcome
+from dledger_drill.history.records import PROBE, OperationKind, Outcome
 from dledger_drill.workloads.base import Surroundings, Workload
 from dledger_drill.workloads.recorder import outcome_of
 from dledger_wire.errors import DledgerError
@@ -149,7 +149,7 @@ class Probe(ProducerWorkload):
     workload = "probe"
 
     def __init__(self, around: Surroundings, group: str) -> None:
-        super().__init__(around, f"probe-{group}")
+        super().__init__(around, f"{PROBE}{group}")
         self._group = group
 
     async def send_one(self, producer: Producer) -> None:

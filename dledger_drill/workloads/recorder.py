@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.records import PROBE, Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
 from dledger_wire.errors import DledgerError
 
@@ -72,6 +72,9 @@ class Recorder:
         self._outcomes: Counter[Outcome] = Counter()
         self._delivered = 0
         self._latencies_ns: list[int] = []
+        self._probed_ns: dict[str, int] = {}  # when each probe was acknowledged last
+        self._pauses_ns: dict[str, int] = {}  # replica group -> the longest time between two of them in this round
+        self._pauses_of = 0
 
     def record(
         self, process: str, kind: OperationKind, invoked_ns: int, outcome: Outcome, data: dict[str, Any], *, of_round: int | None = None
@@ -85,6 +88,16 @@ class Recorder:
             if outcome is Outcome.OK:
                 self._acknowledged[data["group"]] += 1
                 self._latencies_ns.append(returned_ns - invoked_ns)
+                if process.startswith(PROBE):
+                    self._note_pause(process, data["group"], returned_ns)
+
+    def _note_pause(self, process: str, group: str, now_ns: int) -> None:
+        if self._pauses_of != self.round:
+            self._pauses_of = self.round
+            self._pauses_ns.clear()
+        pause_ns = now_ns - self._probed_ns.get(process, now_ns)
+        self._pauses_ns[group] = max(pause_ns, self._pauses_ns.get(group, 0))
+        self._probed_ns[process] = now_ns
 
     def write(self, operations: Iterable[Operation]) -> None:
         """Deliveries: operations of one listener call, with the same times."""
@@ -106,6 +119,7 @@ class Recorder:
             "undelivered": self.undelivered.count,
             "p50_ms": percentile_ms(latencies, 0.5),
             "p99_ms": percentile_ms(latencies, 0.99),
+            "pause_ms": {group: round(ns / 1e6) for group, ns in self._pauses_ns.items() if self._pauses_of == self.round},
         }
         self._acknowledged.clear()
         self._outcomes.clear()

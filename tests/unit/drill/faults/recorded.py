@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.shared_links import SharedLinks
 
 
 class RecordedProcess:
@@ -96,7 +96,7 @@ class RecordedLinks:
     def __init__(self) -> None:
         self.lost: set[tuple[str, str]] = set()
         self.shaped: set[tuple[str, str]] = set()
-        self.healed = threading.Event()
+        self.restored = threading.Event()
 
     def cut(self, source: str, target: str) -> None:
         self.lost.add((source, target))
@@ -117,10 +117,14 @@ class RecordedLinks:
     ) -> None:
         self.shaped.add((source, target))
 
+    def restore(self, source: str, target: str) -> None:
+        self.lost.discard((source, target))
+        self.shaped.discard((source, target))
+        self.restored.set()
+
     def heal(self) -> None:
         self.lost.clear()
         self.shaped.clear()
-        self.healed.set()
 
 
 class RecordedCluster:
@@ -133,10 +137,10 @@ class RecordedCluster:
         names = [*self.groups["g0"], *self.groups["g1"], *self.name_servers]
         self.machines = {name: RecordedMachine(name, self.done) for name in names}
         self.recorded_links = RecordedLinks()
+        self.links = SharedLinks(self.recorded_links)
 
-    @property
-    def links(self) -> Links:
-        return self.recorded_links
+    def leader_or_last(self, group: str) -> str:
+        return self.leader(group)
 
     def leader(self, group: str, timeout_s: float = 30.0) -> str:
         for node in self.groups[group]:

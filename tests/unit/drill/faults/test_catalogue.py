@@ -9,6 +9,7 @@ import pytest
 from dledger_drill.faults.base import Strike
 from dledger_drill.faults.catalogue import CATALOGUE, families, impossible
 from dledger_drill.plan.model import FaultChoice, Need
+from dledger_wire.errors import DledgerError
 from tests.unit.drill.faults.recorded import RecordedCluster
 
 AT_ONCE = {"rolling-restart", "transfer", "replace-follower", "replace-leader"}
@@ -68,8 +69,36 @@ def test_partitions_have_their_shapes() -> None:
 def test_the_flapping_link_breaks_more_than_once() -> None:
     cluster = RecordedCluster()
     found = struck(cluster, "partition-flapping")
-    assert cluster.recorded_links.healed.wait(30)
+    assert cluster.recorded_links.restored.wait(30)
     found.heal()
+    assert cluster.recorded_links.lost == set()
+
+
+def test_overlapping_faults_of_links_are_taken_back_each_by_itself() -> None:
+    cluster = RecordedCluster()
+    links = cluster.recorded_links
+    apart, deaf, slow = (struck(cluster, name) for name in ("partition-leader-peers", "partition-deaf", "delay"))
+    apart.heal()
+    assert links.lost == {("n1", "n0"), ("n2", "n0")}
+    assert {("n0", "n1"), ("n0", "n2")} <= links.shaped
+    deaf.heal()
+    assert (links.lost, links.shaped) == (set(), {pair for other in ("n1", "n2") for pair in (("n0", other), (other, "n0"))})
+    slow.heal()
+    assert links.shaped == set()
+
+
+def test_a_partition_that_fails_half_way_is_taken_back() -> None:
+    cluster = RecordedCluster()
+    cut = cluster.recorded_links.cut
+
+    def fails(source: str, target: str) -> None:
+        if target == "n2":
+            raise DledgerError("the switch has ended")
+        cut(source, target)
+
+    cluster.recorded_links.cut = fails  # type: ignore[method-assign]
+    with pytest.raises(DledgerError):
+        struck(cluster, "partition-leader")
     assert cluster.recorded_links.lost == set()
 
 
