@@ -7,21 +7,24 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import parse_duration_option
+from dledger_cli.context import load_config, nodes_of, parse_duration_option
 from dledger_cli.output import note, print_table
 from dledger_wire.errors import ConfigError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from dledger_drill.plan.model import DrillOptions
+    from dledger_drill.cluster.cluster import Cluster
+    from dledger_drill.hosts.capabilities import Capabilities
+    from dledger_drill.plan.model import DrillOptions, Need
     from dledger_drill.report.model import Report
 
 EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --report drill.html | dledger drill --faults list"
-LIST = "list"
+ALL, LIST = "all", "list"
 INTERRUPTED = 130
 DEFAULT_ROUNDS = 20
 
@@ -31,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def drill(
-    faults: Annotated[str, typer.Option("--faults", metavar="F,...|list", help="Faults or families of them; list shows all.")] = "all",
+    faults: Annotated[str, typer.Option("--faults", metavar="F,...|list", help="Faults or families of them; list shows all.")] = ALL,
     rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", min=1, help=f"How many (default {DEFAULT_ROUNDS}).")] = None,
     duration: Annotated[str, typer.Option("--duration", metavar="TIME", help="Begin no round after this time, such as 30m.")] = "",
     workloads: Annotated[str, typer.Option("--workloads", metavar="W,...", help="Workloads (default: all but Spark's).")] = "",
@@ -39,9 +42,19 @@ def drill(
     only_round: Annotated[int | None, typer.Option("--only-round", metavar="N", min=1, help="Run this round alone.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Nodes of each replica group: 3 or 5.")] = 3,
     groups: Annotated[int, typer.Option("--groups", metavar="N", min=1, max=4, help="Replica groups.")] = 2,
+    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Whether nodes speak TLS (default: if a fault needs it).")] = None,
     settings: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Settings of the private cluster: blocks store, raft, broker ...")
     ] = None,
+    against: Annotated[
+        str, typer.Option("--against", metavar="CLUSTER.yaml", help="Drill a cluster in use, with faults that do it no harm.")
+    ] = "",
+    restart_command: Annotated[
+        str,
+        typer.Option(
+            "--restart-command", metavar="LINE", help="With --against: shell line that restarts node $DLEDGER_NODE, for rolling-restart."
+        ),
+    ] = "",
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write the report as a page.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as a JSON document.")] = None,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="Keep logs, data and history in this new folder.")] = None,
@@ -51,19 +64,41 @@ def drill(
     Exit status 1: something was lost, doubled, changed or reordered, or another promise was broken.
     """
     from dledger_drill.hosts.capabilities import probe
+    from dledger_drill.plan.model import DrillOptions
     from dledger_drill.run.runner import Drill
 
     if faults == LIST:
         _list()
         return
-    options = _options(faults, rounds, duration, workloads, seed, only_round, nodes, groups, settings)
+    _check_against(
+        against, restart_command, private={"--nodes": nodes != 3, "--groups": groups != 2, "--config": settings, "--tls": tls is not None}
+    )
+    if nodes not in (3, 5):
+        raise typer.BadParameter(f"{nodes}: expected 3 or 5", param_hint="--nodes")
+    names = _faults(faults, against)
+    duration_s = parse_duration_option(duration, "--duration") / 1000 if duration else None
+    options = DrillOptions(
+        faults=names,
+        workloads=_workloads(workloads),
+        seed=secrets.randbelow(1 << 31) if seed is None else seed,
+        rounds=DEFAULT_ROUNDS if rounds is None and duration_s is None else rounds,
+        duration_s=duration_s,
+        only_round=only_round,
+        nodes=nodes,
+        groups=groups,
+        tls=_needs_tls(names) if tls is None else tls,
+        settings=_settings(settings),
+    )
     for file in (report, json_file):
         if file is not None and not file.absolute().parent.is_dir():
             raise typer.BadParameter(f"{file.absolute().parent}: no such folder")
     folder = _folder(keep)
     try:
+        capabilities = probe()
+        make, missing = _cluster(options, capabilities, folder, against, restart_command)
+        command = _command(options, faults, settings, against, restart_command)
         with _shown() as shown:
-            found = Drill(options, probe(), folder, _command(options, faults, settings), shown).run()
+            found = Drill(options, capabilities, folder, command, shown, make, missing).run()
         _write(found, report, json_file)
     finally:
         if keep is None:
@@ -74,55 +109,77 @@ def drill(
         raise typer.Exit(1)
 
 
-def _list() -> None:
-    from dledger_drill.faults.catalogue import CATALOGUE, impossible
-    from dledger_drill.hosts.capabilities import probe
+def _check_against(against: str, restart_command: str, private: Mapping[str, object]) -> None:
+    if restart_command and not against:
+        raise typer.BadParameter("expected together with --against", param_hint="--restart-command")
+    wrong = next((option for option, given in private.items() if given and against), None)
+    if wrong is not None:
+        raise typer.BadParameter("is for a private cluster; --against names one that is there", param_hint=wrong)
 
-    missing = impossible(CATALOGUE, probe().why_not)
-    rows = [(fault.name, fault.family, fault.help, missing.get(fault.name, "")) for fault in CATALOGUE.values()]
-    print_table(("FAULT", "FAMILY", "WHAT IT DOES", "NOT POSSIBLE HERE"), rows)
+
+def _faults(text: str, against: str) -> tuple[str, ...]:
+    """The faults that ``text`` names.  Of a cluster in use, those that do it no harm; others are refused when they are named."""
+    from dledger_drill.faults.catalogue import CATALOGUE, families, harmless
+    from dledger_drill.plan.options import chosen
+
+    possible = tuple(harmless() if against else CATALOGUE)
+    if text == ALL:
+        return possible
+    try:
+        names = chosen(text, CATALOGUE, families(), "fault")
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint="--faults") from None
+    refused = [name for name in names if name not in possible]
+    if refused:
+        told = f"{', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}: not on a cluster in use; expected {', '.join(possible)}"
+        raise typer.BadParameter(told, param_hint="--faults")
+    return names
 
 
-def _options(
-    faults: str,
-    rounds: int | None,
-    duration: str,
-    workloads: str,
-    seed: int | None,
-    only_round: int | None,
-    nodes: int,
-    groups: int,
-    settings: Path | None,
-) -> DrillOptions:
-    from dledger_drill.faults.catalogue import CATALOGUE, families
-    from dledger_drill.plan.model import DrillOptions
+def _workloads(text: str) -> tuple[str, ...]:
     from dledger_drill.plan.options import chosen
     from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, WORKLOADS
 
-    if nodes not in (3, 5):
-        raise typer.BadParameter(f"{nodes}: expected 3 or 5", param_hint="--nodes")
     try:
-        names = () if faults == "all" else chosen(faults, CATALOGUE, families(), "fault")
-    except InvalidArgumentError as error:
-        raise typer.BadParameter(error.message, param_hint="--faults") from None
-    try:
-        works = chosen(workloads, WORKLOADS, {}, "workload") if workloads else DEFAULT_WORKLOADS
+        return chosen(text, WORKLOADS, {}, "workload") if text else DEFAULT_WORKLOADS
     except InvalidArgumentError as error:
         raise typer.BadParameter(error.message, param_hint="--workloads") from None
-    duration_s = parse_duration_option(duration, "--duration") / 1000 if duration else None
-    if rounds is None and duration_s is None:
-        rounds = DEFAULT_ROUNDS
-    return DrillOptions(
-        faults=names,
-        workloads=works,
-        seed=secrets.randbelow(1 << 31) if seed is None else seed,
-        rounds=rounds,
-        duration_s=duration_s,
-        only_round=only_round,
-        nodes=nodes,
-        groups=groups,
-        settings=_settings(settings),
-    )
+
+
+def _needs_tls(faults: Sequence[str]) -> bool:
+    from dledger_drill.faults.catalogue import CATALOGUE
+    from dledger_drill.plan.model import Need
+
+    return any(Need.TLS in CATALOGUE[name].needs for name in faults)
+
+
+def _cluster(
+    options: DrillOptions, capabilities: Capabilities, folder: Path, against: str, restart_command: str
+) -> tuple[Callable[[], Cluster], Mapping[Need, str]]:
+    """How to make the cluster, and what faults need that it or this machine does not have."""
+    from dledger_drill.cluster.existing import ExistingCluster
+    from dledger_drill.cluster.private import PrivateCluster
+    from dledger_drill.plan.model import Need
+
+    if against:
+        nodes = nodes_of(load_config(against))
+        return lambda: ExistingCluster(nodes, restart_command), {} if restart_command else {Need.RESTART: "takes --restart-command"}
+    missing = dict(capabilities.why_not)
+    if options.nodes < 5:
+        missing[Need.FIVE_NODES] = "takes --nodes 5"
+    if not options.tls:
+        missing[Need.TLS] = "takes --tls"
+    return lambda: PrivateCluster(folder / "cluster", options, capabilities), missing
+
+
+def _list() -> None:
+    from dledger_drill.faults.catalogue import CATALOGUE, impossible
+    from dledger_drill.hosts.capabilities import probe
+    from dledger_drill.plan.model import Need
+
+    missing = impossible(CATALOGUE, dict(probe().why_not) | {Need.FIVE_NODES: "takes --nodes 5"})
+    rows = [(fault.name, fault.family, fault.help, missing.get(fault.name, "")) for fault in CATALOGUE.values()]
+    print_table(("FAULT", "FAMILY", "WHAT IT DOES", "NOT POSSIBLE HERE"), rows)
 
 
 def _settings(file: Path | None) -> dict[str, Any]:
@@ -146,19 +203,22 @@ def _folder(keep: Path | None) -> Path:
         keep.mkdir(parents=True)
     except FileExistsError:
         raise typer.BadParameter(f"{keep} exists already", param_hint="--keep") from None
-    return keep
+    return keep.absolute()
 
 
-def _command(options: DrillOptions, faults: str, settings: Path | None) -> str:
+def _command(options: DrillOptions, faults: str, settings: Path | None, against: str, restart_command: str) -> str:
     """What repeats this drill; with ``--only-round N`` one round of it."""
     from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
 
     parts = ["dledger", "drill", "--seed", str(options.seed)]
-    parts += ["--faults", faults] if faults != "all" else []
+    parts += ["--faults", faults] if faults != ALL else []
     parts += ["--workloads", ",".join(options.workloads)] if options.workloads != DEFAULT_WORKLOADS else []
     parts += ["--nodes", str(options.nodes)] if options.nodes != 3 else []
     parts += ["--groups", str(options.groups)] if options.groups != 2 else []
     parts += ["--config", str(settings)] if settings is not None else []
+    parts += ["--tls" if options.tls else "--no-tls"] if options.tls != (_needs_tls(options.faults) and not against) else []
+    parts += ["--against", against] if against else []
+    parts += ["--restart-command", restart_command] if restart_command else []
     parts += ["--rounds", str(options.rounds)] if options.rounds not in (None, DEFAULT_ROUNDS) else []
     return shlex.join(parts)
 

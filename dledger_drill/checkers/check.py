@@ -25,7 +25,7 @@ from dledger_drill.checkers.reads import check_reads
 from dledger_drill.checkers.replicas import ReplicaCheck
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.checkers.transactions import check_transactions
-from dledger_drill.history.records import PROBE, Operation, OperationKind, Outcome
+from dledger_drill.history.records import ALL, PROBE, Operation, OperationKind, Outcome
 
 __all__ = ["HistoryCheck", "Limits", "check_all"]
 
@@ -65,6 +65,8 @@ class HistoryCheck:
         match operation.kind:
             case K.PAUSE:
                 self._pauses.append(operation)
+                if ALL in operation.data["processes"]:
+                    self._outages.pauses.append(operation)
             case K.FAULT:
                 self._outages.faults.append(operation)
             case K.LEADER:

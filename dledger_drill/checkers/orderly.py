@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.checkers.topic import Queue, TopicHistory, end_of, queue_of
-from dledger_drill.history.records import Operation
+from dledger_drill.history.records import ALL, Operation
 
 
 class _Pauses:
@@ -25,8 +25,11 @@ class _Pauses:
                 ends.append(max(end_of(pause), ends[-1] if ends else 0))
 
     def overlap(self, call: Operation) -> bool:
-        began = bisect_right(self._starts.get(call.process, ()), _end(call))
-        return began > 0 and self._ends[call.process][began - 1] >= call.invoked_ns
+        return any(self._overlap(process, call) for process in (call.process, ALL))
+
+    def _overlap(self, process: str, call: Operation) -> bool:
+        began = bisect_right(self._starts.get(process, ()), _end(call))
+        return began > 0 and self._ends[process][began - 1] >= call.invoked_ns
 
 
 def check_orderly(topic: TopicHistory, pauses: Sequence[Operation]) -> Iterator[Violation]:

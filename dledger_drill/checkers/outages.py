@@ -40,10 +40,11 @@ class _Gap:
 
 @dataclass(slots=True)
 class OutageCheck:
-    """Takes the probes' sends in the order in which they began, and the faults."""
+    """Takes the probes' sends in the order in which they began, the faults, and the times in which all clients stood still."""
 
     limits: Limits
     faults: list[Operation] = field(default_factory=list)
+    pauses: list[Operation] = field(default_factory=list)
     _probes: dict[str, _Probe] = field(default_factory=dict)
     _gaps: list[_Gap] = field(default_factory=list)
 
@@ -70,6 +71,8 @@ class OutageCheck:
         outages: list[Outage] = []
         violations: list[Violation] = []
         for gap in sorted(self._gaps, key=lambda gap: gap.start_ns):
+            if not self._outlasts_pauses(gap):
+                continue
             # The last fault that began before the gap ended.
             place = bisect_left(struck, gap.end_ns) - 1
             if place < 0 or (faults[place].round != gap.first.round and faults[place].invoked_ns < gap.start_ns):
@@ -77,6 +80,13 @@ class OutageCheck:
             outages.append(Outage(gap.group, faults[place].round, gap.start_ns, gap.end_ns))
             violations += self._too_long(gap, faults[place])
         return outages, violations
+
+    def _outlasts_pauses(self, gap: _Gap) -> bool:
+        """What is left of a gap when those who would have seen an acknowledgement are back."""
+        for pause in self.pauses:
+            if pause.returned_ns is not None and pause.invoked_ns < gap.end_ns and pause.returned_ns > gap.start_ns:
+                gap.start_ns = min(pause.returned_ns, gap.end_ns)
+        return gap.end_ns - gap.start_ns > self.limits.outage_ms * 1e6
 
     def _start(self, probe: _Probe, trying: Operation) -> int:
         """The last acknowledgement, unless the probe was told to stand still for a while."""

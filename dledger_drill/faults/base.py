@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger_drill.hosts.machine import Machine
+from dledger_drill.hosts.machine import Machine, Process
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.plan.model import FaultChoice, Need
 
@@ -35,8 +35,15 @@ class Target(Protocol):
     def leader_or_last(self, group: str) -> str:
         """The leader; while there is none, the last one that was seen."""
 
+    @property
+    def workloads(self) -> Process | None:
+        """The process that makes load, while it runs."""
+
     def start_node(self, name: str) -> None:
         """Start a node or name server that does not run; nothing when it runs."""
+
+    def restart_node(self, name: str) -> None:
+        """Stop a node in order and start it again."""
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None: ...
 
@@ -50,11 +57,15 @@ class Target(Protocol):
 
 @dataclass(slots=True)
 class Strike:
-    """A fault that has begun.  ``heal`` takes it back and may be called twice; nodes that ended are started."""
+    """A fault that has begun.  ``heal`` takes it back and may be called twice; nodes that ended are started.
+
+    ``pauses_clients``: it is the load that stands still, so that what clients did not see meanwhile is no fault of the cluster.
+    """
 
     nodes: list[str]
     heal: Callable[[], None]
     note: str = ""
+    pauses_clients: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ def families() -> dict[str, list[str]]:
     return found
 
 
+def harmless() -> list[str]:
+    """Those that may be done to a cluster in use."""
+    return [fault.name for fault in CATALOGUE.values() if fault.harmless]
+
+
 def impossible(names: Iterable[str], missing: Mapping[Need, str]) -> dict[str, str]:
     """Those of ``names`` that need what is missing, and why it is."""
     return {name: missing[need] for name in names for need in sorted(CATALOGUE[name].needs) if need in missing}

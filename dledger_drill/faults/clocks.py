@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHOSE, Do, Role, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, pick, strike
 from dledger_drill.plan.model import FaultChoice, Need
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -30,7 +30,7 @@ FAULTS: tuple[Fault, ...] = tuple(
     Fault(
         f"clock-{name}-{role}",
         "clock",
-        f"{WHOSE[role]} wall clock jumps {name} by 30 s to 1000 days",
+        f"the wall clock of {WHO[role]} jumps {name} by 30 s to 1000 days",
         (2.0, 6.0),
         clock_jump(role, direction),
         frozenset({Need.PRELOAD}),

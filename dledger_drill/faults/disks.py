@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHOSE, Do, Role, kill, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, kill, pick, strike
 from dledger_drill.plan.model import FaultChoice, Need
 
 SYNC_MS = (20.0, 300.0)  # how much longer each sync takes
@@ -71,20 +71,29 @@ def power_loss(role: Role) -> Do:
 
 
 def _disk_faults(name: str, what: str, make: Callable[[Role], Do], need: Need, hold_s: tuple[float, float], *roles: Role) -> list[Fault]:
-    return [
-        Fault(f"{name}-{role}", "power" if name == "power" else name, f"{WHOSE[role]} {what}", hold_s, make(role), frozenset({need}))
-        for role in roles
-    ]
+    return [Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need})) for role in roles]
 
 
 _EACH = (Role.LEADER, Role.FOLLOWER, Role.ALL)
 FAULTS: tuple[Fault, ...] = (
-    *_disk_faults("slow-disk", "disk takes 20 to 300 ms longer for a sync", slow_disk, Need.PRELOAD, (1.5, 4.0), *_EACH),
+    *_disk_faults("slow-disk", "syncs of {} take 20 to 300 ms longer", slow_disk, Need.PRELOAD, (1.5, 4.0), *_EACH),
     *_disk_faults(
-        "failing-disk", "disk fails with EIO, until the node is started again", failing_disk, Need.PRELOAD, (1.5, 4.0), *_EACH[:2]
+        "failing-disk",
+        "writes of {} fail with EIO, until it is started again",
+        failing_disk,
+        Need.PRELOAD,
+        (1.5, 4.0),
+        *_EACH[:2],
     ),
-    *_disk_faults("full-disk", "disk is full", full_disk, Need.PRELOAD, (3.0, 6.0), *_EACH),
+    *_disk_faults("full-disk", "no space is left for {}", full_disk, Need.PRELOAD, (3.0, 6.0), *_EACH),
     *_disk_faults(
-        "power", "power is pulled: what was not synced is gone", power_loss, Need.LOOP_DISKS, (0.5, 2.0), Role.LEADER, Role.TWO, Role.ALL
+        "power",
+        "power of {} fails: what was not synced is gone",
+        power_loss,
+        Need.LOOP_DISKS,
+        (0.5, 2.0),
+        Role.LEADER,
+        Role.TWO,
+        Role.ALL,
     ),
 )

@@ -6,7 +6,7 @@ import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
 from dledger_drill.faults.roles import Do, Role, kill, pick, running, strike
-from dledger_drill.plan.model import FaultChoice
+from dledger_drill.plan.model import FaultChoice, Need
 
 STOP_S = 30.0
 
@@ -25,10 +25,7 @@ def rolling_restart(target: Target, choice: FaultChoice, draw: random.Random) ->
     leader = target.leader_or_last(choice.group)
     order = [*(node for node in target.groups[choice.group] if node != leader), leader]
     for node in order:
-        try:
-            _stop(target, node)
-        finally:
-            target.start_node(node)
+        target.restart_node(node)
         target.wait_healthy()
     return Strike(order, _nothing)
 
@@ -54,6 +51,11 @@ def name_servers_gone(target: Target, choice: FaultChoice, draw: random.Random) 
     return strike(list(target.name_servers), lambda name: kill(target.machines[name]), target.start_node)
 
 
+def rotate(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    target.rotate_certificates()
+    return Strike([node for nodes in target.groups.values() for node in nodes], _nothing)
+
+
 def _stop(target: Target, node: str) -> None:
     if process := running(target.machines[node]):
         process.terminate(STOP_S)
@@ -63,12 +65,22 @@ def _nothing() -> None:
     """It is over when it was done."""
 
 
+_HOOK = frozenset({Need.RESTART})
 FAULTS: tuple[Fault, ...] = (
     Fault("restart-leader", "restart", "the leader is stopped in order and started again", (0.2, 1.0), restart(Role.LEADER)),
     Fault("restart-follower", "restart", "a follower is stopped in order and started again", (0.2, 1.0), restart(Role.FOLLOWER)),
-    Fault("rolling-restart", "restart", "all nodes, one after the other", (0.0, 0.1), rolling_restart),
+    Fault(
+        "rolling-restart",
+        "restart",
+        "all nodes, one after the other",
+        (0.0, 0.1),
+        rolling_restart,
+        frozenset({Need.RESTART}),
+        harmless=True,
+    ),
     Fault("transfer", "transfer", "leadership is handed over", (0.0, 0.1), transfer, harmless=True),
     Fault("replace-follower", "member", "a follower is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.FOLLOWER)),
     Fault("replace-leader", "member", "the leader is lost with its disk, and replaced", (0.0, 0.1), replace_member(Role.LEADER)),
     Fault("name-servers-gone", "name-server", "all name servers are killed", (1.0, 3.0), name_servers_gone),
+    Fault("certificates-rotated", "certificates", "every node gets a new key and certificate", (0.0, 0.1), rotate, frozenset({Need.TLS})),
 )

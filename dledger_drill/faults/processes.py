@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHOSE, Do, Role, kill, pick, running, strike
+from dledger_drill.faults.roles import WHO, Do, Role, kill, pick, running, strike
 from dledger_drill.plan.model import FaultChoice
+from dledger_wire.errors import InvalidArgumentError
 
 SHORT_S, LONG_S = (0.1, 0.5), (1.2, 4.0)  # less and more than an election timeout
 NEXT_LEADER_S = 30.0
@@ -46,14 +47,32 @@ def pause(role: Role) -> Do:
     return do
 
 
+def pause_clients(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+    """All workloads at once, as applications on a host that stands still: sessions of consumers end, and their queues go to others."""
+    workloads = target.workloads
+    if workloads is None:
+        raise InvalidArgumentError("there is no load to pause")
+    workloads.pause()
+    resumed = False
+
+    def go_on() -> None:
+        nonlocal resumed
+        if not resumed:
+            workloads.resume()
+            resumed = True
+
+    return Strike([], go_on, pauses_clients=True)
+
+
 _KILLED = (Role.LEADER, Role.FOLLOWER, Role.TWO, Role.ALL)
 _PAUSED = (Role.LEADER, Role.FOLLOWER, Role.ALL)
 FAULTS: tuple[Fault, ...] = (
-    *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHOSE[role]} process", (0.5, 2.0), kill_nodes(role)) for role in _KILLED),
+    *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHO[role]}", (0.5, 2.0), kill_nodes(role)) for role in _KILLED),
     Fault("kill-leader-twice", "kill", "kill -9 of the leader, then of the next one", (0.5, 2.0), kill_leader_twice),
     *(
-        Fault(f"pause-short-{role}", "pause", f"{WHOSE[role]} process stands still for less than an election timeout", SHORT_S, pause(role))
+        Fault(f"pause-short-{role}", "pause", f"SIGSTOP of {WHO[role]} for less than an election timeout", SHORT_S, pause(role))
         for role in _PAUSED
     ),
-    *(Fault(f"pause-{role}", "pause", f"{WHOSE[role]} process stands still for longer", LONG_S, pause(role)) for role in _PAUSED),
+    *(Fault(f"pause-{role}", "pause", f"SIGSTOP of {WHO[role]} for longer than that", LONG_S, pause(role)) for role in _PAUSED),
+    Fault("pause-clients", "pause", "SIGSTOP of all producers and consumers", LONG_S, pause_clients, harmless=True),
 )

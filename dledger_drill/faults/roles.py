@@ -24,12 +24,12 @@ class Role(StrEnum):
     ALL = "all"
 
 
-WHOSE = {
-    Role.LEADER: "the leader's",
-    Role.FOLLOWER: "a follower's",
-    Role.TWO: "two nodes'",
-    Role.MINORITY: "a minority's",
-    Role.ALL: "all nodes'",
+WHO = {
+    Role.LEADER: "the leader",
+    Role.FOLLOWER: "a follower",
+    Role.TWO: "two nodes",
+    Role.MINORITY: "a minority",
+    Role.ALL: "all nodes",
 }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+ALL = "*"  # in a pause: all processes of clients stood still
 PROBE = "probe-"  # a probe's process is this and its replica group
 
 

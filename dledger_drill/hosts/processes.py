@@ -93,3 +93,9 @@ class ChildProcess:
         if self.popen.poll() is None:  # not waited for, so its number is nobody else's
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+
+def last_line(log: Path) -> str:
+    """The last words of a process that ended."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else f"nothing was said in {log}"

@@ -14,6 +14,8 @@ class Need(StrEnum):
     LOOP_DISKS = "loop disks"
     PRELOAD = "a preloaded library"
     FIVE_NODES = "five nodes"
+    TLS = "certificates"
+    RESTART = "a command that restarts a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,12 @@ class DrillOptions:
     """What was asked for.
 
     Args:
-        faults: Names of faults; empty: every one that is possible on this machine.
+        faults: Names of faults; those that are not possible are left out.
         rounds: How many, unless ``duration_s`` ends the drill before.
         workloads: Names of workloads.
         only_round: Run this round alone.
         pairs: Share of the rounds that have two faults, once every fault was there.
+        tls: The private cluster speaks TLS.
         settings: Added to the private cluster's file.
     """
 
@@ -62,4 +65,5 @@ class DrillOptions:
     nodes: int = 3
     groups: int = 2
     pairs: float = 0.25
+    tls: bool = False
     settings: dict[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import psutil
 
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_wire.errors import DledgerError
 
@@ -23,7 +23,7 @@ PROCESS = "observer"
 class Observer:
     """From its making until ``close``.  ``leaders`` is what was seen last: replica group -> node and term."""
 
-    def __init__(self, cluster: PrivateCluster, write: Callable[[Operation], None]) -> None:
+    def __init__(self, cluster: Cluster, write: Callable[[Operation], None]) -> None:
         self.leaders: dict[str, tuple[str, int]] = {}
         self.round = 0
         self._cluster, self._write = cluster, write
@@ -45,9 +45,10 @@ class Observer:
                 self._note(OperationKind.LEADER, at_ns, {"group": group.name, "term": leader.term, "node": leader.id})
 
     def sample_resources(self) -> None:
-        """Of every node that runs."""
-        for node in self._cluster.layout.nodes:
-            process = self._cluster.machines[node].process
+        """Of every node that is a process of this machine and runs."""
+        for node in self._cluster.nodes:
+            machine = self._cluster.machines.get(node)
+            process = machine.process if machine is not None else None
             if process is None or process.poll() is not None:
                 continue
             with contextlib.suppress(psutil.Error):

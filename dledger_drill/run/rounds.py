@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.faults.base import Strike
 from dledger_drill.faults.catalogue import CATALOGUE
-from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.records import ALL, Operation, OperationKind, Outcome
 from dledger_drill.plan.model import FaultChoice, RoundPlan
 from dledger_wire.errors import DledgerError
 
@@ -32,7 +32,7 @@ class _Struck:
 class Round:
     """``say`` is told what goes on, ``write`` gets the faults as operations."""
 
-    def __init__(self, cluster: PrivateCluster, plan: RoundPlan, write: Callable[[Operation], None], say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, plan: RoundPlan, write: Callable[[Operation], None], say: Callable[[str], None]) -> None:
         self._cluster, self._plan, self._write, self._say = cluster, plan, write, say
         self._struck: list[_Struck] = []
 
@@ -71,8 +71,10 @@ class Round:
 
     def _note(self, choice: FaultChoice, began_ns: int, outcome: Outcome, strike: Strike) -> None:
         data = {"name": choice.name, "group": choice.group, "nodes": strike.nodes, "note": strike.note}
-        ended_ns = time.monotonic_ns()
-        self._write(Operation(PROCESS, OperationKind.FAULT, began_ns, ended_ns, outcome, self._plan.number, data))
+        ended_ns, number = time.monotonic_ns(), self._plan.number
+        self._write(Operation(PROCESS, OperationKind.FAULT, began_ns, ended_ns, outcome, number, data))
+        if strike.pauses_clients:
+            self._write(Operation(PROCESS, OperationKind.PAUSE, began_ns, ended_ns, outcome, number, {"processes": [ALL]}))
 
     def _wait_until(self, at_s: float) -> None:
         time.sleep(max(0.0, at_s - time.monotonic()))

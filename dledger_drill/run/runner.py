@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
-from dledger_drill.cluster.layout import layout_of
-from dledger_drill.cluster.private import COMMAND, PrivateCluster
+from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.faults.catalogue import CATALOGUE, impossible
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.plan.draw import draw_round
@@ -34,7 +33,11 @@ VALUES_A_SEGMENT = 10_000_000
 class Drill:
     """One drill.  ``run`` returns its report, also when it was interrupted (``interrupted`` of the report) or a round failed.
 
-    ``command`` repeats it; ``node_command`` starts the nodes, which a test of the drill replaces by a build that breaks a promise.
+    Args:
+        folder: For histories, and whatever ``make`` puts there.
+        missing: What faults need and is not there, and why.
+        make: Makes the cluster, which is closed when the drill is over.
+        command: Repeats the drill.
     """
 
     def __init__(
@@ -44,15 +47,13 @@ class Drill:
         folder: Path,
         command: str,
         shown: Shown,
-        *,
-        node_command: Sequence[str] = COMMAND,
+        make: Callable[[], Cluster],
+        missing: Mapping[Need, str],
     ) -> None:
         self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
-        self._node_command = node_command
-        self._wanted = options.faults or tuple(CATALOGUE)
-        missing = dict(capabilities.why_not) | ({} if options.nodes >= 5 else {Need.FIVE_NODES: "takes --nodes 5"})
-        self._impossible = impossible(self._wanted, missing)
-        self._faults = {name: CATALOGUE[name].hold_s for name in self._wanted if name not in self._impossible}
+        self._make = make
+        self._impossible = impossible(options.faults, missing)
+        self._faults = {name: CATALOGUE[name].hold_s for name in options.faults if name not in self._impossible}
         if not self._faults:
             why = next(iter(self._impossible.values()), "no fault was named")
             raise InvalidArgumentError(f"none of these faults is possible here: {why}")
@@ -63,8 +64,7 @@ class Drill:
         began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         interrupted = False
         try:
-            place, command = self._folder / "cluster", self._node_command
-            with PrivateCluster(place, self._options, self._capabilities, command=command) as cluster:
+            with self._make() as cluster:
                 self._shown.progress(Progress(doing="starting the cluster"))
                 cluster.start_all()
                 self._segments(cluster)
@@ -72,9 +72,9 @@ class Drill:
             interrupted = True
         return self._report(began_s, started, interrupted=interrupted)
 
-    def _segments(self, cluster: PrivateCluster) -> None:
+    def _segments(self, cluster: Cluster) -> None:
         state = DrillState(cluster, self._check, self._timelines, self._shown.progress, self._repeat, self._options.rounds)
-        plans = self._plans()
+        plans = self._plans(list(cluster.groups))
         for number in itertools.count():
             first = next(plans, None)
             if first is None:
@@ -87,6 +87,7 @@ class Drill:
                 prefix=f"drill{number}",
                 seed=self._options.seed,
                 first_number=number * VALUES_A_SEGMENT,
+                ca=cluster.ca,
                 delete_topics=True,
             )
             try:
@@ -96,8 +97,8 @@ class Drill:
                 self._problems.append(Violation(ViolationKind.NOT_RECOVERED, at, error.message))
                 return
 
-    def _plans(self) -> Iterator[RoundPlan]:
-        options, groups = self._options, list(layout_of(self._options).groups)
+    def _plans(self, groups: Sequence[str]) -> Iterator[RoundPlan]:
+        options = self._options
         deadline_s = time.monotonic() + options.duration_s if options.duration_s is not None else None
         numbers = [options.only_round] if options.only_round is not None else itertools.count(1)
         for count, number in enumerate(numbers):
@@ -114,7 +115,7 @@ class Drill:
         rounds = [self._timelines.rounds[number] for number in sorted(self._timelines.rounds)]
         known = {each.plan.number for each in rounds}
         options = self._options
-        settings = {name: value for name, value in asdict(options).items() if name in ("nodes", "groups", "pairs", "settings")}
+        settings = {name: value for name, value in asdict(options).items() if name in ("nodes", "groups", "tls", "pairs", "settings")}
         return Report(
             version=installed_version(),
             command=self._command,

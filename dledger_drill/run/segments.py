@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dledger_drill.checkers.check import HistoryCheck
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
@@ -38,7 +38,7 @@ AFTER_S = 0.7  # of load after a round has become whole
 class DrillState:
     """What lasts over all segments.  ``progress`` is called with what goes on."""
 
-    cluster: PrivateCluster
+    cluster: Cluster
     check: HistoryCheck
     timelines: Timelines
     progress: Callable[[Progress], None]
@@ -53,6 +53,7 @@ class Segment:
         self._state, self._spec, self._plans, self.folder = state, spec, plans, folder
         self._doing, self._number = "", 0
         self._acknowledged: Counter[str] = Counter()
+        self._probed: Counter[str] = Counter()
         self._pauses_ms: dict[str, float] = {}  # of the round, as its probes saw them
         self._leaders: Mapping[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
@@ -82,7 +83,9 @@ class Segment:
                     self._compare(writer.write)
 
     def _start(self, command: Sequence[str], log: Path, environment: Any) -> ChildProcess:
-        return ChildProcess(command, log=log, environment=environment, namespace=self._state.cluster.client_namespace)
+        cluster = self._state.cluster
+        cluster.workloads = process = ChildProcess(command, log=log, environment=environment, namespace=cluster.client_namespace)
+        return process
 
     def _round(self, plan: RoundPlan, load: LoadControl, observer: Observer, write: Callable[[Operation], None]) -> RoundReport:
         """What is known of it at once; the history is judged later."""
@@ -114,17 +117,18 @@ class Segment:
         )
 
     def _wait_acknowledged(self) -> None:
-        """Until every replica group has acknowledged something more, or the checker's limit is over: then that says so."""
+        """Until every replica group has acknowledged its probe once more, or the checker's limit is over: then that says so."""
         deadline = time.monotonic() + ACKNOWLEDGED_S
         with self._changed:
-            before = dict(self._acknowledged)
-            while any(self._acknowledged[group] <= before.get(group, 0) for group in self._state.cluster.groups):
+            before = self._probed.copy()
+            while any(self._probed[group] <= before[group] for group in self._state.cluster.groups):
                 if not self._changed.wait(deadline - time.monotonic()):
                     return
 
     def _reported(self, report: dict[str, Any]) -> None:
         with self._changed:
             self._acknowledged.update(report["acknowledged"])
+            self._probed.update(report["probed"])
             if report["round"] == self._number:
                 self._pauses_ms = report["pause_ms"]
             self._changed.notify_all()

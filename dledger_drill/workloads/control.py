@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from dledger_drill.hosts.processes import last_line
 from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.spark_process import HISTORY as SPARK_HISTORY
 from dledger_drill.workloads.spec import LoadSpec
@@ -148,5 +149,4 @@ class LoadControl:
             self._changed.notify_all()
 
     def _last_words(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.exists() else []
-        return lines[-1] if lines else f"see {self.log}"
+        return last_line(self.log)

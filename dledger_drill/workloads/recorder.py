@@ -72,6 +72,7 @@ class Recorder:
         self._outcomes: Counter[Outcome] = Counter()
         self._delivered = 0
         self._latencies_ns: list[int] = []
+        self._probed: Counter[str] = Counter()
         self._probed_ns: dict[str, int] = {}  # when each probe was acknowledged last
         self._pauses_ns: dict[str, int] = {}  # replica group -> the longest time between two of them in this round
         self._pauses_of = 0
@@ -95,6 +96,7 @@ class Recorder:
         if self._pauses_of != self.round:
             self._pauses_of = self.round
             self._pauses_ns.clear()
+        self._probed[group] += 1
         pause_ns = now_ns - self._probed_ns.get(process, now_ns)
         self._pauses_ns[group] = max(pause_ns, self._pauses_ns.get(group, 0))
         self._probed_ns[process] = now_ns
@@ -113,6 +115,7 @@ class Recorder:
             "at_ns": time.monotonic_ns(),
             "round": self.round,
             "acknowledged": dict(self._acknowledged),
+            "probed": dict(self._probed),
             "failed": self._outcomes[Outcome.FAILED],
             "unknown": self._outcomes[Outcome.UNKNOWN],
             "delivered": self._delivered,
@@ -122,6 +125,7 @@ class Recorder:
             "pause_ms": {group: round(ns / 1e6) for group, ns in self._pauses_ns.items() if self._pauses_of == self.round},
         }
         self._acknowledged.clear()
+        self._probed.clear()
         self._outcomes.clear()
         self._delivered = 0
         return report

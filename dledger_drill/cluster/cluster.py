@@ -1,0 +1,186 @@
+"""What a drill asks of any cluster, its own or one in use: who leads, whether it is whole, and what an operator does to it.
+
+Owns the connection of the drill to the cluster, until ``close``.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from dledger_client import Admin
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.status_text import sentence
+from dledger_client.types import SecuritySettings
+from dledger_drill.hosts.machine import Process
+from dledger_drill.hosts.machines import DrillMachine
+from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_wire.errors import DeadlineExceededError, DledgerError
+
+T = TypeVar("T")
+
+POLL_S = 0.03
+STATUS_MS = 1_000
+LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
+
+
+class Cluster(ABC):
+    """``Target`` of faults/base.py.  ``workloads``: the process that makes load, while it runs."""
+
+    def __init__(self) -> None:
+        self.workloads: Process | None = None
+        self._admin: Admin | None = None
+        self._last_leaders: dict[str, str] = {}
+
+    @property
+    @abstractmethod
+    def addresses(self) -> Mapping[str, str]:
+        """Of nodes, by id."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """Replica group -> ids of its nodes."""
+
+    @property
+    @abstractmethod
+    def machines(self) -> Mapping[str, DrillMachine]:
+        """Those that are the drill's own, by the name of node or name server."""
+
+    @property
+    @abstractmethod
+    def name_servers(self) -> Sequence[str]: ...
+
+    @property
+    @abstractmethod
+    def links(self) -> SharedLinks: ...
+
+    @property
+    @abstractmethod
+    def client_namespace(self) -> int | None:
+        """Network namespace for processes of clients; None: that of this process."""
+
+    @property
+    @abstractmethod
+    def logs(self) -> str:
+        """Where a person finds the logs of nodes."""
+
+    @property
+    def ca(self) -> str:
+        """File with the authority that workloads are to trust; empty: without TLS, or as the environment says."""
+        return ""
+
+    @abstractmethod
+    def start_all(self) -> None:
+        """Return when all nodes are healthy."""
+
+    @abstractmethod
+    def start_node(self, name: str) -> None: ...
+
+    @abstractmethod
+    def restart_node(self, name: str) -> None:
+        """Stop a node in order and start it again; it may not be healthy yet when this returns."""
+
+    @abstractmethod
+    def replace_member(self, group: str, node: str) -> str: ...
+
+    @abstractmethod
+    def rotate_certificates(self) -> None: ...
+
+    @property
+    def nodes(self) -> list[str]:
+        return [node for nodes in self.groups.values() for node in nodes]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(self.addresses[node] for node in self.nodes)
+
+    @property
+    def admin(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self.bootstrap, **self._security())
+        return self._admin
+
+    def _security(self) -> SecuritySettings:
+        return {}
+
+    def statuses(self) -> list[ReplicaGroupStatus]:
+        """As the nodes tell it now."""
+        nodes = {group: {node: self.addresses[node] for node in names} for group, names in self.groups.items()}
+        return self.admin.cluster_status(nodes=nodes, timeout_ms=STATUS_MS)
+
+    def leader(self, group: str, timeout_s: float = 30.0) -> str:
+        """The confirmed leader."""
+
+        def found() -> str:
+            leader = next((each.leader for each in self.statuses() if each.name == group), None)
+            return leader.id if leader is not None else ""
+
+        self._last_leaders[group] = self.wait(found, timeout_s, lambda: f"replica group {group} has no leader")
+        return self._last_leaders[group]
+
+    def leader_or_last(self, group: str) -> str:
+        try:
+            return self.leader(group, LEADER_S)
+        except DeadlineExceededError:
+            if group not in self._last_leaders:
+                raise
+            return self._last_leaders[group]
+
+    def transfer_leader(self, group: str, to: str) -> None:
+        self.admin.transfer_leader(to, replica_group=group)
+
+    def wait_healthy(self, timeout_s: float = 60.0) -> None:
+        """Until every node is up and follows a confirmed leader."""
+        seen: list[ReplicaGroupStatus] = []
+        self.wait(lambda: self.is_healthy(seen), timeout_s, lambda: f"not healthy: {sentence(seen)}")
+
+    def is_healthy(self, seen: list[ReplicaGroupStatus] | None = None) -> bool:
+        """``seen`` gets what the nodes tell."""
+        found = self.statuses()
+        if seen is not None:
+            seen[:] = found
+        return len(found) == len(self.groups) and all(group.healthy for group in found)
+
+    def wait_equal(self, timeout_s: float = 60.0) -> None:
+        """Until the replicas of each group have committed and applied the same."""
+        marks: set[tuple[int, int, int]] = set()
+
+        def equal() -> bool:
+            for group in self.statuses():
+                marks.clear()
+                marks.update((node.last_index, node.committed_index, node.applied_index) for node in group.nodes if node.reachable)
+                if len(marks) != 1 or not all(node.reachable for node in group.nodes) or len(set(next(iter(marks)))) != 1:
+                    return False
+            return True
+
+        self.wait(equal, timeout_s, lambda: f"replicas differ: {sorted(marks)}")
+
+    def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str]) -> T:
+        """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if answer := found():
+                    return answer
+                error: DledgerError | None = None
+            except DledgerError as raised:
+                error = raised
+            if time.monotonic() > deadline:
+                said = f"{problem()}{f' ({error.message})' if error is not None else ''}"
+                raise DeadlineExceededError(f"after {timeout_s:g} s: {said}; logs: {self.logs}")
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

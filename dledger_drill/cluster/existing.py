@@ -1,0 +1,89 @@
+"""A cluster in use, to which a drill does what an operator does, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from dledger_drill.cluster.cluster import Cluster
+from dledger_drill.hosts.machines import DrillMachine
+from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+
+START_S = 30.0
+RESTART_S = 300.0
+SAID_CHARS = 300
+
+
+class ExistingCluster(Cluster):
+    """By the nodes of its cluster file.
+
+    ``restart_command``: a line for the shell that restarts the node ``$DLEDGER_NODE`` at ``$DLEDGER_ADDRESS`` and returns after that.
+    """
+
+    def __init__(self, nodes: Mapping[str, Mapping[str, str]], restart_command: str = "") -> None:
+        super().__init__()
+        self._groups = {group: list(members) for group, members in nodes.items()}
+        self._addresses = {node: address for members in nodes.values() for node, address in members.items()}
+        self._restart_command = restart_command
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        return self._addresses
+
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        return self._groups
+
+    @property
+    def machines(self) -> Mapping[str, DrillMachine]:
+        return {}
+
+    @property
+    def name_servers(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def links(self) -> SharedLinks:
+        raise _refused("its links are not touched")
+
+    @property
+    def client_namespace(self) -> int | None:
+        return None
+
+    @property
+    def logs(self) -> str:
+        return "on the nodes"
+
+    def start_all(self) -> None:
+        """A drill begins with a cluster that is whole."""
+        self.wait_healthy(START_S)
+
+    def start_node(self, name: str) -> None:
+        raise _refused(f"{name} is not started")
+
+    def restart_node(self, name: str) -> None:
+        """Raises DledgerError with the last line that the command said when it fails."""
+        if not self._restart_command:
+            raise _refused("no command restarts a node")
+        own = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
+        try:
+            done = subprocess.run(  # noqa: S602 - the operator's own line
+                self._restart_command, shell=True, env=os.environ | own, capture_output=True, text=True, timeout=RESTART_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DledgerError(f"the command that restarts {name} did not end within {RESTART_S:g} s") from None
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:SAID_CHARS]
+            raise DledgerError(f"the command that restarts {name} ended with status {done.returncode} and said: {said}")
+
+    def replace_member(self, group: str, node: str) -> str:
+        raise _refused(f"{node} is not replaced")
+
+    def rotate_certificates(self) -> None:
+        raise _refused("its certificates are not touched")
+
+
+def _refused(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the cluster is in use: {what}")
