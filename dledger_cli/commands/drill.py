@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,7 @@ def drill(
         if file is not None and not file.absolute().parent.is_dir():
             raise typer.BadParameter(f"{file.absolute().parent}: no such folder")
     folder = _folder(keep)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was run is judged and reported
     try:
         capabilities = probe()
         make, missing = _cluster(options, capabilities, folder, against, restart_command)

@@ -5,7 +5,6 @@ Owns their files, which nodes read anew when they were replaced.
 
 from __future__ import annotations
 
-import secrets
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dledger_wire.security.certificates import KeyPair, issue, new_authority
-from dledger_wire.security.credentials import write_new
 from dledger_wire.security.principal import Principal
 
 DAYS = 3650  # clocks jump in a drill
 CONNECT_S = 5.0
-SECRET = "secret"  # noqa: S105 - the file by which name servers know each other
-SECRET_BYTES = 32
 
 
 class Certificates:
@@ -30,7 +26,6 @@ class Certificates:
         self._folder, self._members = folder, dict(members)
         self._authority = new_authority(cluster, days=DAYS)
         self._authority.write(str(folder / "ca"))
-        write_new(str(folder / SECRET), secrets.token_urlsafe(SECRET_BYTES).encode(), 0o600)
         self._issued: dict[str, KeyPair] = {}
         self.rotate()
 
@@ -42,7 +37,7 @@ class Certificates:
     def settings(self) -> dict[str, Any]:
         """Block ``security`` of the cluster file."""
         tls = {"ca": "ca.crt", "cert": "{id}.crt", "key": "{id}.key"}
-        return {"folder": str(self._folder), "tls": tls, "cluster_secret_file": SECRET}
+        return {"folder": str(self._folder), "tls": tls}
 
     def rotate(self) -> None:
         """A new key and certificate for each member, by the same authority."""

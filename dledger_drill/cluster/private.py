@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.types import SecuritySettings
 from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.cluster.layout import CLUSTER, NAME_PORT, PORT, QUORUM_PORT, cluster_file, layout_of
+from dledger_drill.cluster.layout import CLUSTER, NAME_PORT, PORT, QUORUM_PORT, cluster_file, layout_of, merged
 from dledger_drill.cluster.machines import Machines
 from dledger_drill.faults.roles import kill, running
 from dledger_drill.hosts.cables import Cables
@@ -30,12 +31,14 @@ from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.plan.model import DrillOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.security import principal
+from dledger_wire.security.credentials import write_new
 
 COMMAND = (sys.executable, "-P", "-m", "dledger_cli")
 START_S = 180.0
 STOP_S = 30.0
 MEMBER_S = 60.0
 CERTIFICATE_S = 30.0
+PASSWORD_BYTES = 32
 
 
 class PrivateCluster(Cluster):
@@ -99,7 +102,9 @@ class PrivateCluster(Cluster):
         return found
 
     def _write_files(self, options: DrillOptions) -> None:
-        settings = dict(options.settings)
+        password = self.folder / "name-servers.password"
+        write_new(str(password), secrets.token_urlsafe(PASSWORD_BYTES).encode())
+        settings = merged({"name_service": {"passwordFile": str(password)}}, options.settings)
         if self._certificates is not None:
             settings["security"] = self._certificates.settings | settings.get("security", {})
         self.config_file = self.folder / "cluster.yaml"

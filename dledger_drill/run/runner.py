@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ class Drill:
             why = next(iter(self._impossible.values()), "no fault was named")
             raise InvalidArgumentError(f"none of these faults is possible here: {why}")
         self._timelines, self._check = Timelines(), HistoryCheck(Limits())
+        self._prefix = f"drill-{secrets.token_hex(3)}"  # a cluster in use may have topics of an earlier drill
         self._problems: list[Violation] = []
 
     def run(self) -> Report:
@@ -84,7 +86,7 @@ class Drill:
                 bootstrap=cluster.bootstrap,
                 groups=tuple(cluster.groups),
                 workloads=self._options.workloads,
-                prefix=f"drill{number}",
+                prefix=f"{self._prefix}-{number}",
                 seed=self._options.seed,
                 first_number=number * VALUES_A_SEGMENT,
                 ca=cluster.ca,

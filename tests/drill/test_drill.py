@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from dledger_cli.context import nodes_of
 from dledger_drill.report.document import read_document
-from tests.cluster.harness import ROOT
+from tests.cluster.harness import ROOT, Cluster
 from tests.waiting import LIMIT_S, wait_until
 
 COMMAND = [sys.executable, "-P", "-m", "dledger_cli", "drill"]
@@ -31,6 +34,15 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     folder = tmp_path_factory.mktemp("drill")
     faults = "kill-leader,pause-leader,transfer"
     return folder, drill(folder, "--faults", faults, "--rounds", "3", "--seed", "7", "--report", "drill.html", "--json", "drill.json")
+
+
+@pytest.fixture
+def in_use(tmp_path: Path) -> Iterator[Cluster]:
+    """Three nodes of one group, as an operator starts them."""
+    cluster = Cluster(tmp_path / "cluster")
+    cluster.cli_ok("up", "--data", str(cluster.local.data))
+    yield cluster
+    cluster.end()
 
 
 def test_rounds_are_run_judged_and_reported(three: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -65,6 +77,52 @@ def test_a_round_is_the_same_alone(three: tuple[Path, subprocess.CompletedProces
     assert (alone.number, alone.seed, alone.faults) == (whole.number, whole.seed, whole.faults)
 
 
+def test_an_interrupted_drill_takes_its_fault_back_and_reports_what_it_ran(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches the drill and everything that it started in the terminal's process group."""
+    with subprocess.Popen(
+        [*COMMAND, "--faults", "pause-short-leader", "--rounds", "50", "--groups", "1", "--json", "drill.json"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        try:
+            assert process.stderr.readline().startswith("round 1 ")
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.stdout.read()
+            assert process.wait(LIMIT_S) == 130
+        finally:
+            process.kill()
+    assert "(ended early): no acknowledged message lost" in said
+    report = read_document(tmp_path / "drill.json")
+    assert report.interrupted
+    assert 1 <= len(report.rounds) < 50
+    assert report.passed
+
+
+def test_a_cluster_in_use_is_only_struck_as_an_operator_does(in_use: Cluster, tmp_path: Path) -> None:
+    file, data, asked = in_use.local.file, in_use.local.data, tmp_path / "asked"
+    hook = tmp_path / "restart"
+    hook.write_text(
+        f"echo $DLEDGER_NODE $DLEDGER_ADDRESS >> {asked}\npid=$(cat {data}/$DLEDGER_NODE.pid)\nkill $pid\n"
+        f"while kill -0 $pid 2>/dev/null; do sleep 0.05; done\n{sys.executable} -P -m dledger_cli up --config {file} --data {data}\n"
+    )
+    options = ["--against", str(file), "--rounds", "3", "--json", "drill.json", "--seed", "1"]
+    done = drill(tmp_path, *options, "--restart-command", f"sh {hook}")
+    assert done.returncode == 0, done.stderr + done.stdout
+    report = read_document(tmp_path / "drill.json")
+    assert sorted(each.faults for each in report.rounds) == [("pause-clients",), ("rolling-restart",), ("transfer",)]
+    assert not any(each.not_struck for each in report.rounds)
+    (nodes,) = nodes_of(in_use.local.config).values()
+    assert sorted(asked.read_text().splitlines()) == [f"{node} {address}" for node, address in sorted(nodes.items())]
+    assert "drill" not in in_use.cli_ok("topic", "list")
+    assert "drill" not in in_use.cli_ok("group", "list")
+
+
 def test_nothing_is_left_of_a_drill_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "--rounds", "50", "--keep", str(tmp_path / "kept")], env=ENVIRONMENT, stderr=subprocess.DEVNULL
@@ -97,6 +155,9 @@ def loop_files() -> list[str]:
         (["--nodes", "4"], "expected 3 or 5"),
         (["--workloads", "plane"], "no workload 'plane'"),
         (["--report", "nowhere/drill.html"], "no such folder"),
+        (["--against", "c.yaml", "--faults", "kill-leader"], "kill-leader: not on a cluster in use; expected pause-clients"),
+        (["--against", "c.yaml", "--nodes", "5"], "is for a private cluster"),
+        (["--restart-command", "true"], "expected together with --against"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_started(tmp_path: Path, options: list[str], expected: str) -> None:

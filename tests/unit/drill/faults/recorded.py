@@ -139,6 +139,11 @@ class RecordedCluster:
         self.recorded_links = RecordedLinks()
         self.links = SharedLinks(self.recorded_links)
 
+        self.workloads = RecordedProcess("load", self.done)
+
+    def restart_node(self, name: str) -> None:
+        self.done.append(f"restart {name}")
+
     def leader_or_last(self, group: str) -> str:
         return self.leader(group)
 
