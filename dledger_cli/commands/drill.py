@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,18 +65,13 @@ def drill(
 
     Exit status 1: something was lost, doubled, changed or reordered, or another promise was broken.
     """
-    from dledger_drill.hosts.capabilities import probe
     from dledger_drill.plan.model import DrillOptions
-    from dledger_drill.run.runner import Drill
 
     if faults == LIST:
         _list()
         return
-    _check_against(
-        against, restart_command, private={"--nodes": nodes != 3, "--groups": groups != 2, "--config": settings, "--tls": tls is not None}
-    )
-    if nodes not in (3, 5):
-        raise typer.BadParameter(f"{nodes}: expected 3 or 5", param_hint="--nodes")
+    asked = _Asked(faults, settings, against, restart_command, report, json_file, keep)
+    asked.check(nodes, {"--nodes": nodes != 3, "--groups": groups != 2, "--config": settings, "--tls": tls is not None})
     names = _faults(faults, against)
     duration_s = parse_duration_option(duration, "--duration") / 1000 if duration else None
     options = DrillOptions(
@@ -90,33 +86,54 @@ def drill(
         tls=_needs_tls(names) if tls is None else tls,
         settings=_settings(settings),
     )
-    for file in (report, json_file):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise typer.BadParameter(f"{file.absolute().parent}: no such folder")
-    folder = _folder(keep)
+    found = _run(options, asked)
+    if found.interrupted or not found.passed or not found.rounds:
+        raise typer.Exit(INTERRUPTED if found.interrupted else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Options that are not the drill's own."""
+
+    faults: str
+    settings: Path | None
+    against: str
+    restart_command: str
+    report: Path | None
+    json_file: Path | None
+    keep: Path | None
+
+    def check(self, nodes: int, private: Mapping[str, object]) -> None:
+        """``private``: options of a private cluster, and whether they were given."""
+        if nodes not in (3, 5):
+            raise typer.BadParameter(f"{nodes}: expected 3 or 5", param_hint="--nodes")
+        if self.restart_command and not self.against:
+            raise typer.BadParameter("expected together with --against", param_hint="--restart-command")
+        wrong = next((option for option, given in private.items() if given and self.against), None)
+        if wrong is not None:
+            raise typer.BadParameter("is for a private cluster; --against names one that is there", param_hint=wrong)
+        for file in (self.report, self.json_file):
+            if file is not None and not file.absolute().parent.is_dir():
+                raise typer.BadParameter(f"{file.absolute().parent}: no such folder")
+
+
+def _run(options: DrillOptions, asked: _Asked) -> Report:
+    """The drill, and its report in the files that were asked for."""
+    from dledger_drill.hosts.capabilities import probe
+    from dledger_drill.run.runner import Drill
+
+    folder = _folder(asked.keep)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was run is judged and reported
     try:
         capabilities = probe()
-        make, missing = _cluster(options, capabilities, folder, against, restart_command)
-        command = _command(options, faults, settings, against, restart_command)
+        make, missing = _cluster(options, capabilities, folder, asked)
         with _shown() as shown:
-            found = Drill(options, capabilities, folder, command, shown, make, missing).run()
-        _write(found, report, json_file)
+            found = Drill(options, capabilities, folder, _command(options, asked), shown, make, missing).run()
+        _write(found, asked.report, asked.json_file)
     finally:
-        if keep is None:
+        if asked.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    if found.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if not found.passed or not found.rounds:
-        raise typer.Exit(1)
-
-
-def _check_against(against: str, restart_command: str, private: Mapping[str, object]) -> None:
-    if restart_command and not against:
-        raise typer.BadParameter("expected together with --against", param_hint="--restart-command")
-    wrong = next((option for option, given in private.items() if given and against), None)
-    if wrong is not None:
-        raise typer.BadParameter("is for a private cluster; --against names one that is there", param_hint=wrong)
+    return found
 
 
 def _faults(text: str, against: str) -> tuple[str, ...]:
@@ -156,16 +173,17 @@ def _needs_tls(faults: Sequence[str]) -> bool:
 
 
 def _cluster(
-    options: DrillOptions, capabilities: Capabilities, folder: Path, against: str, restart_command: str
+    options: DrillOptions, capabilities: Capabilities, folder: Path, asked: _Asked
 ) -> tuple[Callable[[], Cluster], Mapping[Need, str]]:
     """How to make the cluster, and what faults need that it or this machine does not have."""
     from dledger_drill.cluster.existing import ExistingCluster
     from dledger_drill.cluster.private import PrivateCluster
     from dledger_drill.plan.model import Need
 
-    if against:
-        nodes = nodes_of(load_config(against))
-        return lambda: ExistingCluster(nodes, restart_command), {} if restart_command else {Need.RESTART: "takes --restart-command"}
+    if asked.against:
+        nodes = nodes_of(load_config(asked.against))
+        without = {} if asked.restart_command else {Need.RESTART: "takes --restart-command"}
+        return lambda: ExistingCluster(nodes, asked.restart_command), without
     missing = dict(capabilities.why_not)
     if options.nodes < 5:
         missing[Need.FIVE_NODES] = "takes --nodes 5"
@@ -208,19 +226,19 @@ def _folder(keep: Path | None) -> Path:
     return keep.absolute()
 
 
-def _command(options: DrillOptions, faults: str, settings: Path | None, against: str, restart_command: str) -> str:
+def _command(options: DrillOptions, asked: _Asked) -> str:
     """What repeats this drill; with ``--only-round N`` one round of it."""
     from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
 
     parts = ["dledger", "drill", "--seed", str(options.seed)]
-    parts += ["--faults", faults] if faults != ALL else []
+    parts += ["--faults", asked.faults] if asked.faults != ALL else []
     parts += ["--workloads", ",".join(options.workloads)] if options.workloads != DEFAULT_WORKLOADS else []
     parts += ["--nodes", str(options.nodes)] if options.nodes != 3 else []
     parts += ["--groups", str(options.groups)] if options.groups != 2 else []
-    parts += ["--config", str(settings)] if settings is not None else []
-    parts += ["--tls" if options.tls else "--no-tls"] if options.tls != (_needs_tls(options.faults) and not against) else []
-    parts += ["--against", against] if against else []
-    parts += ["--restart-command", restart_command] if restart_command else []
+    parts += ["--config", str(asked.settings)] if asked.settings is not None else []
+    parts += ["--tls" if options.tls else "--no-tls"] if options.tls != _needs_tls(options.faults) else []
+    parts += ["--against", asked.against] if asked.against else []
+    parts += ["--restart-command", asked.restart_command] if asked.restart_command else []
     parts += ["--rounds", str(options.rounds)] if options.rounds not in (None, DEFAULT_ROUNDS) else []
     return shlex.join(parts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from dledger_drill.report.model import BIN_S, RoundReport
+from dledger_drill.report.model import BIN_S, FaultSpan, LeaderSpan, OutageSpan, RoundReport
 
 WIDTH, LEFT, LANE, CHART, GAP = 1000.0, 90.0, 18.0, 56.0, 6.0
 AXIS = 18.0
@@ -53,8 +53,10 @@ class _Picture:
     def _x(self, at_s: float) -> float:
         return LEFT + max(0.0, min(at_s, self._found.duration_s)) * self._scale
 
-    def _bar(self, start_s: float, end_s: float, top: float, height: float, css: str, text: str, title: str, fill: str = "") -> str:
-        left, width = self._x(start_s), max(1.5, self._x(end_s) - self._x(start_s))
+    def _bar(self, span: FaultSpan | LeaderSpan | OutageSpan, top: float, css: str, text: str, title: str, fill: str = "") -> str:
+        """As wide as the ``span`` lasted; an outage is as high as the chart that it is in."""
+        height = CHART if isinstance(span, OutageSpan) else LANE - 2
+        left, width = self._x(span.start_s), max(1.5, self._x(span.end_s) - self._x(span.start_s))
         style = f' style="fill:{fill}"' if fill else ""
         shown = text if width > 7.5 * len(text) else ""
         return (
@@ -70,7 +72,7 @@ class _Picture:
         for number, span in enumerate(self._found.fault_spans):
             text = f"{span.name} {' '.join(span.nodes)}".rstrip()
             title = f"{text}: {span.start_s:.2f} s to {span.end_s:.2f} s {span.note}".rstrip()
-            yield self._bar(span.start_s, span.end_s, top + (number % 2) * LANE, LANE - 2, "fault", text, title)
+            yield self._bar(span, top + (number % 2) * LANE, "fault", text, title)
 
     def _leaders(self, group: str, top: float) -> Iterator[str]:
         yield self._label(f"{group} leader", top)
@@ -78,7 +80,7 @@ class _Picture:
         for span in self._found.leaders:
             if span.group == group:
                 text, colour = f"{span.node} term {span.term}", COLOURS[nodes.index(span.node) % len(COLOURS)]
-                yield self._bar(span.start_s, span.end_s, top, LANE - 2, "leader", text, f"{group}: {text}", colour)
+                yield self._bar(span, top, "leader", text, f"{group}: {text}", colour)
 
     def _rate(self, group: str, top: float) -> Iterator[str]:
         counts = self._found.rates.get(group, [])
@@ -88,7 +90,7 @@ class _Picture:
         for outage in self._found.outages:
             if outage.group == group:
                 text = f"{outage.duration_ms:,.0f} ms"
-                yield self._bar(outage.start_s, outage.end_s, top, CHART, "outage", text, f"{group}: no acknowledgement for {text}")
+                yield self._bar(outage, top, "outage", text, f"{group}: no acknowledgement for {text}")
         yield self._line("rate", counts, most, top)
 
     def _latency(self, top: float) -> Iterator[str]:

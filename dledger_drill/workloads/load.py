@@ -43,7 +43,7 @@ class Load:
         queues = await self._create_topics()
         async with asyncio.TaskGroup() as tasks:
             for workload in self._make(queues):
-                self._workloads.append((workload, tasks.create_task(workload.run())))
+                self._workloads.append((workload, tasks.create_task(workload.run(), name=type(workload).__name__)))
             for workload, _ in self._workloads:
                 await workload.ready.wait()
             yield

@@ -35,8 +35,11 @@ class LoadProcess:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(self._report_each_second()), tasks.create_task(self._take_commands())]
-            await tasks.create_task(self._run())
+            beside = [
+                tasks.create_task(self._report_each_second(), name="reports"),
+                tasks.create_task(self._take_commands(), name="commands"),
+            ]
+            await tasks.create_task(self._run(), name="load")
             for task in beside:
                 task.cancel()
         self._report({"state": "done"})

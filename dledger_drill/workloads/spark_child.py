@@ -30,7 +30,8 @@ class SparkChild(Workload):
             self._stdin = process.stdin
             self.ready.set()  # its first job comes when the session is up
             await self._tell(Command(round=self.recorder.round))
-            stopped, ended = asyncio.create_task(self._stopped.wait()), asyncio.create_task(process.wait())
+            stopped = asyncio.create_task(self._stopped.wait(), name="load stops")
+            ended = asyncio.create_task(process.wait(), name="Spark ends")
             await asyncio.wait([stopped, ended], return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
             if not ended.done():

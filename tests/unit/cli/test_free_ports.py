@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dledger_cli.local import ports
+from dledger_drill.hosts import ports
 from dledger_wire.errors import DledgerError
 
 SPAN = 80
 OTHER = f"""
-from dledger_cli.local import ports
+from dledger_drill.hosts import ports
 ports.LAST_PORT = ports.FIRST_PORT + {SPAN}
 print(*ports.free_ports(8), flush=True)
 input()

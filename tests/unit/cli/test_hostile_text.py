@@ -199,6 +199,7 @@ OTHERS = {
     "down",
     "node",
     "console",
+    "drill",
     "dump",
     "certs create",
     "certs list",
