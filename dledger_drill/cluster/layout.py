@@ -14,9 +14,17 @@ from dledger_drill.plan.model import DrillOptions
 CLUSTER = "drill"
 PORT, NAME_PORT, QUORUM_PORT = 10911, 9876, 9877
 NAME_SERVERS = 3
-# Small segments, so that some are sealed soon, and nothing that deletes messages for want of space: that would look like a loss.
+EVERY_HOUR = ";".join(f"{hour:02d}" for hour in range(24))
+# Small segments, so that some are sealed soon.  Nothing deletes messages for want of space, which would look like a loss; what is older
+# than an hour was judged long ago.
 SETTINGS: dict[str, Any] = {
-    "store": {"mappedFileSizeCommitLog": "4MiB", "maxMessageSize": "256KiB", "cleanFileForciblyEnable": False, "fileReservedTime": 72},
+    "store": {
+        "mappedFileSizeCommitLog": "4MiB",
+        "maxMessageSize": "256KiB",
+        "cleanFileForciblyEnable": False,
+        "fileReservedTime": "1h",
+        "deleteWhen": EVERY_HOUR,
+    },
     "broker": {"transactionTimeOut": "1s", "transactionCheckInterval": "1s"},
 }
 

@@ -6,7 +6,6 @@ Owns its machines, its files below one folder, and every process that it started
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import shutil
 import sys
@@ -26,7 +25,7 @@ from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.ports import free_ports
-from dledger_drill.hosts.processes import last_line
+from dledger_drill.hosts.processes import import_path, last_line
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.plan.model import DrillOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -175,7 +174,7 @@ class PrivateCluster(Cluster):
         kind = "node" if name in self._layout.nodes else "nameserver"
         file = self._files.get(name, self.config_file)
         command = [*self._command, kind, "--config", str(file), "--id", name, "--data", str(machine.disk.path)]
-        machine.start(command, self._log_of(name), {**MALLOC_SETTINGS, **_import_path()})
+        machine.start(command, self._log_of(name), {**MALLOC_SETTINGS, **import_path()})
 
     def restart_node(self, name: str) -> None:
         try:
@@ -228,11 +227,3 @@ def _is_done(step: Callable[[], object]) -> bool:
     with contextlib.suppress(InvalidArgumentError):
         step()
     return True
-
-
-def _import_path() -> dict[str, str]:
-    """Nodes import what this process does, also from a checkout that is not installed."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "pyproject.toml").is_file():
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}

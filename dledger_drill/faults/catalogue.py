@@ -6,11 +6,37 @@ from collections.abc import Iterable, Mapping
 
 from dledger_drill.faults import clocks, damage, disks, links, operations, processes
 from dledger_drill.faults.base import Fault
-from dledger_drill.plan.model import Need
+from dledger_drill.plan.model import HoldTimes, Need
 
 CATALOGUE: dict[str, Fault] = {
     fault.name: fault for fault in (*processes.FAULTS, *links.FAULTS, *disks.FAULTS, *damage.FAULTS, *clocks.FAULTS, *operations.FAULTS)
 }
+
+
+# One of each family, which a short drill has: the one that says most of it.
+LEADING = frozenset(
+    {
+        "kill-leader",
+        "pause-leader",
+        "partition-leader",
+        "loss",
+        "slow-disk-leader",
+        "failing-disk-leader",
+        "full-disk-leader",
+        "power-all",
+        "flip-active-minority",
+        "clock-forward-leader",
+        "rolling-restart",
+        "transfer",
+        "replace-leader",
+        "name-servers-gone",
+        "certificates-rotated",
+    }
+)
+
+
+def hold_times(name: str) -> HoldTimes:
+    return HoldTimes(*CATALOGUE[name].hold_s, leads=name in LEADING)
 
 
 def families() -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from dledger_drill.hosts.folder_disk import FolderDisk
 from dledger_drill.hosts.preload import Preload
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
-DEFAULT_BYTES = 512 << 20
+DEFAULT_BYTES = 4 << 30  # the image has holes where nothing was written
 _EXT4_IOC_SHUTDOWN = 0x8004587D
 _NO_LOG_FLUSH = struct.pack("I", 2)
 _MKFS = ("-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1")

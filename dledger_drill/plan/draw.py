@@ -1,7 +1,7 @@
 """Which faults a round has, and when: drawn from the drill's seed and the round's number alone, so that any round can be run again.
 
 Owns the order: each possible fault is struck once before any is struck again, then the order is drawn anew; from the second turn on some
-rounds have two faults that overlap.
+rounds have two faults that overlap.  The first turn begins with one fault of each family: a short drill has something of everything.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 
-from dledger_drill.plan.model import DrillOptions, FaultChoice, RoundPlan
+from dledger_drill.plan.model import DrillOptions, FaultChoice, HoldTimes, RoundPlan
 
 FIRST_S = (0.2, 1.0)  # of load before the first fault of a round
 OVERLAP_S = (0.1, 0.8)  # from the first fault to the second
 
 
-def draw_round(options: DrillOptions, faults: Mapping[str, tuple[float, float]], groups: Sequence[str], number: int) -> RoundPlan:
+def draw_round(options: DrillOptions, faults: Mapping[str, HoldTimes], groups: Sequence[str], number: int) -> RoundPlan:
     """Round ``number``, from 1 on.
 
     Args:
         options: The drill's options; of them the seed and the share of pairs count.
-        faults: Those that are possible, with the shortest and the longest time each is held.
+        faults: Those that are possible.
         groups: Names of the replica groups.
         number: Of the round.
     """
     seed = seed_of(options.seed, "round", number)
     draw = random.Random(seed)
     turn, place = divmod(number - 1, len(faults))
-    first = _order(options.seed, turn, sorted(faults))[place]
+    first = _order(options.seed, turn, faults)[place]
     names = [first]
     if turn and len(faults) > 1 and draw.random() < options.pairs:
         names.append(draw.choice([name for name in sorted(faults) if name != first]))
     after_s, choices = draw.uniform(*FIRST_S), []
     for name in names:
-        hold_s = draw.uniform(*faults[name])
+        hold_s = draw.uniform(faults[name].shortest_s, faults[name].longest_s)
         choices.append(FaultChoice(name, draw.choice(list(groups)), round(after_s, 3), round(hold_s, 3), draw.getrandbits(32)))
         after_s += draw.uniform(*OVERLAP_S)
     return RoundPlan(number, seed, tuple(choices))
@@ -46,6 +46,7 @@ def seed_of(seed: int, *place: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def _order(seed: int, turn: int, names: list[str]) -> list[str]:
+def _order(seed: int, turn: int, faults: Mapping[str, HoldTimes]) -> list[str]:
+    names = sorted(faults)
     random.Random(seed_of(seed, "turn", turn)).shuffle(names)
-    return names
+    return names if turn else sorted(names, key=lambda name: not faults[name].leads)

@@ -14,7 +14,7 @@ from pathlib import Path
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.faults.catalogue import CATALOGUE, impossible
+from dledger_drill.faults.catalogue import hold_times, impossible
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
@@ -54,7 +54,7 @@ class Drill:
         self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
         self._make = make
         self._impossible = impossible(options.faults, missing)
-        self._faults = {name: CATALOGUE[name].hold_s for name in options.faults if name not in self._impossible}
+        self._faults = {name: hold_times(name) for name in options.faults if name not in self._impossible}
         if not self._faults:
             why = next(iter(self._impossible.values()), "no fault was named")
             raise InvalidArgumentError(f"none of these faults is possible here: {why}")

@@ -19,7 +19,7 @@ from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import ChildProcess, import_path
 from dledger_drill.plan.model import RoundPlan
 from dledger_drill.report.model import OutageSpan, RoundReport
 from dledger_drill.report.terminal import Progress
@@ -82,9 +82,9 @@ class Segment:
                     load.finish(FINISH_S)
                     self._compare(writer.write)
 
-    def _start(self, command: Sequence[str], log: Path, environment: Any) -> ChildProcess:
-        cluster = self._state.cluster
-        cluster.workloads = process = ChildProcess(command, log=log, environment=environment, namespace=cluster.client_namespace)
+    def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
+        cluster, added = self._state.cluster, {**environment, **import_path()}
+        cluster.workloads = process = ChildProcess(command, log=log, environment=added, namespace=cluster.client_namespace)
         return process
 
     def _round(self, plan: RoundPlan, load: LoadControl, observer: Observer, write: Callable[[Operation], None]) -> RoundReport:

@@ -24,6 +24,7 @@ from dledger_drill.run.runner import Drill
 from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
 
 ROUNDS = 20
+SHOWN = 10
 
 
 def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int = 1, faults: str = "all") -> Report:
@@ -49,7 +50,9 @@ def main(name: str, rounds: str = str(ROUNDS), seed: str = "", faults: str = "al
         drawn = int(seed) if seed else random.randrange(1 << 31)
         found = drill_sabotaged(name, Path(folder), rounds=int(rounds), seed=drawn, faults=faults)
     print(verdict(found))
-    return 0 if not found.passed else 1
+    for each in [*found.violations, *(violation for round_ in found.rounds for violation in round_.violations)][:SHOWN]:
+        print(f"  {each.kind}: {each.text}")
+    return 0 if found.rounds and not found.passed else 1
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dledger_drill.faults.base import Strike
-from dledger_drill.faults.catalogue import CATALOGUE, families, impossible
+from dledger_drill.faults.catalogue import CATALOGUE, LEADING, families, impossible
 from dledger_drill.plan.model import FaultChoice, Need
 from dledger_wire.errors import DledgerError
 from tests.unit.drill.faults.recorded import RecordedCluster
@@ -107,6 +107,12 @@ def test_names_are_unique_and_end_with_whom_they_strike() -> None:
     assert all(fault.name == name and fault.help and fault.hold_s[0] <= fault.hold_s[1] for name, fault in CATALOGUE.items())
     assert {"kill", "pause", "partition", "link", "slow-disk", "full-disk", "failing-disk", "power", "damage", "clock"} <= set(families())
     assert [name for name, fault in CATALOGUE.items() if fault.harmless] == ["pause-clients", "rolling-restart", "transfer"]
+
+
+def test_one_fault_of_each_family_leads_it() -> None:
+    leading = [[name for name in names if name in LEADING] for names in families().values()]
+    assert [len(names) for names in leading] == [1] * len(families())
+    assert sum(map(len, leading)) == len(LEADING)
 
 
 def test_what_a_machine_has_no_means_for_is_told() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dledger_drill.plan.draw import draw_round
-from dledger_drill.plan.model import DrillOptions
+from dledger_drill.plan.model import DrillOptions, HoldTimes
 from dledger_drill.plan.options import chosen
 from dledger_wire.errors import InvalidArgumentError
 
-FAULTS = {f"fault-{number}": (0.5, 1.0 + number) for number in range(7)}
+FAULTS = {f"fault-{number}": HoldTimes(0.5, 1.0 + number, leads=number in (2, 5)) for number in range(7)}
 OPTIONS = DrillOptions((), (), 42)
 GROUPS = ("g0", "g1")
 
@@ -28,6 +28,7 @@ def test_every_fault_comes_once_in_each_turn_and_alone_in_the_first() -> None:
     for turn in range(3):
         assert {each.names[0] for each in rounds[7 * turn : 7 * turn + 7]} == set(FAULTS)
     assert all(len(each.faults) == 1 for each in rounds[:7])
+    assert {each.names[0] for each in rounds[:2]} == {"fault-2", "fault-5"}
     assert [each.names[0] for each in rounds[:7]] != [each.names[0] for each in rounds[7:14]]
 
 
@@ -38,8 +39,7 @@ def test_some_rounds_have_two_faults_that_overlap() -> None:
     assert all(first.name != second.name and first.after_s < second.after_s for first, second in pairs)
     for each in rounds:
         for choice in each.faults:
-            low, high = FAULTS[choice.name]
-            assert low <= choice.hold_s <= high
+            assert FAULTS[choice.name].shortest_s <= choice.hold_s <= FAULTS[choice.name].longest_s
             assert choice.group in GROUPS
 
 
