@@ -119,7 +119,7 @@ class HistoryCheck:
         self._report(check_delivery(topic))
         self._report(check_consumption(topic))
         self._report(check_transactions(topic))
-        self._report(check_delays(topic, self._outages.faults, self.limits))
+        self._report(check_delays(topic, self._outages.faults, self._outages.gaps, self.limits))
         self._report(check_orderly(topic, self._pauses))
         self._report(check_reads(topic))
         self._report(check_offsets(topic))

@@ -1,4 +1,4 @@
-"""Delayed messages: never before their time, and in bounded time after it unless a fault was in the way."""
+"""Delayed messages: never before their time, and in bounded time after it unless a fault, or an outage of their group, was in the way."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from dledger_drill.checkers.limits import Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.outages import Gap
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 
+Span = tuple[int, int | None]  # None: it did not end
 
-def check_delays(topic: TopicHistory, faults: Sequence[Operation], limits: Limits) -> Iterator[Violation]:
+
+def check_delays(topic: TopicHistory, faults: Sequence[Operation], gaps: Sequence[Gap], limits: Limits) -> Iterator[Violation]:
     given: set[tuple[str, str]] = set()
     for delivery in sorted(topic.deliveries, key=lambda delivery: delivery.invoked_ns):
         send = topic.sends.get(delivery.data["value"])
@@ -22,19 +25,25 @@ def check_delays(topic: TopicHistory, faults: Sequence[Operation], limits: Limit
             yield Violation(ViolationKind.DELAY_EARLY, send.round, text, (send, delivery))
         reader = (delivery.data["consumer_group"], send.data["value"])
         if reader not in given and late_ms > limits.delay_late_ms:
-            yield from _late(send, delivery, faults, limits)
+            yield from _late(send, delivery, _obstacles(send, faults, gaps), limits)
         given.add(reader)
 
 
-def _late(send: Operation, delivery: Operation, faults: Sequence[Operation], limits: Limits) -> Iterator[Violation]:
-    """Time counts from when the message was due, was known to be stored, or was no longer held up by a fault: the latest of them."""
+def _obstacles(send: Operation, faults: Sequence[Operation], gaps: Sequence[Gap]) -> list[Span]:
+    """What may have held the message up, in the order in which it began."""
+    own = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.group == send.data.get("group", gap.group)]
+    return sorted([*own, *((fault.invoked_ns, fault.returned_ns) for fault in faults)], key=lambda span: span[0])
+
+
+def _late(send: Operation, delivery: Operation, obstacles: Sequence[Span], limits: Limits) -> Iterator[Violation]:
+    """Time counts from when the message was due, was known to be stored, or was no longer held up: the latest of them."""
     due_ns = delivery.invoked_ns - (delivery.data["wall_ms"] - send.data["deliver_at_ms"]) * 1e6
     if send.outcome is Outcome.OK and send.returned_ns is not None:
         due_ns = max(due_ns, send.returned_ns)
-    for fault in faults:
-        is_in_time = fault.invoked_ns < min(delivery.invoked_ns, due_ns + limits.delay_late_ms * 1e6)
-        if is_in_time and (fault.returned_ns is None or fault.returned_ns > due_ns):
-            due_ns = min(fault.returned_ns or delivery.invoked_ns, delivery.invoked_ns)
+    for start_ns, end_ns in obstacles:
+        is_in_time = start_ns < min(delivery.invoked_ns, due_ns + limits.delay_late_ms * 1e6)
+        if is_in_time and (end_ns is None or end_ns > due_ns):
+            due_ns = min(end_ns or delivery.invoked_ns, delivery.invoked_ns)
     late_ms = (delivery.invoked_ns - due_ns) / 1e6
     if late_ms > limits.delay_late_ms:
         text = f"{send.data['value']} was delivered {late_ms:.0f} ms after its time"

@@ -30,7 +30,9 @@ class _Probe:
 
 
 @dataclass(slots=True)
-class _Gap:
+class Gap:
+    """A time in which a group's probe was not acknowledged; ``first``: its first send."""
+
     group: str
     start_ns: int
     end_ns: int
@@ -46,7 +48,7 @@ class OutageCheck:
     faults: list[Operation] = field(default_factory=list)
     pauses: list[Operation] = field(default_factory=list)
     _probes: dict[str, _Probe] = field(default_factory=dict)
-    _gaps: list[_Gap] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
     def take(self, send: Operation) -> None:
         group = send.process.removeprefix(PROBE)
@@ -57,7 +59,7 @@ class OutageCheck:
             return
         wait_ns = send.returned_ns - probe.trying.invoked_ns
         if wait_ns > self._limit_ns(probe.waits):
-            self._gaps.append(_Gap(group, self._start(probe, probe.trying), send.returned_ns, probe.trying))
+            self.gaps.append(Gap(group, self._start(probe, probe.trying), send.returned_ns, probe.trying))
         probe.waits.append(wait_ns)
         if probe.last_ns is not None:
             probe.pauses.append(probe.trying.invoked_ns - probe.last_ns)
@@ -70,7 +72,7 @@ class OutageCheck:
         struck = [fault.invoked_ns for fault in faults]
         outages: list[Outage] = []
         violations: list[Violation] = []
-        for gap in sorted(self._gaps, key=lambda gap: gap.start_ns):
+        for gap in sorted(self.gaps, key=lambda gap: gap.start_ns):
             if not self._outlasts_pauses(gap):
                 continue
             # The last fault that began before the gap ended.
@@ -81,7 +83,7 @@ class OutageCheck:
             violations += self._too_long(gap, faults[place])
         return outages, violations
 
-    def _outlasts_pauses(self, gap: _Gap) -> bool:
+    def _outlasts_pauses(self, gap: Gap) -> bool:
         """What is left of a gap when those who would have seen an acknowledgement are back."""
         for pause in self.pauses:
             if pause.returned_ns is not None and pause.invoked_ns < gap.end_ns and pause.returned_ns > gap.start_ns:
@@ -103,10 +105,10 @@ class OutageCheck:
             if probe.trying is not None and probe.latest is not None:
                 end_ns = probe.latest.returned_ns or probe.latest.invoked_ns
                 if end_ns - probe.trying.invoked_ns > self._limit_ns(probe.waits):
-                    self._gaps.append(_Gap(group, self._start(probe, probe.trying), end_ns, probe.trying, is_over=False))
+                    self.gaps.append(Gap(group, self._start(probe, probe.trying), end_ns, probe.trying, is_over=False))
                 probe.trying = None
 
-    def _too_long(self, gap: _Gap, fault: Operation) -> Iterator[Violation]:
+    def _too_long(self, gap: Gap, fault: Operation) -> Iterator[Violation]:
         if fault.returned_ns is None:
             return
         waited_ms = (gap.end_ns - max(fault.returned_ns, gap.start_ns)) / 1e6

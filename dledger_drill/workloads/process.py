@@ -1,7 +1,7 @@
 """The workload process: ``python -m dledger_drill.workloads.process FOLDER SPEC.json``.
 
-Commands come on stdin, see ``commands``; each second a report goes to stdout, a JSON object with ``state``: ``starting``, ``running``,
-``draining``, ``auditing``, and at last ``done``.  The history is written to FOLDER.  When stdin ends, so does the process.
+Commands come on stdin, see ``commands``; four times a second a report goes to stdout, a JSON object with ``state``: ``starting``,
+``running``, ``draining``, ``auditing``, and at last ``done``.  The history is written to FOLDER.  When stdin ends, so does the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dledger_drill.workloads.recorder import Recorder
 from dledger_drill.workloads.spec import LoadSpec
 from dledger_wire.errors import DledgerError
 
-REPORT_S = 1.0
+REPORT_S = 0.25
 
 
 class LoadProcess:
@@ -36,7 +36,7 @@ class LoadProcess:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             beside = [
-                tasks.create_task(self._report_each_second(), name="reports"),
+                tasks.create_task(self._report_again_and_again(), name="reports"),
                 tasks.create_task(self._take_commands(), name="commands"),
             ]
             await tasks.create_task(self._run(), name="load")
@@ -73,7 +73,7 @@ class LoadProcess:
             self._report({"state": "audited", "stored": stored, "left": left})
         return command.finish
 
-    async def _report_each_second(self) -> None:
+    async def _report_again_and_again(self) -> None:
         while True:
             self._report({"state": self._state})
             await asyncio.sleep(REPORT_S)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 SETTINGS = {"broker": {"transactionTimeOut": "1s", "transactionCheckInterval": "1s"}}
 GROUPS = ("g0", "g1")
 SENT = ("probe", "plain", "keyed", "idempotent")
-REPORTS = 8  # seconds of load in each half
+REPORTS = 32  # of load in each half, a quarter of a second each
 MOST_CORE = 0.6
 
 
@@ -62,7 +62,7 @@ def run(cluster: PrivateCluster, tmp_path_factory: pytest.TempPathFactory) -> tu
         go_on(load, REPORTS)
         cluster.start(leader, timeout_s=LIMIT_S)
         load.tell(Command(round=2))
-        go_on(load, 2)
+        go_on(load, 8)
         audited = load.finish(LIMIT_S)
     finally:
         load.close()
@@ -187,7 +187,7 @@ def test_it_ends_when_its_commands_are_closed_and_its_history_can_be_read(cluste
     load = LoadControl(tmp_path / "load", LoadSpec(cluster.bootstrap, GROUPS, workloads=("plain",), prefix="closed"), start_child)
     try:
         load.wait_running(LIMIT_S)
-        go_on(load, 2)
+        go_on(load, 8)
     finally:
         load.close()
     with pytest.raises(DledgerError, match="status 1"):

@@ -221,6 +221,7 @@ GOOD: dict[str, list[Operation]] = {
     "transactions end in another order than they began": [transaction("x/1", 0, 9), transaction("x/2", 1, 3), stored(["x/2", "x/1"])],
     "a delayed message in time": [delayed("d/1", 0, 1, 1000), deliver("d/1", 1000, 1001, 0), stored(["d/1"])],
     "a delayed message of another time than the next": [delayed("d/1", 0, 1, 1000), delayed("d/2", 2, 3, 500), stored(["d/2", "d/1"])],
+    "late because its group was away": [probe(0, 900, 901), probe(1, 910, 8000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9000, 9001, 0)],
     "late because of a fault": [fault(900, 8000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9000, 9001, 0)],
     "late because of two faults": [
         fault(900, 4000),

@@ -199,9 +199,9 @@ def deliver_early(history: History, random: Random) -> None:
 
 
 def deliver_late(history: History, random: Random) -> None:
-    """A message that was due, and acknowledged, eleven seconds before anybody got it."""
+    """A message that was due, and acknowledged, a minute before anybody got it: longer than what any outage explains."""
     number = place(history, random, is_delayed)
-    value, shift = history[number].data["value"], 11_000
+    value, shift = history[number].data["value"], 60_000
     for at, each in enumerate(history):
         if each.data.get("value") == value and each.kind is OperationKind.DELIVER:
             history[at] = replace(each, invoked_ns=each.invoked_ns + shift * MS, returned_ns=(each.returned_ns or 0) + shift * MS)
