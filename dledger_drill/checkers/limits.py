@@ -24,7 +24,7 @@ class Limits:
     """
 
     delay_early_ms: float = 50.0
-    delay_late_ms: float = 10_000.0
+    delay_late_ms: float = 20_000.0
     outage_ms: float = 50.0
     outage_factor: float = 5.0
     recovery_ms: float = 60_000.0
