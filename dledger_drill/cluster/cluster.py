@@ -5,6 +5,7 @@ Owns the connection of the drill to the cluster, until ``close``.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ class Cluster(ABC):
         self.workloads: Process | None = None
         self._admin: Admin | None = None
         self._last_leaders: dict[str, str] = {}
+        self.lock = threading.RLock()  # of who starts, stops or strikes nodes
 
     @property
     @abstractmethod
@@ -137,6 +139,10 @@ class Cluster(ABC):
         """Until every node is up and follows a confirmed leader."""
         seen: list[ReplicaGroupStatus] = []
         self.wait(lambda: self.is_healthy(seen), timeout_s, lambda: f"not healthy: {sentence(seen)}")
+
+    def wait_whole(self, timeout_s: float) -> None:
+        """As ``wait_healthy``, when nobody has stopped a node on purpose: DledgerError at once for one that ended by itself."""
+        self.wait_healthy(timeout_s)
 
     def is_healthy(self, seen: list[ReplicaGroupStatus] | None = None) -> bool:
         """``seen`` gets what the nodes tell."""

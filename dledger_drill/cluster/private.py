@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.process.allocator import MALLOC_SETTINGS
 from dledger_client import TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
 from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
@@ -151,15 +152,19 @@ class PrivateCluster(Cluster):
     def start_all(self) -> None:
         for name in [*self.name_servers, *self._layout.nodes]:
             self.start_node(name)
+        self.wait_whole(START_S)
+
+    def wait_whole(self, timeout_s: float) -> None:
         ended: list[str] = []
+        seen: list[ReplicaGroupStatus] = []
 
-        def started() -> bool:
+        def whole_or_ended() -> bool:
             ended[:] = [name for name, machine in self.machines.items() if running(machine) is None]
-            return bool(ended) or self.is_healthy()
+            return bool(ended) or self.is_healthy(seen)
 
-        self.wait(started, START_S, lambda: "the cluster does not start")
+        self.wait(whole_or_ended, timeout_s, lambda: f"not healthy: {sentence(seen)}")
         if ended:
-            raise DledgerError(f"{ended[0]} ended at its start: {last_line(self._log_of(ended[0]))}")
+            raise DledgerError(f"{ended[0]} ended by itself: {last_line(self._log_of(ended[0]))}")
 
     def _log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -168,20 +173,24 @@ class PrivateCluster(Cluster):
         return super().is_healthy(seen) and all(running(self.machines[name]) is not None for name in self.name_servers)
 
     def start_node(self, name: str) -> None:
+        with self.lock:
+            if running(self.machines[name]) is None:
+                self._start(name)
+
+    def _start(self, name: str) -> None:
         machine = self.machines[name]
-        if running(machine) is not None:
-            return
         kind = "node" if name in self._layout.nodes else "nameserver"
         file = self._files.get(name, self.config_file)
         command = [*self._command, kind, "--config", str(file), "--id", name, "--data", str(machine.disk.path)]
         machine.start(command, self._log_of(name), {**MALLOC_SETTINGS, **import_path()})
 
     def restart_node(self, name: str) -> None:
-        try:
-            if process := running(self.machines[name]):
-                process.terminate(STOP_S)
-        finally:
-            self.start_node(name)
+        with self.lock:
+            try:
+                if process := running(self.machines[name]):
+                    process.terminate(STOP_S)
+            finally:
+                self.start_node(name)
 
     def replace_member(self, group: str, node: str) -> str:
         """Each step is asked for until it is done: another fault may be at work, and a node that is left out would stay so."""

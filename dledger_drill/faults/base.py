@@ -75,6 +75,8 @@ class Fault:
     Args:
         hold_s: Shortest and longest time it lasts.
         harmless: May be done to a cluster in use.
+        may_end_nodes: A node that is started meanwhile may end by itself; at any other time it may not.
+        takes_long: It waits for the cluster while it strikes; another fault of the round may begin or end meanwhile.
     """
 
     name: str
@@ -84,3 +86,5 @@ class Fault:
     strike: Callable[[Target, FaultChoice, random.Random], Strike]
     needs: frozenset[Need] = frozenset()
     harmless: bool = False
+    takes_long: bool = False
+    may_end_nodes: bool = False

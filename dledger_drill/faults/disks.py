@@ -71,7 +71,10 @@ def power_loss(role: Role) -> Do:
 
 
 def _disk_faults(name: str, what: str, make: Callable[[Role], Do], need: Need, hold_s: tuple[float, float], *roles: Role) -> list[Fault]:
-    return [Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need})) for role in roles]
+    return [
+        Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need}), may_end_nodes=name != "slow-disk")
+        for role in roles
+    ]
 
 
 _EACH = (Role.LEADER, Role.FOLLOWER, Role.ALL)

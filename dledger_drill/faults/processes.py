@@ -68,7 +68,7 @@ _KILLED = (Role.LEADER, Role.FOLLOWER, Role.TWO, Role.ALL)
 _PAUSED = (Role.LEADER, Role.FOLLOWER, Role.ALL)
 FAULTS: tuple[Fault, ...] = (
     *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHO[role]}", (0.5, 2.0), kill_nodes(role)) for role in _KILLED),
-    Fault("kill-leader-twice", "kill", "kill -9 of the leader, then of the next one", (0.5, 2.0), kill_leader_twice),
+    Fault("kill-leader-twice", "kill", "kill -9 of the leader, then of the next one", (0.5, 2.0), kill_leader_twice, takes_long=True),
     *(
         Fault(f"pause-short-{role}", "pause", f"SIGSTOP of {WHO[role]} for less than an election timeout", SHORT_S, pause(role))
         for role in _PAUSED

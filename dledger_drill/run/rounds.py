@@ -1,14 +1,17 @@
 """One round on a running cluster: the faults are struck, held and taken back, and the cluster becomes whole again.
 
-Owns the times of its faults in the history, and that whatever was struck is taken back, also when the round fails or is interrupted.
+Owns a thread for each fault, so that one which takes long holds none up; their times in the history; and that whatever was struck is taken
+back, also when the round fails or is interrupted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.faults.base import Strike
@@ -21,53 +24,49 @@ HEALTHY_S = 90.0
 PROCESS = "drill"
 
 
-@dataclass(slots=True)
-class _Struck:
-    choice: FaultChoice
-    strike: Strike
-    began_ns: int
-    until_s: float  # on the clock of the round
-
-
 class Round:
     """``say`` is told what goes on, ``write`` gets the faults as operations."""
 
     def __init__(self, cluster: Cluster, plan: RoundPlan, write: Callable[[Operation], None], say: Callable[[str], None]) -> None:
         self._cluster, self._plan, self._write, self._say = cluster, plan, write, say
-        self._struck: list[_Struck] = []
+        self._over = threading.Event()
 
     def run(self) -> None:
-        """DeadlineExceededError when the cluster does not become whole again."""
+        """DledgerError when the cluster does not become whole again."""
         began_s = time.monotonic()
-        try:
-            for choice in self._plan.faults:
-                self._wait_until(began_s + choice.after_s)
-                self._strike(choice)
-            while self._struck:
-                first = min(self._struck, key=lambda each: each.until_s)
-                self._wait_until(first.until_s)
-                self._heal(first)
-        finally:
-            for each in list(self._struck):
-                self._heal(each)
+        with ThreadPoolExecutor(len(self._plan.faults), thread_name_prefix="fault") as faults:
+            running = [faults.submit(self._carry_out, choice, began_s + choice.after_s) for choice in self._plan.faults]
+            try:
+                wait(running)
+            finally:
+                self._over.set()
+        for each in running:
+            each.result()
+        if any(CATALOGUE[name].may_end_nodes for name in self._plan.names):
+            for (
+                name
+            ) in self._cluster.machines:  # as a supervisor does: another fault may have started it on a disk that was full or failing
+                self._cluster.start_node(name)
         self._say("waiting until every node is healthy")
-        self._cluster.wait_healthy(HEALTHY_S)
+        self._cluster.wait_whole(HEALTHY_S)
 
-    def _strike(self, choice: FaultChoice) -> None:
+    def _carry_out(self, choice: FaultChoice, at_s: float) -> None:
+        if self._over.wait(max(0.0, at_s - time.monotonic())):
+            return
+        fault, began_ns = CATALOGUE[choice.name], time.monotonic_ns()
         self._say(f"{choice.name} in {choice.group}")
-        began_ns = time.monotonic_ns()
+        alone = contextlib.nullcontext() if fault.takes_long else self._cluster.lock
         try:
-            strike = CATALOGUE[choice.name].strike(self._cluster, choice, random.Random(choice.seed))
+            with alone:
+                strike = fault.strike(self._cluster, choice, random.Random(choice.seed))
         except (DledgerError, OSError) as error:  # such as: the other fault of the round left no leader to strike
             self._note(choice, began_ns, Outcome.FAILED, Strike([], lambda: None, str(error)))
             return
-        self._struck.append(_Struck(choice, strike, began_ns, time.monotonic() + choice.hold_s))
         self._say(f"{choice.name} {' '.join(strike.nodes)} {strike.note}".rstrip())
-
-    def _heal(self, struck: _Struck) -> None:
-        struck.strike.heal()
-        self._struck.remove(struck)
-        self._note(struck.choice, struck.began_ns, Outcome.OK, struck.strike)
+        self._over.wait(choice.hold_s)
+        with self._cluster.lock:
+            strike.heal()
+        self._note(choice, began_ns, Outcome.OK, strike)
 
     def _note(self, choice: FaultChoice, began_ns: int, outcome: Outcome, strike: Strike) -> None:
         data = {"name": choice.name, "group": choice.group, "nodes": strike.nodes, "note": strike.note}
@@ -75,6 +74,3 @@ class Round:
         self._write(Operation(PROCESS, OperationKind.FAULT, began_ns, ended_ns, outcome, number, data))
         if strike.pauses_clients:
             self._write(Operation(PROCESS, OperationKind.PAUSE, began_ns, ended_ns, outcome, number, {"processes": [ALL]}))
-
-    def _wait_until(self, at_s: float) -> None:
-        time.sleep(max(0.0, at_s - time.monotonic()))

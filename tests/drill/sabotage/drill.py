@@ -27,9 +27,11 @@ ROUNDS = 20
 SHOWN = 10
 
 
-def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int = 1, faults: str = "all") -> Report:
+def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int = 1, faults: str = "all", groups: int = 2) -> Report:
     """``name``: of the broken promise; "" is the product as it is."""
-    options = DrillOptions(faults=chosen(faults, CATALOGUE, families(), "fault"), workloads=DEFAULT_WORKLOADS, seed=seed, rounds=rounds)
+    options = DrillOptions(
+        faults=chosen(faults, CATALOGUE, families(), "fault"), workloads=DEFAULT_WORKLOADS, seed=seed, rounds=rounds, groups=groups
+    )
     command = (sys.executable, "-P", "-m", "tests.drill.sabotage", name) if name else (sys.executable, "-P", "-m", "dledger_cli")
     capabilities = probe()
     missing = dict(capabilities.why_not) | {Need.FIVE_NODES: "three nodes", Need.TLS: "no TLS"}

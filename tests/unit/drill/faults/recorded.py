@@ -139,6 +139,7 @@ class RecordedCluster:
         self.recorded_links = RecordedLinks()
         self.links = SharedLinks(self.recorded_links)
 
+        self.lock = threading.RLock()
         self.workloads = RecordedProcess("load", self.done)
 
     def restart_node(self, name: str) -> None:
@@ -161,6 +162,9 @@ class RecordedCluster:
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self.done.append("wait")
+
+    def wait_whole(self, timeout_s: float) -> None:
+        self.done.append("whole")
 
     def transfer_leader(self, group: str, to: str) -> None:
         self.done.append(f"transfer to {to}")
