@@ -117,6 +117,7 @@ class Report:
         workloads: Name -> operations by outcome.
         violations: Those that belong to no round.
         interrupted: Whether it was ended before all rounds were run.
+        problem: Why the drill itself could not go on; says nothing of the cluster.
     """
 
     version: str
@@ -131,7 +132,8 @@ class Report:
     rounds: list[RoundReport] = field(default_factory=list)
     violations: list[ViolationText] = field(default_factory=list)
     interrupted: bool = False
+    problem: str = ""
 
     @property
     def passed(self) -> bool:
-        return not self.violations and all(each.passed for each in self.rounds)
+        return not self.problem and not self.violations and all(each.passed for each in self.rounds)

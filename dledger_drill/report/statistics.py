@@ -65,6 +65,10 @@ def outage_percentiles(rounds: Sequence[RoundReport]) -> dict[int, float]:
     return {each: ordered[min(len(ordered) - 1, len(ordered) * each // 100)] for each in PERCENTILES} if ordered else {}
 
 
+def any_violation(report: Report) -> bool:
+    return bool(report.violations) or not all(each.passed for each in report.rounds)
+
+
 def verdict(report: Report) -> str:
     """What came of it, in one sentence."""
     rounds = f"{len(report.rounds)} round{'s' if len(report.rounds) != 1 else ''}, seed {report.seed}"
@@ -75,6 +79,8 @@ def verdict(report: Report) -> str:
             return f"NOTHING WAS RUN: no round was finished, seed {report.seed}"
         promise = "no acknowledged message lost, doubled, changed or reordered"
         return f"PASS {rounds}{ended}: {promise}; longest pause of writes {worst_s:.2f} s"
+    if report.problem and not any_violation(report):
+        return f"STOPPED after {rounds}: {report.problem}"
     violations = [*report.violations, *(each for found in report.rounds for each in found.violations)]
     kinds = Counter(each.kind for each in violations)
     said = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())

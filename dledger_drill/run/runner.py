@@ -64,7 +64,7 @@ class Drill:
 
     def run(self) -> Report:
         began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-        interrupted = False
+        interrupted, problem = False, ""
         try:
             with self._make() as cluster:
                 self._shown.progress(Progress(doing="starting the cluster"))
@@ -72,7 +72,11 @@ class Drill:
                 self._segments(cluster)
         except KeyboardInterrupt:
             interrupted = True
-        return self._report(began_s, started, interrupted=interrupted)
+        except OSError as error:
+            problem = f"the drill could not go on: {error}"
+        report = self._report(began_s, started)
+        report.interrupted, report.problem = interrupted, problem
+        return report
 
     def _segments(self, cluster: Cluster) -> None:
         state = DrillState(cluster, self._check, self._timelines, self._shown.progress, self._repeat, self._options.rounds)
@@ -111,7 +115,7 @@ class Drill:
     def _repeat(self, plan: RoundPlan) -> str:
         return f"{self._command} --only-round {plan.number}"
 
-    def _report(self, began_s: float, started: str, *, interrupted: bool) -> Report:
+    def _report(self, began_s: float, started: str) -> Report:
         verdict = self._check.finish()
         verdict.violations += self._problems
         rounds = [self._timelines.rounds[number] for number in sorted(self._timelines.rounds)]
@@ -130,7 +134,6 @@ class Drill:
             workloads=_by_outcome(verdict.counts),
             rounds=round_reports(rounds, verdict),
             violations=[violation_text(each) for each in verdict.violations if each.round not in known],
-            interrupted=interrupted,
         )
 
 

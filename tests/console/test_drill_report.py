@@ -61,15 +61,17 @@ def test_a_hundred_rounds_stay_small(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_the_console_lists_reports_by_their_verdict(browser: Browser, console: ConsoleProcess, shop: Shop) -> None:
-    report = made(3)
-    folder = shop.data / "reports"
-    folder.mkdir(exist_ok=True)
-    write_page(report, folder / "drill-made.html")
-    with looking(browser, console.url) as page:
-        page.goto("/drills")
-        place = page.get_by_role("link", name=verdict(report)).get_attribute("href")
-    with browser.new_page() as page:  # the console lets no script of a report run, of which the browser complains
-        page.goto(f"{console.url}{place}")
-        expect(page.get_by_role("heading", level=1)).to_have_text(verdict(report))
-        page.locator("summary").first.click()
-        expect(page.locator("svg.timeline").first).to_be_visible()
+    report, file = made(3), shop.data / "reports" / "drill-made.html"
+    file.parent.mkdir(exist_ok=True)
+    write_page(report, file)
+    try:
+        with looking(browser, console.url) as page:
+            page.goto("/drills")
+            place = page.get_by_role("link", name=verdict(report)).get_attribute("href")
+        with browser.new_page() as page:  # the console lets no script of a report run, of which the browser complains
+            page.goto(f"{console.url}{place}")
+            expect(page.get_by_role("heading", level=1)).to_have_text(verdict(report))
+            page.locator("summary").first.click()
+            expect(page.locator("svg.timeline").first).to_be_visible()
+    finally:
+        file.unlink()  # the folder is shared by all tests
