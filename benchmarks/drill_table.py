@@ -18,6 +18,8 @@ def main(*files: str) -> None:
     print("|", " | ".join(HEAD), "|")
     print("|" + "---|" * len(HEAD))
     for row in by_fault(rounds):
+        if row.median_ms is None or row.worst_ms is None:
+            continue  # none was struck
         figures = (f"{row.median_ms:,.0f} / {row.worst_ms:,.0f}", f"{row.terms_median:g} / {row.terms_worst}")
         counts = (str(row.counts[name]) for name in COUNTED)
         print("|", " | ".join((row.fault, str(row.rounds), *figures, *counts, str(row.failed), str(row.not_struck))), "|")

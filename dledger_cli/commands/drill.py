@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import shutil
@@ -17,7 +18,7 @@ import typer
 
 from dledger_cli.context import load_config, nodes_of, parse_duration_option
 from dledger_cli.output import note, print_table
-from dledger_wire.errors import ConfigError, InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from dledger_drill.cluster.cluster import Cluster
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --report drill.html | dledger drill --faults list"
 ALL, LIST = "all", "list"
-INTERRUPTED = 130
+BROKEN, STOPPED, INTERRUPTED = 1, 3, 130
+SHOWN_VIOLATIONS = 5
 DEFAULT_ROUNDS = 20
 
 
@@ -63,7 +65,7 @@ def drill(
 ) -> None:
     """Start a private cluster, break it on purpose round after round, and prove from the history of its clients what survived.
 
-    Exit status 1: something was lost, doubled, changed or reordered, or another promise was broken.
+    Exit status 1: something was lost, doubled, changed or reordered, or another promise was broken; 3: the drill could not go on.
     """
     from dledger_drill.plan.model import DrillOptions
 
@@ -80,15 +82,14 @@ def drill(
         seed=secrets.randbelow(1 << 31) if seed is None else seed,
         rounds=DEFAULT_ROUNDS if rounds is None and duration_s is None else rounds,
         duration_s=duration_s,
-        only_round=only_round,
+        only_round=_one_round(only_round, rounds, duration),
         nodes=nodes,
         groups=groups,
         tls=_needs_tls(names) if tls is None else tls,
         settings=_settings(settings),
     )
-    found = _run(options, asked)
-    if found.interrupted or not found.passed or not found.rounds:
-        raise typer.Exit(INTERRUPTED if found.interrupted else 1)
+    if status := _status(_run(options, asked)):
+        raise typer.Exit(status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,34 @@ class _Asked:
         wrong = next((option for option, given in private.items() if given and self.against), None)
         if wrong is not None:
             raise typer.BadParameter("is for a private cluster; --against names one that is there", param_hint=wrong)
-        for file in (self.report, self.json_file):
-            if file is not None and not file.absolute().parent.is_dir():
-                raise typer.BadParameter(f"{file.absolute().parent}: no such folder")
+        for option, file in (("--report", self.report), ("--json", self.json_file)):
+            if file is not None:
+                _check_writable(file, option)
+
+
+def _check_writable(file: Path, option: str) -> None:
+    """Before the drill, which may take a night."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder}: no such folder", param_hint=option)
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder; expected the name of a file", param_hint=option)
+    if not os.access(folder, os.W_OK):
+        raise typer.BadParameter(f"{folder}: no file can be written there", param_hint=option)
+
+
+def _one_round(number: int | None, rounds: int | None, duration: str) -> int | None:
+    if number is not None and (rounds is not None or duration):
+        raise typer.BadParameter("is one round; expected without --rounds and --duration", param_hint="--only-round")
+    return number
+
+
+def _status(found: Report) -> int:
+    if found.broken:
+        return BROKEN
+    if found.interrupted:
+        return INTERRUPTED
+    return 0 if found.passed else STOPPED
 
 
 def _run(options: DrillOptions, asked: _Asked) -> Report:
@@ -124,14 +150,17 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
 
     folder = _folder(asked.keep)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was run is judged and reported
+    keep = asked.keep is not None
     try:
-        capabilities = probe()
-        make, missing = _cluster(options, capabilities, folder, asked)
+        make, missing = _cluster(options, probe(), folder, asked)
         with _shown() as shown:
-            found = Drill(options, capabilities, folder, _command(options, asked), shown, make, missing).run()
-        _write(found, asked.report, asked.json_file)
+            found = Drill(options, folder, _command(options, asked), shown, make, missing).run()
+        keep = keep or found.broken or bool(found.problem)
+        _write(found, asked)
     finally:
-        if asked.keep is None:
+        if keep:
+            note(f"logs and histories: {folder}")
+        else:
             shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -209,10 +238,13 @@ def _settings(file: Path | None) -> dict[str, Any]:
         return {}
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--config") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file}: {' '.join(str(error).split())}", param_hint="--config") from None
     if not isinstance(content, dict) or {"groups", "name_servers", "cluster"} & content.keys():
-        raise ConfigError(f"{file}: expected blocks of settings such as store and raft; nodes and addresses are the drill's own")
+        told = f"{file}: expected blocks of settings such as store and raft; nodes and addresses are the drill's own"
+        raise typer.BadParameter(told, param_hint="--config")
     return content
 
 
@@ -239,7 +271,8 @@ def _command(options: DrillOptions, asked: _Asked) -> str:
     parts += ["--tls" if options.tls else "--no-tls"] if options.tls != _needs_tls(options.faults) else []
     parts += ["--against", asked.against] if asked.against else []
     parts += ["--restart-command", asked.restart_command] if asked.restart_command else []
-    parts += ["--rounds", str(options.rounds)] if options.rounds not in (None, DEFAULT_ROUNDS) else []
+    parts += ["--rounds", str(options.rounds)] if options.rounds not in (None, DEFAULT_ROUNDS) and options.only_round is None else []
+    parts += ["--duration", f"{options.duration_s:g}s"] if options.duration_s is not None else []
     return shlex.join(parts)
 
 
@@ -252,15 +285,23 @@ def _shown() -> Any:
     return LiveView(console) if sys.stderr.isatty() else Lines(console)
 
 
-def _write(found: Report, report: Path | None, json_file: Path | None) -> None:
+def _write(found: Report, asked: _Asked) -> None:
+    """The files that were asked for, and the verdict, which is told also when a file cannot be written."""
     from dledger_drill.report.document import write_document
     from dledger_drill.report.page import write_page
     from dledger_drill.report.statistics import verdict
 
-    if report is not None:
-        write_page(found, report)
-    if json_file is not None:
-        write_document(found, json_file)
     for name, why in found.impossible.items():
         note(f"not possible here: {name}: {why}")
-    typer.echo(f"{verdict(found)}{f'; report {report}' if report is not None else ''}")
+    if found.not_reached:
+        note(f"not reached: {len(found.not_reached)} of {len(found.wanted)} faults; more rounds have them")
+    violations = [*found.violations, *(each for round_ in found.rounds for each in round_.violations)]
+    for each in violations[:SHOWN_VIOLATIONS]:
+        note(f"{each.kind}: {each.text}")
+    try:
+        if asked.json_file is not None:
+            write_document(found, asked.json_file)
+        if asked.report is not None:
+            write_page(found, asked.report)
+    finally:
+        typer.echo(f"{verdict(found)}{f'; report {asked.report}' if asked.report is not None else ''}")

@@ -80,9 +80,19 @@ class HistoryCheck:
             case _:
                 self._of_topic(operation)
 
-    def finish(self) -> Verdict:
+    def give_up(self) -> None:
+        """The audit did not come to its end: of topics that are not judged yet nobody knows what they hold."""
+        for topic in self._topics.values():
+            topic.forget_audit()
+            self.verdict.not_judged.update(send.round for send in topic.sends.values() if send.outcome is Outcome.OK)
+        self._judge_all()
+
+    def _judge_all(self) -> None:
         for name in list(self._topics):
             self._judge(name)
+
+    def finish(self) -> Verdict:
+        self._judge_all()
         self._report(self._replicas.finish())
         self._report(self._leaks.finish())
         self.verdict.outages, not_recovered = self._outages.finish()

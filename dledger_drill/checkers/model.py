@@ -51,8 +51,9 @@ class Outage:
 
 @dataclass(slots=True)
 class Verdict:
-    """``counts``: operations by kind and outcome, as ``"send ok"``."""
+    """``counts``: operations by kind and outcome, as ``"send ok"``.  ``not_judged``: rounds whose messages nobody looked for in the end."""
 
     violations: list[Violation] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    not_judged: set[int] = field(default_factory=set)

@@ -71,6 +71,11 @@ class Cluster(ABC):
         """Where a person finds the logs of nodes."""
 
     @property
+    @abstractmethod
+    def described(self) -> dict[str, str]:
+        """For the report: settings, and what nodes keep their data on."""
+
+    @property
     def ca(self) -> str:
         """File with the authority that workloads are to trust; empty: without TLS, or as the environment says."""
         return ""

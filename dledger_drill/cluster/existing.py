@@ -56,6 +56,10 @@ class ExistingCluster(Cluster):
     def logs(self) -> str:
         return "on the nodes"
 
+    @property
+    def described(self) -> dict[str, str]:
+        return {"cluster": "one in use, which this machine is a client of"}
+
     def start_all(self) -> None:
         """A drill begins with a cluster that is whole."""
         self.wait_healthy(START_S)

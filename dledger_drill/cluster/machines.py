@@ -49,6 +49,10 @@ class Machines:
         return machine
 
     @property
+    def loop_disks(self) -> bool:
+        return self._capabilities.loop_disks
+
+    @property
     def clients(self) -> int | None:
         """The network namespace of clients; None: that of this process."""
         return None if self.network is None else self.network.namespace(CLIENTS)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from broker.process.allocator import MALLOC_SETTINGS
 from dledger_client import TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
@@ -141,6 +143,19 @@ class PrivateCluster(Cluster):
     @property
     def logs(self) -> str:
         return f"{self.folder}/*.log"
+
+    @property
+    def described(self) -> dict[str, str]:
+        own = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        settings = {name: own[name] for name in sorted(own.keys() & {"store", "raft", "broker", "security", "replicas"})}
+        disk = "ext4 on a loop device a node" if self._machines.loop_disks else "a plain folder a node"
+        network = "a namespace a node" if self._machines.network is not None else "loopback, shared by all"
+        return {
+            "cluster": "private",
+            "network": network,
+            "disk": disk,
+            "settings": yaml.safe_dump(settings, default_flow_style=True).strip(),
+        }
 
     @property
     def ca(self) -> str:

@@ -18,7 +18,6 @@ class MachineInfo:
     memory_bytes: int
     kernel: str
     python: str
-    disk: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,7 @@ class RoundReport:
         counts: How many messages were lost, doubled, changed, reordered.
         rates: Replica group -> messages acknowledged in each bin of ``BIN_S``.
         not_struck: Faults that could not be struck, and why: such a round says nothing of them.
+        judged: Whether what was acknowledged in it was looked for in the end.
         latencies_ms: The 99th percentile of each bin; None where nothing was acknowledged.
     """
 
@@ -91,6 +91,7 @@ class RoundReport:
     outages: list[OutageSpan] = field(default_factory=list)
     fault_spans: list[FaultSpan] = field(default_factory=list)
     not_struck: list[str] = field(default_factory=list)
+    judged: bool = True
     leaders: list[LeaderSpan] = field(default_factory=list)
     rates: dict[str, list[int]] = field(default_factory=dict)
     latencies_ms: list[float | None] = field(default_factory=list)
@@ -113,7 +114,8 @@ class Report:
         version: Of dledger.
         started: ISO 8601 with time zone.
         settings: Of the private cluster, and the drill's options.
-        impossible: Faults that this machine has no means for, and why.
+        wanted: Faults that were asked for.
+        impossible: Those of them that this machine has no means for, and why.
         workloads: Name -> operations by outcome.
         violations: Those that belong to no round.
         interrupted: Whether it was ended before all rounds were run.
@@ -127,6 +129,7 @@ class Report:
     duration_s: float
     machine: MachineInfo
     settings: dict[str, Any] = field(default_factory=dict)
+    wanted: list[str] = field(default_factory=list)
     impossible: dict[str, str] = field(default_factory=dict)
     workloads: dict[str, dict[str, int]] = field(default_factory=dict)
     rounds: list[RoundReport] = field(default_factory=list)
@@ -135,5 +138,21 @@ class Report:
     problem: str = ""
 
     @property
+    def broken(self) -> bool:
+        """Whether a promise was."""
+        return bool(self.violations) or not all(each.passed for each in self.rounds)
+
+    @property
+    def proving(self) -> list[RoundReport]:
+        """Rounds that say something: what was to be struck was struck, and what was acknowledged was looked for."""
+        return [each for each in self.rounds if each.judged and not each.not_struck]
+
+    @property
     def passed(self) -> bool:
-        return not self.problem and not self.violations and all(each.passed for each in self.rounds)
+        return not self.problem and not self.broken and bool(self.proving)
+
+    @property
+    def not_reached(self) -> list[str]:
+        """Faults that were possible, and that no round struck."""
+        struck = {span.name for each in self.rounds for span in each.fault_spans}
+        return [name for name in self.wanted if name not in struck and name not in self.impossible]

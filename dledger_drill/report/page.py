@@ -19,7 +19,12 @@ MAX_VIOLATIONS = 20  # of a round
 def page(report: Report) -> str:
     """The file's text.  What comes from outside, such as names of nodes, is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"ms": _ms, "gib": lambda size: f"{size / (1 << 30):.1f} GiB", "span": _span}
+    environment.filters |= {
+        "ms": _ms,
+        "gib": lambda size: f"{size / (1 << 30):.1f} GiB",
+        "span": _span,
+        "figure": lambda value: "–" if value is None else f"{value:g}",
+    }
     folder = resources.files("dledger_drill.report") / "templates"
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     pictured = _pictured(report.rounds)
@@ -49,8 +54,12 @@ def _pictured(rounds: list[RoundReport]) -> set[int]:
     return {each.number for each in worst[:PICTURES]}
 
 
-def _ms(value: float) -> str:
-    return f"{value:,.0f}"
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"
 
 
 def _span(seconds: float) -> str:

@@ -17,15 +17,15 @@ PERCENTILES = (50, 90, 99)
 class FaultRow:
     """Rounds with one fault alone, or all with two; unavailability in milliseconds is the longest outage of each round.
 
-    ``not_struck``: rounds in which the fault could not be struck; figures are of the others.
+    ``not_struck``: rounds in which a fault could not be struck; figures are of the others, None when there are none.
     """
 
     fault: str
     rounds: int
-    median_ms: float
-    worst_ms: float
-    terms_median: float
-    terms_worst: int
+    median_ms: float | None
+    worst_ms: float | None
+    terms_median: float | None
+    terms_worst: int | None
     counts: dict[str, int]
     failed: int
     not_struck: int = 0
@@ -41,18 +41,17 @@ def by_fault(rounds: Sequence[RoundReport]) -> list[FaultRow]:
 
 def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
     struck = [each for each in rounds if not each.not_struck]
-    unavailable = [each.unavailable_ms for each in struck] or [0.0]
-    terms = [each.terms for each in struck] or [0]
+    unavailable, terms = [each.unavailable_ms for each in struck], [each.terms for each in struck]
     counts = Counter[str]()
     for each in rounds:
         counts.update(each.counts)
     return FaultRow(
         fault=fault,
         rounds=len(rounds),
-        median_ms=statistics.median(unavailable),
-        worst_ms=max(unavailable),
-        terms_median=statistics.median(terms),
-        terms_worst=max(terms),
+        median_ms=statistics.median(unavailable) if struck else None,
+        worst_ms=max(unavailable, default=None),
+        terms_median=statistics.median(terms) if struck else None,
+        terms_worst=max(terms, default=None),
         counts={name: counts[name] for name in COUNTED},
         failed=sum(not each.passed for each in rounds),
         not_struck=len(rounds) - len(struck),
@@ -60,30 +59,33 @@ def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
 
 
 def outage_percentiles(rounds: Sequence[RoundReport]) -> dict[int, float]:
-    """Percentile -> milliseconds, over the longest outages of all rounds."""
-    ordered = sorted(each.unavailable_ms for each in rounds)
+    """Percentile -> milliseconds, over the longest outages of all rounds that were struck."""
+    ordered = sorted(each.unavailable_ms for each in rounds if not each.not_struck)
     return {each: ordered[min(len(ordered) - 1, len(ordered) * each // 100)] for each in PERCENTILES} if ordered else {}
-
-
-def any_violation(report: Report) -> bool:
-    return bool(report.violations) or not all(each.passed for each in report.rounds)
 
 
 def verdict(report: Report) -> str:
     """What came of it, in one sentence."""
-    rounds = f"{len(report.rounds)} round{'s' if len(report.rounds) != 1 else ''}, seed {report.seed}"
-    ended = " (ended early)" if report.interrupted else ""
-    worst_s = max((each.unavailable_ms for each in report.rounds), default=0.0) / 1000
-    if report.passed:
-        if not report.rounds:
-            return f"NOTHING WAS RUN: no round was finished, seed {report.seed}"
-        promise = "no acknowledged message lost, doubled, changed or reordered"
-        return f"PASS {rounds}{ended}: {promise}; longest pause of writes {worst_s:.2f} s"
-    if report.problem and not any_violation(report):
+    rounds = f"{len(report.proving)} round{'s' if len(report.proving) != 1 else ''}, seed {report.seed}"
+    if report.broken:
+        return f"FAIL {rounds}{_ended(report)}: {_broken(report)}"
+    if report.problem:
         return f"STOPPED after {rounds}: {report.problem}"
+    if not report.proving:
+        return f"NOTHING WAS PROVED: no round was struck and judged, seed {report.seed}{_ended(report)}"
+    promise = "no acknowledged message lost, doubled, changed or reordered"
+    worst_s = max(each.unavailable_ms for each in report.proving) / 1000
+    return f"PASS {rounds}{_ended(report)}: {promise}; longest pause of writes {worst_s:.2f} s"
+
+
+def _ended(report: Report) -> str:
+    unjudged = sum(not each.judged for each in report.rounds)
+    said = (["ended early"] if report.interrupted else []) + ([f"{unjudged} not judged"] if unjudged else [])
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _broken(report: Report) -> str:
     violations = [*report.violations, *(each for found in report.rounds for each in found.violations)]
-    kinds = Counter(each.kind for each in violations)
-    said = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
+    said = ", ".join(f"{count} x {kind}" for kind, count in Counter(each.kind for each in violations).most_common())
     bad = [str(each.number) for each in report.rounds if not each.passed]
-    where = f" in round{'s' if len(bad) > 1 else ''} {', '.join(bad[:5])}{' ...' if len(bad) > 5 else ''}" if bad else ""
-    return f"FAIL {rounds}{ended}: {said}{where}"
+    return f"{said} in round{'s' if len(bad) > 1 else ''} {', '.join(bad[:5])}{' ...' if len(bad) > 5 else ''}" if bad else said

@@ -50,7 +50,11 @@ class Shown(Protocol):
     def progress(self, now: Progress) -> None:
         """About once in a second, and when something begins."""
 
-    def round_over(self, found: RoundReport) -> None: ...
+    def round_over(self, found: RoundReport) -> None:
+        """As far as it is known before its history is judged."""
+
+    def judged(self, rounds: int, broken: int) -> None:
+        """So many rounds are judged now; in ``broken`` of them a promise was."""
 
 
 def round_line(found: RoundReport) -> str:
@@ -81,6 +85,10 @@ class Lines:
     def round_over(self, found: RoundReport) -> None:
         self._console.print(round_line(found), highlight=False, markup=False, soft_wrap=True)
 
+    def judged(self, rounds: int, broken: int) -> None:
+        said = f"a promise was BROKEN in {broken}" if broken else "nothing lost, doubled, changed or reordered"
+        self._console.print(f"{rounds} rounds judged: {said}", highlight=False, markup=False, soft_wrap=True)
+
 
 class LiveView:
     """The drill on a terminal, drawn again several times a second."""
@@ -93,7 +101,7 @@ class LiveView:
         self._before: tuple[float, Mapping[str, int]] | None = None
         self._rounds: deque[RoundReport] = deque(maxlen=KEPT_ROUNDS)
         self._worst_ms = 0.0
-        self._broken = 0
+        self._judged = self._broken = 0
         self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -117,14 +125,17 @@ class LiveView:
     def round_over(self, found: RoundReport) -> None:
         self._rounds.append(found)
         self._worst_ms = max(self._worst_ms, found.unavailable_ms)
-        self._broken += len(found.violations)
+
+    def judged(self, rounds: int, broken: int) -> None:
+        self._judged, self._broken = rounds, broken
 
     def _draw(self) -> Group:
         now, passed_s = self._now, time.monotonic() - self._began
         of = f" of {now.rounds}" if now.rounds else ""
-        state = f"{self._broken} promises BROKEN" if self._broken else "nothing lost, doubled, changed or reordered"
+        kept = f"nothing lost, doubled, changed or reordered in {self._judged} judged rounds" if self._judged else "no round judged yet"
+        state = f"a promise was BROKEN in {self._broken} of {self._judged} judged rounds" if self._broken else kept
         head = Text(f"round {now.round}{of}   {passed_s / 60:.0f}:{passed_s % 60:02.0f}   longest pause {self._worst_ms:,.0f} ms   ")
-        head.append(state, "bold red" if self._broken else "green")
+        head.append(state, "bold red" if self._broken else "green" if self._judged else "dim")
         groups = Table(box=None, padding=(0, 2), header_style="dim")
         for name in ("REPLICA-GROUP", "LEADER", "TERM", "ACKED/S", "LAST MINUTE"):
             groups.add_column(name, justify="right" if name in ("TERM", "ACKED/S") else "left", no_wrap=True)

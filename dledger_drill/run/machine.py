@@ -8,18 +8,16 @@ from pathlib import Path
 
 import psutil
 
-from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.report.model import MachineInfo
 
 
-def machine_info(capabilities: Capabilities) -> MachineInfo:
+def machine_info() -> MachineInfo:
     return MachineInfo(
         cpu=_cpu_name(),
         cpus=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        disk="ext4 on loop devices" if capabilities.loop_disks else "plain folders",
     )
 
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,13 +14,12 @@ from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.faults.catalogue import hold_times, impossible
-from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
 from dledger_drill.report.model import Report
 from dledger_drill.report.terminal import Progress, Shown
 from dledger_drill.run.machine import machine_info
-from dledger_drill.run.segments import DrillState, Segment
+from dledger_drill.run.segments import DrillState, NotRecoveredError, Segment
 from dledger_drill.run.timelines import Timelines, round_reports, violation_text
 from dledger_drill.workloads.spec import LoadSpec
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -44,23 +42,23 @@ class Drill:
     def __init__(
         self,
         options: DrillOptions,
-        capabilities: Capabilities,
         folder: Path,
         command: str,
         shown: Shown,
         make: Callable[[], Cluster],
         missing: Mapping[Need, str],
     ) -> None:
-        self._options, self._capabilities, self._folder, self._command, self._shown = options, capabilities, folder, command, shown
+        self._options, self._folder, self._command, self._shown = options, folder, command, shown
         self._make = make
         self._impossible = impossible(options.faults, missing)
-        self._faults = {name: hold_times(name) for name in options.faults if name not in self._impossible}
-        if not self._faults:
-            why = next(iter(self._impossible.values()), "no fault was named")
-            raise InvalidArgumentError(f"none of these faults is possible here: {why}")
+        self._faults = {name: hold_times(name) for name in options.faults}
+        if len(self._impossible) == len(self._faults):
+            name, why = next(iter(self._impossible.items()), ("", "no fault was named"))
+            raise InvalidArgumentError(f"none of these faults is possible here: {name}: {why}")
         self._timelines, self._check = Timelines(), HistoryCheck(Limits())
         self._prefix = f"drill-{secrets.token_hex(3)}"  # a cluster in use may have topics of an earlier drill
         self._problems: list[Violation] = []
+        self._shape: dict[str, str] = {}
 
     def run(self) -> Report:
         began_s, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
@@ -69,14 +67,20 @@ class Drill:
             with self._make() as cluster:
                 self._shown.progress(Progress(doing="starting the cluster"))
                 cluster.start_all()
+                self._take_shape(cluster)
                 self._segments(cluster)
         except KeyboardInterrupt:
             interrupted = True
-        except OSError as error:
+        except (DledgerError, OSError) as error:
             problem = f"the drill could not go on: {error}"
         report = self._report(began_s, started)
         report.interrupted, report.problem = interrupted, problem
         return report
+
+    def _take_shape(self, cluster: Cluster) -> None:
+        """What the cluster is, for the report."""
+        shape = {group: " ".join(nodes) for group, nodes in cluster.groups.items()}
+        self._shape = {"replica groups": ", ".join(f"{group}: {nodes}" for group, nodes in shape.items()), **cluster.described}
 
     def _segments(self, cluster: Cluster) -> None:
         state = DrillState(cluster, self._check, self._timelines, self._shown.progress, self._repeat, self._options.rounds)
@@ -98,19 +102,26 @@ class Drill:
             )
             try:
                 Segment(state, spec, own, self._folder / f"segment-{number}").run(self._shown.round_over)
-            except DledgerError as error:
+            except NotRecoveredError as error:
                 at = max(self._timelines.rounds, default=0)
                 self._problems.append(Violation(ViolationKind.NOT_RECOVERED, at, error.message))
                 return
+            broken = {each.round for each in self._check.verdict.violations}
+            self._shown.judged(len(self._timelines.rounds), len(broken))
 
     def _plans(self, groups: Sequence[str]) -> Iterator[RoundPlan]:
         options = self._options
         deadline_s = time.monotonic() + options.duration_s if options.duration_s is not None else None
         numbers = [options.only_round] if options.only_round is not None else itertools.count(1)
-        for count, number in enumerate(numbers):
+        drawn = (draw_round(options, self._faults, groups, number) for number in numbers)
+        # A round has its number on every machine: those with a fault that is not possible here are left out.
+        possible = (plan for plan in drawn if not self._impossible.keys() & set(plan.names) or options.only_round is not None)
+        for count, plan in enumerate(possible):
             if (options.rounds is not None and count >= options.rounds) or (deadline_s is not None and time.monotonic() >= deadline_s):
                 return
-            yield draw_round(options, self._faults, groups, number)
+            if missing := sorted(self._impossible.keys() & set(plan.names)):
+                raise InvalidArgumentError(f"round {plan.number} is not possible here: {missing[0]}: {self._impossible[missing[0]]}")
+            yield plan
 
     def _repeat(self, plan: RoundPlan) -> str:
         return f"{self._command} --only-round {plan.number}"
@@ -121,15 +132,15 @@ class Drill:
         rounds = [self._timelines.rounds[number] for number in sorted(self._timelines.rounds)]
         known = {each.plan.number for each in rounds}
         options = self._options
-        settings = {name: value for name, value in asdict(options).items() if name in ("nodes", "groups", "tls", "pairs", "settings")}
         return Report(
             version=installed_version(),
             command=self._command,
             seed=options.seed,
             started=started,
             duration_s=time.monotonic() - began_s,
-            machine=machine_info(self._capabilities),
-            settings=settings | {"workloads": ", ".join(options.workloads)},
+            machine=machine_info(),
+            settings=self._shape | {"workloads": ", ".join(options.workloads)},
+            wanted=list(options.faults),
             impossible=self._impossible,
             workloads=_by_outcome(verdict.counts),
             rounds=round_reports(rounds, verdict),

@@ -29,6 +29,7 @@ from dledger_drill.run.timelines import RoundTimes, Timelines
 from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.control import LoadControl
 from dledger_drill.workloads.spec import LoadSpec
+from dledger_wire.errors import DledgerError
 
 RUNNING_S, ACKNOWLEDGED_S, FINISH_S, EQUAL_S = 120.0, 60.0, 240.0, 90.0
 AFTER_S = 0.7  # of load after a round has become whole
@@ -44,6 +45,10 @@ class DrillState:
     progress: Callable[[Progress], None]
     repeat: Callable[[RoundPlan], str]
     rounds: int | None
+
+
+class NotRecoveredError(DledgerError):
+    """The cluster did not become whole again after a round, or cannot be read although it says that it is."""
 
 
 class Segment:
@@ -76,11 +81,15 @@ class Segment:
                 for plan in self._plans:
                     finished(self._round(plan, load, observer, writer.write))
             finally:
-                with contextlib.ExitStack() as judged:
-                    judged.callback(self._judge, [own, *load.histories], writer)
+                audited = False
+                try:
                     self._say("reading everything that was written")
-                    load.finish(FINISH_S)
-                    self._compare(writer.write)
+                    with _not_recovered():
+                        load.finish(FINISH_S)
+                        audited = True
+                        self._compare(writer.write)
+                finally:
+                    self._judge([own, *load.histories], writer, audited=audited)
 
     def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
         cluster, added = self._state.cluster, {**environment, **import_path()}
@@ -96,7 +105,8 @@ class Segment:
         times = RoundTimes(plan, self._state.repeat(plan), time.monotonic_ns(), seen=dict(observer.leaders))
         self._state.timelines.rounds[plan.number] = times
         try:
-            Round(self._state.cluster, plan, write, self._say).run()
+            with _not_recovered():
+                Round(self._state.cluster, plan, write, self._say).run()
             self._say("waiting for acknowledgements of every replica group")
             self._wait_acknowledged()
             time.sleep(AFTER_S)
@@ -158,9 +168,19 @@ class Segment:
                 at_ns = time.monotonic_ns()
                 write(Operation(PROCESS, OperationKind.REPLICA, at_ns, at_ns, Outcome.OK, self._number, data))
 
-    def _judge(self, files: Sequence[Path], writer: HistoryWriter) -> None:
+    def _judge(self, files: Sequence[Path], writer: HistoryWriter, *, audited: bool) -> None:
         writer.flush()
         for operation in merge(files):
             self._state.check.take(operation)
             self._state.timelines.take(operation)
+        if not audited:
+            self._state.check.give_up()
         self._state.timelines.close_segment()
+
+
+@contextlib.contextmanager
+def _not_recovered() -> Iterator[None]:
+    try:
+        yield
+    except DledgerError as error:
+        raise NotRecoveredError(error.message) from error

@@ -126,6 +126,7 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
                 outages=outages,
                 fault_spans=found.faults,
                 not_struck=found.not_struck,
+                judged=found.plan.number not in verdict.not_judged,
                 leaders=leaders,
                 rates=found.rates,
                 latencies_ms=found.latencies_ms,

@@ -23,7 +23,7 @@ from tests.cluster.attack import secured_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
-WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console"}
+WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill"}
 NODES_ONLY = {"dledger_wire.rpc.grpc_network", "dledger_wire.security.certificates"}  # the gRPC side of nodes, and what issues certificates
 
 pytestmark = pytest.mark.docs

@@ -99,7 +99,6 @@ def test_without_root_the_rest_is_done_on_loopback(tmp_path: Path) -> None:
     capabilities = Capabilities(why_not)
     drill = Drill(
         options,
-        capabilities,
         tmp_path,
         "dledger drill",
         Lines(Console(stderr=True)),

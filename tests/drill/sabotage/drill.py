@@ -38,7 +38,6 @@ def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int 
     shown = Lines(Console(stderr=True))
     return Drill(
         options,
-        capabilities,
         folder,
         "",
         shown,

@@ -27,7 +27,7 @@ def made(rounds: int = 20, seed: int = 1, *, failing: float = 0.0, hostile: bool
         seed=seed,
         started="2026-11-23T08:00:00+00:00",
         duration_s=6.2 * rounds,
-        machine=MachineInfo("Some CPU", 2, 24 << 30, "Linux 6.1", "3.11.7", "ext4 on a loop device"),
+        machine=MachineInfo("Some CPU", 2, 24 << 30, "Linux 6.1", "3.11.7"),
         settings={"nodes": 3, "groups": 2},
         impossible={"power-leader": HOSTILE if hostile else "loop disks need root"},
         workloads={"plain": {"ok": 100, "failed": 1, "unknown": 2}},

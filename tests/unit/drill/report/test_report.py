@@ -60,7 +60,7 @@ def test_the_verdict_is_one_sentence() -> None:
     failed = made(9, failing=1.0)
     assert verdict(failed) == "FAIL 9 rounds, seed 1: 9 x lost in rounds 1, 2, 3, 4, 5 ..."
     report.rounds = []
-    assert verdict(report) == "NOTHING WAS RUN: no round was finished, seed 1"
+    assert verdict(report) == "NOTHING WAS PROVED: no round was struck and judged, seed 1 (ended early)"
 
 
 @pytest.mark.parametrize("hostile", [False, True])

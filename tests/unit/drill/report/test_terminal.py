@@ -18,8 +18,10 @@ def test_a_pipe_gets_a_line_a_round() -> None:
         shown.progress(Progress(1, 2, "kill-leader n0"))
         for each in made(2, failing=1.0, hostile=True).rounds:
             shown.round_over(each)
+        shown.judged(2, 1)
     lines = out.getvalue().splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert lines[2] == "2 rounds judged: a promise was BROKEN in 1"
     assert lines[0].startswith("round 1 ")
     assert "1 BROKEN: plain-0/17" in lines[0]
     assert "\x1b" not in out.getvalue()
@@ -35,9 +37,13 @@ def test_a_terminal_shows_leaders_rates_and_the_rounds(monkeypatch: pytest.Monke
     view.round_over(made(1).rounds[0])
     console = Console(file=out, width=140)
     console.print(view._draw())
+    assert "no round judged yet" in out.getvalue()
+    view.judged(1, 0)
+    console = Console(file=out, width=140)
+    console.print(view._draw())
     text = out.getvalue()
     assert "round 2 of 3" in text
-    assert "nothing lost, doubled, changed or reordered" in text
+    assert "nothing lost, doubled, changed or reordered in 1 judged rounds" in text
     assert [each in text for each in ("n1", "5", "250", "█", "round 1")] == [True] * 5
 
 
