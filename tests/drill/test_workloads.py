@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,6 @@ SETTINGS = {"broker": {"transactionTimeOut": "1s", "transactionCheckInterval": "
 GROUPS = ("g0", "g1")
 SENT = ("probe", "plain", "keyed", "idempotent")
 REPORTS = 32  # of load in each half, a quarter of a second each
-MOST_CORE = 0.6
 
 
 @pytest.fixture(scope="module")
@@ -160,27 +158,17 @@ def test_the_killed_leader_shows_in_its_probe_and_topics_are_deleted_at_the_end(
     assert {load.spec.topic(name) for name in SENT} <= deleted
 
 
-def test_all_workloads_take_less_than_a_core_and_nothing_while_they_pause(cluster: PrivateCluster, tmp_path: Path) -> None:
+def test_nothing_is_sent_while_the_load_pauses(cluster: PrivateCluster, tmp_path: Path) -> None:
     load = LoadControl(tmp_path / "load", LoadSpec(cluster.bootstrap, GROUPS, prefix="cost"), start_child)
     try:
         load.wait_running(LIMIT_S)
         go_on(load, 3)
-        before_s, at = cpu_seconds(load.pid), load.reports[-1]["at_ns"]
-        go_on(load, 8)
-        share = (cpu_seconds(load.pid) - before_s) / ((load.reports[-1]["at_ns"] - at) / 1e9)
         load.tell(Command(pause=True))
         load.wait_for(lambda report: not report["acknowledged"], "a second without load", LIMIT_S)
         load.tell(Command(pause=False))
         go_on(load, 1)
     finally:
         load.close()
-    print(f"workloads take {share:.2f} of a core")
-    assert share < MOST_CORE
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_it_ends_when_its_commands_are_closed_and_its_history_can_be_read(cluster: PrivateCluster, tmp_path: Path) -> None:

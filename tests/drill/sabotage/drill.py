@@ -32,6 +32,7 @@ def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int 
     options = DrillOptions(
         faults=chosen(faults, CATALOGUE, families(), "fault"), workloads=DEFAULT_WORKLOADS, seed=seed, rounds=rounds, groups=groups
     )
+    folder.mkdir(exist_ok=True)
     command = (sys.executable, "-P", "-m", "tests.drill.sabotage", name) if name else (sys.executable, "-P", "-m", "dledger_cli")
     capabilities = probe()
     missing = dict(capabilities.why_not) | {Need.FIVE_NODES: "three nodes", Need.TLS: "no TLS"}
