@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dledger_drill.checkers.check import Limits, check_all
+from dledger_drill.checkers.check import HistoryCheck, Limits, check_all
 from dledger_drill.checkers.model import ViolationKind as K
 from dledger_drill.history.records import Operation
 from tests.unit.drill.checkers.operations import (
@@ -311,6 +311,16 @@ def test_a_violation_shows_the_operations_and_the_round() -> None:
     assert (violation.round, violation.operations) == (5, (history[1],))
     assert "p/2" in violation.text
     assert "offset 1 of g0/0" in violation.text
+
+
+def test_what_was_not_read_in_the_end_is_not_judged() -> None:
+    """One queue was read before the audit was interrupted: what is in the other one is neither there nor lost."""
+    check = HistoryCheck(LIMITS)
+    for each in (send("p/1", 0, 1, 0, round=4), send("q/1", 0, 1, 0, queue=1, round=5), stored(["p/1"])):
+        check.take(each)
+    check.give_up()
+    assert check.finish().violations == []
+    assert check.finish().not_judged == {4, 5}
 
 
 def test_counts_are_by_kind_and_outcome() -> None:

@@ -63,6 +63,31 @@ def test_the_verdict_is_one_sentence() -> None:
     assert verdict(report) == "NOTHING WAS PROVED: no round was struck and judged, seed 1 (ended early)"
 
 
+def test_rounds_that_prove_nothing_are_no_success() -> None:
+    report = made(2)
+    report.rounds[0].not_struck = ["kill-leader: no leader"]
+    report.rounds[0].outages = [OutageSpan("g1", 0.0, 60.0)]
+    assert verdict(report).startswith("PASS 1 round, seed 1: ")
+    assert max(outage_percentiles(report.rounds).values()) < 60_000
+    report.rounds[1].judged = False
+    assert verdict(report) == "NOTHING WAS PROVED: no round was struck and judged, seed 1 (1 not judged)"
+    assert not report.passed
+    (row,) = by_fault(report.rounds[:1])
+    assert (row.median_ms, row.worst_ms, row.not_struck) == (None, None, 1)
+    report.problem = "the drill could not go on: no space left"
+    assert verdict(report) == "STOPPED after 0 rounds, seed 1: the drill could not go on: no space left"
+    report.rounds.pop()
+    assert "<td>–</td>" in page(report)
+
+
+def test_faults_that_no_round_struck_are_named() -> None:
+    report = made(1)
+    struck = report.rounds[0].fault_spans[0].name
+    report.wanted, report.impossible = [struck, "kill-all", "power-all"], {"power-all": "takes root"}
+    assert report.not_reached == [name for name in ("kill-all",) if name not in report.rounds[0].faults]
+    assert "1 of 3 faults were not reached" in page(report)
+
+
 @pytest.mark.parametrize("hostile", [False, True])
 def test_a_page_needs_nothing_else_and_nothing_breaks_out_of_it(hostile: bool) -> None:
     text = page(made(12, failing=0.3, hostile=hostile))
