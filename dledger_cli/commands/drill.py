@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,7 +155,7 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
     try:
         make, missing = _cluster(options, probe(), folder, asked)
         with _shown() as shown:
-            found = Drill(options, folder, _command(options, asked), shown, make, missing).run()
+            found = Drill(options, folder, partial(_command, options, asked), shown, make, missing).run()
         keep = keep or found.broken or bool(found.problem)
         _write(found, asked)
     finally:
@@ -258,8 +259,8 @@ def _folder(keep: Path | None) -> Path:
     return keep.absolute()
 
 
-def _command(options: DrillOptions, asked: _Asked) -> str:
-    """What repeats this drill; with ``--only-round N`` one round of it."""
+def _command(options: DrillOptions, asked: _Asked, only_round: int | None) -> str:
+    """What repeats this drill, or one round of it."""
     from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
 
     parts = ["dledger", "drill", "--seed", str(options.seed)]
@@ -271,8 +272,13 @@ def _command(options: DrillOptions, asked: _Asked) -> str:
     parts += ["--tls" if options.tls else "--no-tls"] if options.tls != _needs_tls(options.faults) else []
     parts += ["--against", asked.against] if asked.against else []
     parts += ["--restart-command", asked.restart_command] if asked.restart_command else []
-    parts += ["--rounds", str(options.rounds)] if options.rounds not in (None, DEFAULT_ROUNDS) and options.only_round is None else []
-    parts += ["--duration", f"{options.duration_s:g}s"] if options.duration_s is not None else []
+    number = options.only_round if only_round is None else only_round
+    if number is not None:
+        parts += ["--only-round", str(number)]
+    elif options.rounds not in (None, DEFAULT_ROUNDS):
+        parts += ["--rounds", str(options.rounds)]
+    if number is None and options.duration_s is not None:
+        parts += ["--duration", f"{options.duration_s:g}s"]
     return shlex.join(parts)
 
 

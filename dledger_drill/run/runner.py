@@ -36,14 +36,14 @@ class Drill:
         folder: For histories, and whatever ``make`` puts there.
         missing: What faults need and is not there, and why.
         make: Makes the cluster, which is closed when the drill is over.
-        command: Repeats the drill.
+        command: What repeats the drill, or the round of a number alone.
     """
 
     def __init__(
         self,
         options: DrillOptions,
         folder: Path,
-        command: str,
+        command: Callable[[int | None], str],
         shown: Shown,
         make: Callable[[], Cluster],
         missing: Mapping[Need, str],
@@ -124,7 +124,7 @@ class Drill:
             yield plan
 
     def _repeat(self, plan: RoundPlan) -> str:
-        return f"{self._command} --only-round {plan.number}"
+        return self._command(plan.number)
 
     def _report(self, began_s: float, started: str) -> Report:
         verdict = self._check.finish()
@@ -134,7 +134,7 @@ class Drill:
         options = self._options
         return Report(
             version=installed_version(),
-            command=self._command,
+            command=self._command(None),
             seed=options.seed,
             started=started,
             duration_s=time.monotonic() - began_s,

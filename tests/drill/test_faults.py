@@ -100,7 +100,7 @@ def test_without_root_the_rest_is_done_on_loopback(tmp_path: Path) -> None:
     drill = Drill(
         options,
         tmp_path,
-        "dledger drill",
+        lambda _: "dledger drill",
         Lines(Console(stderr=True)),
         lambda: PrivateCluster(tmp_path / "cluster", options, capabilities),
         why_not,

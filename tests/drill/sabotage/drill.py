@@ -40,7 +40,7 @@ def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int 
     return Drill(
         options,
         folder,
-        "",
+        lambda _: "",
         shown,
         lambda: PrivateCluster(folder / "cluster", options, capabilities, command=command),
         missing,
