@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import load_config, nodes_of, parse_duration_option
+from dledger_cli.credentials import takes_credentials
 from dledger_cli.output import note, print_table
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 if TYPE_CHECKING:
     from dledger_drill.cluster.cluster import Cluster
-    from dledger_drill.hosts.capabilities import Capabilities
     from dledger_drill.plan.model import DrillOptions, Need
     from dledger_drill.report.model import Report
+    from dledger_drill.run.runner import Drill
 
 EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --report drill.html | dledger drill --faults list"
 ALL, LIST = "all", "list"
@@ -35,7 +37,7 @@ DEFAULT_ROUNDS = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command("drill", epilog=EXAMPLES)(drill)
+    app.command("drill", epilog=EXAMPLES)(takes_credentials(drill))
 
 
 def drill(
@@ -146,17 +148,18 @@ def _status(found: Report) -> int:
 
 def _run(options: DrillOptions, asked: _Asked) -> Report:
     """The drill, and its report in the files that were asked for."""
-    from dledger_drill.hosts.capabilities import probe
     from dledger_drill.run.runner import Drill
 
     folder = _folder(asked.keep)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was run is judged and reported
     keep = asked.keep is not None
     try:
-        make, missing = _cluster(options, probe(), folder, asked)
+        make, missing = _cluster(options, folder, asked)
         with _shown() as shown:
-            found = Drill(options, folder, partial(_command, options, asked), shown, make, missing).run()
-        keep = keep or found.broken or bool(found.problem)
+            drill_ = _made(lambda: Drill(options, folder, partial(_command, options, asked), shown, make, missing))
+            keep = True
+            found = drill_.run()
+        keep = asked.keep is not None or found.broken or bool(found.problem)
         _write(found, asked)
     finally:
         if keep:
@@ -164,6 +167,13 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def _made(make: Callable[[], Drill]) -> Drill:
+    try:
+        return make()
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint="--faults") from None
 
 
 def _faults(text: str, against: str) -> tuple[str, ...]:
@@ -202,18 +212,22 @@ def _needs_tls(faults: Sequence[str]) -> bool:
     return any(Need.TLS in CATALOGUE[name].needs for name in faults)
 
 
-def _cluster(
-    options: DrillOptions, capabilities: Capabilities, folder: Path, asked: _Asked
-) -> tuple[Callable[[], Cluster], Mapping[Need, str]]:
+def _cluster(options: DrillOptions, folder: Path, asked: _Asked) -> tuple[Callable[[], Cluster], Mapping[Need, str]]:
     """How to make the cluster, and what faults need that it or this machine does not have."""
     from dledger_drill.cluster.existing import ExistingCluster
     from dledger_drill.cluster.private import PrivateCluster
+    from dledger_drill.hosts.capabilities import probe
     from dledger_drill.plan.model import Need
 
     if asked.against:
+        if os.environ.get(USER) and not os.environ.get(PASSWORD_FILE):
+            raise typer.BadParameter("expected --password-file: the workloads are a process of their own", param_hint="--user")
         nodes = nodes_of(load_config(asked.against))
         without = {} if asked.restart_command else {Need.RESTART: "takes --restart-command"}
         return lambda: ExistingCluster(nodes, asked.restart_command), without
+    for variable in (CA, CERT, KEY, USER, PASSWORD_FILE):  # of another cluster
+        os.environ.pop(variable, None)
+    capabilities = probe()
     missing = dict(capabilities.why_not)
     if options.nodes < 5:
         missing[Need.FIVE_NODES] = "takes --nodes 5"
@@ -256,6 +270,8 @@ def _folder(keep: Path | None) -> Path:
         keep.mkdir(parents=True)
     except FileExistsError:
         raise typer.BadParameter(f"{keep} exists already", param_hint="--keep") from None
+    except OSError as error:
+        raise typer.BadParameter(f"{keep}: {error.strerror}", param_hint="--keep") from None
     return keep.absolute()
 
 

@@ -80,11 +80,11 @@ class HistoryCheck:
             case _:
                 self._of_topic(operation)
 
-    def give_up(self) -> None:
-        """The audit did not come to its end: of topics that are not judged yet nobody knows what they hold."""
+    def give_up(self, rounds: Iterable[int]) -> None:
+        """Their audit did not come to its end, or was not read: of topics that are not judged yet nobody knows what they hold."""
         for topic in self._topics.values():
             topic.forget_audit()
-            self.verdict.not_judged.update(send.round for send in topic.sends.values() if send.outcome is Outcome.OK)
+        self.verdict.not_judged.update(rounds)
         self._judge_all()
 
     def _judge_all(self) -> None:

@@ -72,6 +72,16 @@ class Cluster(ABC):
 
     @property
     @abstractmethod
+    def is_own(self) -> bool:
+        """Nobody else uses it: its replicas come to rest, and may be compared."""
+
+    def start_stopped(self) -> None:
+        """Start what does not run, when whatever stopped it was taken back."""
+        for name in self.machines:
+            self.start_node(name)
+
+    @property
+    @abstractmethod
     def described(self) -> dict[str, str]:
         """For the report: settings, and what nodes keep their data on."""
 

@@ -57,6 +57,10 @@ class ExistingCluster(Cluster):
         return "on the nodes"
 
     @property
+    def is_own(self) -> bool:
+        return False
+
+    @property
     def described(self) -> dict[str, str]:
         return {"cluster": "one in use, which this machine is a client of"}
 

@@ -15,12 +15,12 @@ CLUSTER = "drill"
 PORT, NAME_PORT, QUORUM_PORT = 10911, 9876, 9877
 NAME_SERVERS = 3
 EVERY_HOUR = ";".join(f"{hour:02d}" for hour in range(24))
-# Small segments, so that some are sealed soon.  Nothing deletes messages for want of space, which would look like a loss; what is older
-# than an hour was judged long ago.
+# Small segments: some are sealed soon, and a full disk is felt when the next one is made.  Nothing deletes messages for want of space,
+# which would look like a loss; what is older than an hour was judged long ago.
 SETTINGS: dict[str, Any] = {
     "store": {
-        "mappedFileSizeCommitLog": "4MiB",
-        "maxMessageSize": "256KiB",
+        "mappedFileSizeCommitLog": "512KiB",
+        "maxMessageSize": "128KiB",
         "cleanFileForciblyEnable": False,
         "fileReservedTime": "1h",
         "deleteWhen": EVERY_HOUR,

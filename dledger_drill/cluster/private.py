@@ -145,6 +145,10 @@ class PrivateCluster(Cluster):
         return f"{self.folder}/*.log"
 
     @property
+    def is_own(self) -> bool:
+        return True
+
+    @property
     def described(self) -> dict[str, str]:
         own = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
         settings = {name: own[name] for name in sorted(own.keys() & {"store", "raft", "broker", "security", "replicas"})}

@@ -13,7 +13,7 @@ from dledger_drill.plan.model import FaultChoice, Need
 
 CLIENTS = "clients"
 FLAP_S = 0.3
-LOSS, DELAY_MS, JITTER_MS, REORDER, BYTES_PER_S = 0.2, 200.0, 20.0, 0.3, 2 << 20
+LOSS, DELAY_MS, JITTER_MS, REORDER, BYTES_PER_S = 0.2, 200.0, 20.0, 0.3, 128 << 10
 
 Cut = Callable[[Links, Sequence[str], str], None]  # links, the group's nodes, the one that is meant
 
@@ -149,5 +149,5 @@ FAULTS: tuple[Fault, ...] = (
         _NEED,
     ),
     Fault("reorder", "link", "all links deliver packets out of order", _SHAPED_S, _shaped("30 %", reorder=REORDER, delay_ms=5.0), _NEED),
-    Fault("bandwidth", "link", "all links carry 2 MiB a second", _SHAPED_S, _shaped("2 MiB/s", bytes_per_s=BYTES_PER_S), _NEED),
+    Fault("bandwidth", "link", "all links carry 128 KiB a second", _SHAPED_S, _shaped("128 KiB/s", bytes_per_s=BYTES_PER_S), _NEED),
 )

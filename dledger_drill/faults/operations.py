@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import Do, Role, kill, pick, running, strike
+from dledger_drill.faults.roles import Do, Role, followers, kill, pick, running, strike
 from dledger_drill.plan.model import FaultChoice, Need
 
 STOP_S = 30.0
@@ -32,7 +32,7 @@ def rolling_restart(target: Target, choice: FaultChoice, draw: random.Random) ->
 
 def transfer(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     leader = target.leader(choice.group)
-    to = draw.choice([node for node in target.groups[choice.group] if node != leader])
+    to = draw.choice(followers(target, choice.group))
     target.transfer_leader(choice.group, to)
     return Strike([leader, to], _nothing)
 

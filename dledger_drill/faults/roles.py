@@ -12,6 +12,7 @@ from enum import StrEnum
 from dledger_drill.faults.base import Strike, Target
 from dledger_drill.hosts.machine import Machine, Process
 from dledger_drill.plan.model import FaultChoice
+from dledger_wire.errors import InvalidArgumentError
 
 Do = Callable[[Target, FaultChoice, random.Random], Strike]
 
@@ -41,9 +42,16 @@ def pick(target: Target, group: str, role: Role, draw: random.Random) -> list[st
     if role is Role.LEADER:
         return [target.leader_or_last(group)]
     if role is Role.FOLLOWER:
-        leader = target.leader_or_last(group)
-        return [draw.choice([node for node in nodes if node != leader])]
+        return [draw.choice(followers(target, group))]
     return draw.sample(nodes, 2 if role is Role.TWO else max((len(nodes) - 1) // 2, 1))
+
+
+def followers(target: Target, group: str) -> list[str]:
+    """InvalidArgumentError for a group of one node."""
+    leader = target.leader_or_last(group)
+    if found := [node for node in target.groups[group] if node != leader]:
+        return found
+    raise InvalidArgumentError(f"replica group {group} has one node")
 
 
 def strike(nodes: Sequence[str], do: Callable[[str], None], undo: Callable[[str], None], note: str = "") -> Strike:

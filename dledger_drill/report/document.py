@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dledger_drill.report.model import Report
+from dledger_drill.report.model import Report, RoundReport
 from dledger_drill.report.statistics import by_fault, outage_percentiles, verdict
 from dledger_wire.errors import InvalidArgumentError
 
@@ -24,11 +25,15 @@ def write_document(report: Report, path: Path) -> None:
         "passed": report.passed,
         "by_fault": [asdict(row) for row in by_fault(report.rounds)],
         "outage_ms": {f"p{name}": value for name, value in outage_percentiles(report.rounds).items()},
-        "report": asdict(report),
+        "report": asdict(report) | {"rounds": [_round(each) for each in report.rounds]},
     }
     part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+def _round(found: RoundReport) -> dict[str, Any]:
+    return {"passed": found.passed, "unavailable_ms": found.unavailable_ms, **asdict(found)}
 
 
 def read_document(path: Path) -> Report:
@@ -39,5 +44,9 @@ def read_document(path: Path) -> Report:
             found = document.get("format") if isinstance(document, dict) else None
             raise InvalidArgumentError(f"{path}: expected a report of format {FORMAT}, got {found}")
         return _REPORT.validate_python(document.get("report"))
-    except (ValueError, ValidationError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidArgumentError(f"{path}: no report of a drill: {place}: {first['msg']}") from None
+    except (OSError, ValueError) as error:
         raise InvalidArgumentError(f"{path}: no report of a drill: {error}") from None

@@ -115,6 +115,7 @@ class Report:
         started: ISO 8601 with time zone.
         settings: Of the private cluster, and the drill's options.
         wanted: Faults that were asked for.
+        described: What each of them does.
         impossible: Those of them that this machine has no means for, and why.
         workloads: Name -> operations by outcome.
         violations: Those that belong to no round.
@@ -130,6 +131,7 @@ class Report:
     machine: MachineInfo
     settings: dict[str, Any] = field(default_factory=dict)
     wanted: list[str] = field(default_factory=list)
+    described: dict[str, str] = field(default_factory=dict)
     impossible: dict[str, str] = field(default_factory=dict)
     workloads: dict[str, dict[str, int]] = field(default_factory=dict)
     rounds: list[RoundReport] = field(default_factory=list)

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from dledger_drill.report.model import COUNTED, Report, RoundReport
-from dledger_drill.report.statistics import by_fault, outage_percentiles, verdict
+from dledger_drill.report.statistics import by_fault, outage_percentiles, promises, verdict
 from dledger_drill.report.timeline import timeline
 
 PICTURES = 200  # rounds whose timeline is in the page: those that failed first, then those with the longest outages
@@ -33,6 +33,7 @@ def page(report: Report) -> str:
         verdict=verdict(report),
         kind="pass" if report.passed and report.rounds else "fail",
         rows=by_fault(report.rounds),
+        promises=promises(report),
         percentiles=outage_percentiles(report.rounds),
         counted=COUNTED,
         timelines={each.number: Markup(timeline(each)) for each in report.rounds if each.number in pictured},  # noqa: S704 - escaped there

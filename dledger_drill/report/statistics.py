@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import ViolationKind as Kind
 from dledger_drill.report.model import COUNTED, Report, RoundReport
 
 TWO = "two at once"
@@ -62,6 +64,44 @@ def outage_percentiles(rounds: Sequence[RoundReport]) -> dict[int, float]:
     """Percentile -> milliseconds, over the longest outages of all rounds that were struck."""
     ordered = sorted(each.unavailable_ms for each in rounds if not each.not_struck)
     return {each: ordered[min(len(ordered) - 1, len(ordered) * each // 100)] for each in PERCENTILES} if ordered else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """``broken``: how often, None when nothing was there to check it by."""
+
+    text: str
+    broken: int | None
+
+
+# What was promised; the kinds of its violations; the operations that it is checked by, any of them.
+_PROMISES = (
+    ("what was acknowledged is stored", (Kind.LOST,), ("stored",)),
+    ("it is stored once", (Kind.DOUBLED,), ("stored",)),
+    ("with the bytes that were sent", (Kind.CHANGED,), ("stored",)),
+    ("in the order of its key and of its producer", (Kind.REORDERED,), ("stored",)),
+    ("transactions are there once or never", (Kind.TRANSACTION,), ("transaction",)),
+    ("delayed messages come not before their time, and soon after it", (Kind.DELAY_EARLY, Kind.DELAY_LATE), ("delayed",)),
+    ("an ordered queue has one consumer at a time", (Kind.ORDERLY_OVERLAP,), ("deliver",)),
+    ("linearizable reads have what was acknowledged before", (Kind.STALE_READ,), ("read",)),
+    ("committed offsets do not go back", (Kind.OFFSET_BACK,), ("commit_offset",)),
+    ("replicas are equal", (Kind.REPLICAS_DIFFER,), ("replica",)),
+    ("a term has one leader", (Kind.TWO_LEADERS,), ("leader",)),
+    ("the cluster becomes whole again", (Kind.NOT_RECOVERED,), ("fault",)),
+    (f"nodes leak no memory, files or threads, from {Limits().leak_rounds} rounds on", (Kind.LEAK,), ("resource",)),
+)
+
+
+def promises(report: Report) -> list[Promise]:
+    """All of them, also those that this drill could not check."""
+    found = Counter(each.kind for each in [*report.violations, *(each for round_ in report.rounds for each in round_.violations)])
+    rows = []
+    for text, kinds, operations in _PROMISES:
+        checked = any(sum(report.workloads.get(name, {}).values()) for name in operations)
+        checked &= Kind.LEAK not in kinds or len(report.rounds) >= Limits().leak_rounds
+        broken = sum(found[str(kind)] for kind in kinds)
+        rows.append(Promise(text, broken if checked or broken else None))
+    return rows
 
 
 def verdict(report: Report) -> str:

@@ -76,10 +76,9 @@ class _Picture:
 
     def _leaders(self, group: str, top: float) -> Iterator[str]:
         yield self._label(f"{group} leader", top)
-        nodes = sorted({span.node for span in self._found.leaders})
         for span in self._found.leaders:
             if span.group == group:
-                text, colour = f"{span.node} term {span.term}", COLOURS[nodes.index(span.node) % len(COLOURS)]
+                text, colour = f"{span.node} term {span.term}", _colour(span.node)
                 yield self._bar(span, top, "leader", text, f"{group}: {text}", colour)
 
     def _rate(self, group: str, top: float) -> Iterator[str]:
@@ -120,3 +119,9 @@ class _Picture:
             x = self._x(number * step)
             yield f'<line class="tick" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{top:.1f}"/>'
             yield f'<text class="axis" x="{x:.1f}" y="{top + 13:.1f}">{number * step:g} s</text>'
+
+
+def _colour(node: str) -> str:
+    """The same in every round."""
+    digits = "".join(character for character in node if character.isdecimal())
+    return COLOURS[(int(digits[-9:]) if digits else len(node)) % len(COLOURS)]

@@ -18,21 +18,24 @@ from dledger_drill.faults.base import Strike
 from dledger_drill.faults.catalogue import CATALOGUE
 from dledger_drill.history.records import ALL, Operation, OperationKind, Outcome
 from dledger_drill.plan.model import FaultChoice, RoundPlan
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DeadlineExceededError, DledgerError
 
-HEALTHY_S = 90.0
 PROCESS = "drill"
 
 
 class Round:
-    """``say`` is told what goes on, ``write`` gets the faults as operations."""
+    """``say`` is told what goes on, ``write`` gets the faults as operations.
+
+    ``unfinished``: operations such as a rolling restart that began and did not come to their end.
+    """
 
     def __init__(self, cluster: Cluster, plan: RoundPlan, write: Callable[[Operation], None], say: Callable[[str], None]) -> None:
         self._cluster, self._plan, self._write, self._say = cluster, plan, write, say
         self._over = threading.Event()
+        self.unfinished: list[str] = []
 
     def run(self) -> None:
-        """DledgerError when the cluster does not become whole again."""
+        """DledgerError when a fault cannot be taken back."""
         began_s = time.monotonic()
         with ThreadPoolExecutor(len(self._plan.faults), thread_name_prefix="fault") as faults:
             running = [faults.submit(self._carry_out, choice, began_s + choice.after_s) for choice in self._plan.faults]
@@ -42,16 +45,13 @@ class Round:
                 self._over.set()
         for each in running:
             each.result()
+        # As a supervisor does: another fault may have started a node on a disk that was full or failing.
         if any(CATALOGUE[name].may_end_nodes for name in self._plan.names):
-            for (
-                name
-            ) in self._cluster.machines:  # as a supervisor does: another fault may have started it on a disk that was full or failing
-                self._cluster.start_node(name)
-        self._say("waiting until every node is healthy")
-        self._cluster.wait_whole(HEALTHY_S)
+            self._cluster.start_stopped()
 
     def _carry_out(self, choice: FaultChoice, at_s: float) -> None:
         if self._over.wait(max(0.0, at_s - time.monotonic())):
+            self._note(choice, time.monotonic_ns(), Outcome.FAILED, Strike([], lambda: None, "the drill was ended before"))
             return
         fault, began_ns = CATALOGUE[choice.name], time.monotonic_ns()
         self._say(f"{choice.name} in {choice.group}")
@@ -61,11 +61,15 @@ class Round:
                 strike = fault.strike(self._cluster, choice, random.Random(choice.seed))
         except (DledgerError, OSError) as error:  # such as: the other fault of the round left no leader to strike
             self._note(choice, began_ns, Outcome.FAILED, Strike([], lambda: None, str(error)))
+            if fault.takes_long and isinstance(error, DeadlineExceededError):
+                self.unfinished.append(f"{choice.name} did not come to its end: {error.message}")
             return
-        self._say(f"{choice.name} {' '.join(strike.nodes)} {strike.note}".rstrip())
-        self._over.wait(choice.hold_s)
-        with self._cluster.lock:
-            strike.heal()
+        try:
+            self._say(f"{choice.name} {' '.join(strike.nodes)} {strike.note}".rstrip())
+            self._over.wait(choice.hold_s)
+        finally:
+            with self._cluster.lock:
+                strike.heal()
         self._note(choice, began_ns, Outcome.OK, strike)
 
     def _note(self, choice: FaultChoice, began_ns: int, outcome: Outcome, strike: Strike) -> None:

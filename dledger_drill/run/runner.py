@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ from pathlib import Path
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.faults.catalogue import hold_times, impossible
+from dledger_drill.faults.catalogue import CATALOGUE, hold_times, impossible
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
 from dledger_drill.report.model import Report
@@ -27,6 +28,8 @@ from dledger_wire.version import installed_version
 
 ROUNDS_A_SEGMENT = 25
 VALUES_A_SEGMENT = 10_000_000
+
+_logger = logging.getLogger(__name__)
 
 
 class Drill:
@@ -73,6 +76,9 @@ class Drill:
             interrupted = True
         except (DledgerError, OSError) as error:
             problem = f"the drill could not go on: {error}"
+        except Exception as error:
+            _logger.exception("the drill ended")
+            problem = f"the drill could not go on: {type(error).__name__}: {error} (a fault of the drill itself)"
         report = self._report(began_s, started)
         report.interrupted, report.problem = interrupted, problem
         return report
@@ -141,6 +147,7 @@ class Drill:
             machine=machine_info(),
             settings=self._shape | {"workloads": ", ".join(options.workloads)},
             wanted=list(options.faults),
+            described={name: CATALOGUE[name].help for name in options.faults},
             impossible=self._impossible,
             workloads=_by_outcome(verdict.counts),
             rounds=round_reports(rounds, verdict),

@@ -31,7 +31,7 @@ from dledger_drill.workloads.control import LoadControl
 from dledger_drill.workloads.spec import LoadSpec
 from dledger_wire.errors import DledgerError
 
-RUNNING_S, ACKNOWLEDGED_S, FINISH_S, EQUAL_S = 120.0, 60.0, 240.0, 90.0
+RUNNING_S, HEALTHY_S, ACKNOWLEDGED_S, FINISH_S, EQUAL_S = 120.0, 90.0, 60.0, 240.0, 90.0
 AFTER_S = 0.7  # of load after a round has become whole
 
 
@@ -62,6 +62,7 @@ class Segment:
         self._pauses_ms: dict[str, float] = {}  # of the round, as its probes saw them
         self._leaders: Mapping[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
+        self._rounds: list[int] = []
 
     def run(self, finished: Callable[[RoundReport], None]) -> None:
         """Its rounds, the audit, and the judgement.  What was run is judged also when a round fails or is interrupted."""
@@ -79,17 +80,27 @@ class Segment:
             load.wait_running(RUNNING_S)
             try:
                 for plan in self._plans:
+                    self._rounds.append(plan.number)
                     finished(self._round(plan, load, observer, writer.write))
-            finally:
-                audited = False
-                try:
-                    self._say("reading everything that was written")
-                    with _not_recovered():
-                        load.finish(FINISH_S)
-                        audited = True
-                        self._compare(writer.write)
-                finally:
-                    self._judge([own, *load.histories], writer, audited=audited)
+            except BaseException:
+                self._state.cluster.start_stopped()
+                with contextlib.suppress(DledgerError):  # what ended the rounds says more
+                    self._end(load, own, writer)
+                raise
+            self._end(load, own, writer)
+
+    def _end(self, load: LoadControl, own: Path, writer: HistoryWriter) -> None:
+        """Read everything, compare the replicas, and judge."""
+        audited = False
+        try:
+            self._say("reading everything that was written")
+            with _not_recovered():
+                load.finish(FINISH_S)
+                audited = True
+                if self._state.cluster.is_own:
+                    self._compare(writer.write)
+        finally:
+            self._judge([own, *load.histories], writer, audited=audited)
 
     def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
         cluster, added = self._state.cluster, {**environment, **import_path()}
@@ -105,8 +116,8 @@ class Segment:
         times = RoundTimes(plan, self._state.repeat(plan), time.monotonic_ns(), seen=dict(observer.leaders))
         self._state.timelines.rounds[plan.number] = times
         try:
-            with _not_recovered():
-                Round(self._state.cluster, plan, write, self._say).run()
+            self._strike(plan, write)
+            load.check()
             self._say("waiting for acknowledgements of every replica group")
             self._wait_acknowledged()
             time.sleep(AFTER_S)
@@ -125,6 +136,15 @@ class Segment:
             terms=max((observer.leaders[group][1] - term for group, (_, term) in leaders if group in observer.leaders), default=0),
             outages=outages,
         )
+
+    def _strike(self, plan: RoundPlan, write: Callable[[Operation], None]) -> None:
+        round_ = Round(self._state.cluster, plan, write, self._say)
+        round_.run()
+        self._say("waiting until every node is healthy")
+        with _not_recovered():
+            self._state.cluster.wait_whole(HEALTHY_S)
+        if round_.unfinished and len(plan.faults) == 1:
+            raise NotRecoveredError(round_.unfinished[0])
 
     def _wait_acknowledged(self) -> None:
         """Until every replica group has acknowledged its probe once more, or the checker's limit is over: then that says so."""
@@ -161,21 +181,28 @@ class Segment:
         cluster.wait_equal(EQUAL_S)
         last = {node.id: node.last_index for group in cluster.statuses() for node in group.nodes}
         for found in cluster.admin.compare_replicas():
-            for number, node in enumerate(found.replicas):
-                checksums = {f"segment {start}": f"{crc:08x}" for start, crc in found.checksums[node].items()}
-                checksums["as nodes say"] = found.difference if number else ""
+            nodes = cluster.groups[found.replica_group]
+            for node in nodes:
+                checksums = {f"segment {start}": f"{crc:08x}" for start, crc in found.checksums.get(node, {}).items()}
+                equal = found.equal and not found.unreachable
+                tells = not equal and (node not in found.checksums or node == nodes[-1])
+                checksums["as nodes say"] = (found.difference or f"{node} did not answer") if tells else ""
                 data = {"group": found.replica_group, "node": node, "last_index": last.get(node, 0), "checksums": checksums}
                 at_ns = time.monotonic_ns()
                 write(Operation(PROCESS, OperationKind.REPLICA, at_ns, at_ns, Outcome.OK, self._number, data))
 
     def _judge(self, files: Sequence[Path], writer: HistoryWriter, *, audited: bool) -> None:
-        writer.flush()
-        for operation in merge(files):
-            self._state.check.take(operation)
-            self._state.timelines.take(operation)
-        if not audited:
-            self._state.check.give_up()
-        self._state.timelines.close_segment()
+        whole = False
+        try:
+            writer.flush()
+            for operation in merge(files):
+                self._state.check.take(operation)
+                self._state.timelines.take(operation)
+            whole = audited
+        finally:
+            if not whole:
+                self._state.check.give_up(self._rounds)
+            self._state.timelines.close_segment()
 
 
 @contextlib.contextmanager

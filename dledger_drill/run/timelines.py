@@ -6,7 +6,7 @@ Owns little of each round, so that a drill of a thousand rounds fits in memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dledger_drill.checkers.model import Verdict, Violation, ViolationKind
@@ -23,7 +23,7 @@ from dledger_drill.report.model import (
 )
 
 SENDS = (OperationKind.SEND, OperationKind.DELAYED)
-SHOWN_OPERATIONS = 5
+SHOWN_OPERATIONS, SHOWN_CHARACTERS = 5, 400
 _COUNTED = {
     ViolationKind.LOST: "lost",
     ViolationKind.DOUBLED: "doubled",
@@ -111,7 +111,7 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
             for each in verdict.outages
             if each.round == found.plan.number
         ]
-        leaders = _leader_spans(found, duration_s)
+        leaders = _leader_spans(found, duration_s, outages)
         reports.append(
             RoundReport(
                 number=found.plan.number,
@@ -136,18 +136,24 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
 
 
 def violation_text(violation: Violation) -> ViolationText:
-    lines = tuple(encode(each).decode().strip() for each in violation.operations[:SHOWN_OPERATIONS])
+    lines = tuple(_shortened(encode(each).decode().strip()) for each in violation.operations[:SHOWN_OPERATIONS])
     return ViolationText(str(violation.kind), violation.text, lines)
 
 
-def _leader_spans(found: RoundTimes, duration_s: float) -> list[LeaderSpan]:
+def _shortened(line: str) -> str:
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]} ..."
+
+
+def _leader_spans(found: RoundTimes, duration_s: float, outages: Sequence[OutageSpan]) -> list[LeaderSpan]:
+    """A leader is seen until the next one is, and not while nothing is acknowledged in between."""
     spans: list[LeaderSpan] = []
     seen = {group: (0.0, node, term) for group, (node, term) in found.seen.items()}
     for at_ns, group, node, term in sorted(found.leaders):
         at_s = max(0.0, found.seconds(at_ns))
         if group in seen:
             since_s, old, old_term = seen[group]
-            spans.append(LeaderSpan(group, old, old_term, since_s, at_s))
+            silent = [outage.start_s for outage in outages if outage.group == group and since_s < outage.start_s < at_s]
+            spans.append(LeaderSpan(group, old, old_term, since_s, max(silent, default=at_s)))
         seen[group] = at_s, node, term
     spans += [LeaderSpan(group, node, term, since_s, duration_s) for group, (since_s, node, term) in seen.items()]
     return spans

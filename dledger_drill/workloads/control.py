@@ -93,6 +93,11 @@ class LoadControl:
     def tell(self, command: Command) -> None:
         os.write(self._commands, command.encode())
 
+    def check(self) -> None:
+        """DledgerError when the process has ended."""
+        if self._process.poll() is not None:
+            raise DledgerError(f"the workload process ended with status {self._process.poll()}: {last_line(self.log)}")
+
     def wait_running(self, timeout_s: float) -> None:
         """Topics are made and every workload was begun."""
         self.wait_for(lambda report: report["state"] == "running", "the workloads to start", timeout_s)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -55,7 +56,7 @@ type Log struct {
 	Queue int    `json:"queue"`
 }
 
-// ReadHistory reads the files of a folder as one history, or a single file.
+// ReadHistory reads all files below a folder as one history, or a single file.
 func ReadHistory(name string) ([]Record, error) {
 	about, err := os.Stat(name)
 	if err != nil {
@@ -64,18 +65,20 @@ func ReadHistory(name string) ([]Record, error) {
 	if !about.IsDir() {
 		return readFile(name, nil)
 	}
-	plain, _ := filepath.Glob(filepath.Join(name, "*.jsonl"))
-	compressed, _ := filepath.Glob(filepath.Join(name, "*.jsonl.gz"))
 	var history []Record
-	for _, file := range append(plain, compressed...) {
-		if history, err = readFile(file, history); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+	err = filepath.WalkDir(name, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !(strings.HasSuffix(file, ".jsonl") || strings.HasSuffix(file, ".jsonl.gz")) {
+			return err
 		}
+		if history, err = readFile(file, history); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		return nil
+	})
+	if err == nil && history == nil {
+		err = errors.New("no history in this folder")
 	}
-	if history == nil {
-		return nil, errors.New("no history in this folder")
-	}
-	return history, nil
+	return history, err
 }
 
 // readFile adds what is in a file of JSON lines, compressed where its name ends in .gz.  The last line may be cut off.

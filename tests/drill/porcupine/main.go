@@ -40,6 +40,10 @@ func main() {
 			os.Exit(2)
 		}
 		verdict := judge(name, history, *timeout)
+		if verdict.Operations == 0 {
+			fmt.Fprintf(os.Stderr, "porcupine: %s: no operation on a queue\n", name)
+			os.Exit(2)
+		}
 		if err := json.NewEncoder(os.Stdout).Encode(verdict); err != nil {
 			fmt.Fprintf(os.Stderr, "porcupine: %v\n", err)
 			os.Exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,20 @@ from dledger_drill.hosts import ports
 from dledger_wire.errors import DledgerError
 
 SPAN = 80
+FIRST = random.SystemRandom().randrange(
+    ports.FIRST_PORT, ports.LAST_PORT - SPAN
+)  # another run of this test takes all ports of its own span
 OTHER = f"""
 from dledger_drill.hosts import ports
-ports.LAST_PORT = ports.FIRST_PORT + {SPAN}
+ports.FIRST_PORT, ports.LAST_PORT = {FIRST}, {FIRST + SPAN}
 print(*ports.free_ports(8), flush=True)
 input()
 """
 
 
 def test_another_process_is_given_others_until_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "LAST_PORT", ports.FIRST_PORT + SPAN)
+    monkeypatch.setattr(ports, "FIRST_PORT", FIRST)
+    monkeypatch.setattr(ports, "LAST_PORT", FIRST + SPAN)
     command = [sys.executable, "-c", OTHER]
     others = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]) for _ in range(2)

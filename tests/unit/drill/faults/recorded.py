@@ -163,8 +163,9 @@ class RecordedCluster:
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self.done.append("wait")
 
-    def wait_whole(self, timeout_s: float) -> None:
-        self.done.append("whole")
+    def start_stopped(self) -> None:
+        for name in self.machines:
+            self.start_node(name)
 
     def transfer_leader(self, group: str, to: str) -> None:
         self.done.append(f"transfer to {to}")

@@ -31,7 +31,7 @@ def test_faults_that_overlap_are_struck_and_taken_back() -> None:
     ]
     assert all(each.returned_ns is not None and each.returned_ns > each.invoked_ns for each in written)
     assert cluster.recorded_links.lost == set()
-    assert [line.split()[0] for line in cluster.done] == ["kill", "start", "whole"]
+    assert [line.split()[0] for line in cluster.done] == ["kill", "start"]
 
 
 def test_a_fault_that_cannot_be_struck_is_told_and_the_round_goes_on() -> None:
@@ -44,7 +44,7 @@ def test_a_fault_that_cannot_be_struck_is_told_and_the_round_goes_on() -> None:
     transfer, kill = sorted(run(cluster, "transfer", "kill-leader"), key=lambda each: str(each.outcome))
     assert (transfer.outcome, transfer.data["name"], transfer.data["note"]) == (Outcome.FAILED, "transfer", "no leader")
     assert (kill.outcome, kill.data["name"]) == (Outcome.OK, "kill-leader")
-    assert cluster.done[-1] == "whole"
+    assert cluster.done[-1] == "start n0"
 
 
 def test_clients_that_stood_still_are_in_the_history() -> None:
