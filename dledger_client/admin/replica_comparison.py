@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import DledgerError, StorageDamagedError, UnreachableError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, StorageDamagedError, UnreachableError
 from dledger_wire.rpc import methods
 
 
@@ -44,7 +44,7 @@ class ReplicaComparison:
 async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> ReplicaComparison:
     """UnreachableError when no node of the group answers."""
     reachable = [node for node in group.nodes if node.reachable and node.configured]
-    missing = tuple(node.id for node in group.nodes if not node.reachable and node.configured)
+    missing = [node.id for node in group.nodes if not node.reachable and node.configured]
     if not reachable:
         raise UnreachableError(f"no node reachable at {', '.join(node.address for node in group.nodes)}")
     end_pos = min(node.committed_pos for node in reachable)
@@ -53,7 +53,9 @@ async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> Re
     replies: dict[str, admin_pb2.ChecksumReply] = {}
     damaged = ""
     for node_id, answer in zip(addresses, answers, strict=True):
-        if isinstance(answer, DledgerError):
+        if isinstance(answer, UnreachableError | DeadlineExceededError):
+            missing.append(node_id)
+        elif isinstance(answer, DledgerError):
             damaged = damaged or f"{node_id}: {answer}"
         elif isinstance(answer, BaseException):
             raise answer
@@ -63,7 +65,7 @@ async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> Re
     if segment is not None:
         difference = await _damage_in(calls, {node_id: addresses[node_id] for node_id in replies}, end_pos, segment) or difference
     checksums = {node_id: {segment.start_pos: segment.crc for segment in reply.segments} for node_id, reply in replies.items()}
-    return ReplicaComparison(group.name, end_pos, compared, tuple(replies), missing, damaged or difference, checksums)
+    return ReplicaComparison(group.name, end_pos, compared, tuple(replies), tuple(missing), damaged or difference, checksums)
 
 
 async def _damage_in(calls: ClusterCalls, addresses: Mapping[str, str], end_pos: int, segment: int) -> str:

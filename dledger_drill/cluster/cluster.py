@@ -19,6 +19,7 @@ from dledger_client.types import SecuritySettings
 from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 T = TypeVar("T")
@@ -29,13 +30,16 @@ LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended 
 
 
 class Cluster(ABC):
-    """``Target`` of faults/base.py.  ``workloads``: the process that makes load, while it runs."""
+    """``Target`` of faults/base.py.
+
+    ``workloads``: the process that makes load, while it runs.  ``interrupted``: while it is set, whatever waits for nodes gives up.
+    """
 
     def __init__(self) -> None:
         self.workloads: Process | None = None
         self._admin: Admin | None = None
         self._last_leaders: dict[str, str] = {}
-        self.lock = threading.RLock()  # of who starts, stops or strikes nodes
+        self.interrupted = threading.Event()
 
     @property
     @abstractmethod
@@ -49,7 +53,7 @@ class Cluster(ABC):
 
     @property
     @abstractmethod
-    def machines(self) -> Mapping[str, DrillMachine]:
+    def machines(self) -> SharedMachines[DrillMachine]:
         """Those that are the drill's own, by the name of node or name server."""
 
     @property
@@ -76,9 +80,9 @@ class Cluster(ABC):
         """Nobody else uses it: its replicas come to rest, and may be compared."""
 
     def start_stopped(self) -> None:
-        """Start what does not run, when whatever stopped it was taken back."""
+        """Start what does not run and no fault keeps down."""
         for name in self.machines:
-            self.start_node(name)
+            self.machines.start_unheld(name)
 
     @property
     @abstractmethod
@@ -95,14 +99,11 @@ class Cluster(ABC):
         """Return when all nodes are healthy."""
 
     @abstractmethod
-    def start_node(self, name: str) -> None: ...
-
-    @abstractmethod
     def restart_node(self, name: str) -> None:
         """Stop a node in order and start it again; it may not be healthy yet when this returns."""
 
     @abstractmethod
-    def replace_member(self, group: str, node: str) -> str: ...
+    def replace_member(self, group: str, node: str) -> None: ...
 
     @abstractmethod
     def rotate_certificates(self) -> None: ...
@@ -180,8 +181,11 @@ class Cluster(ABC):
 
         self.wait(equal, timeout_s, lambda: f"replicas differ: {sorted(marks)}")
 
-    def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str]) -> T:
-        """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error."""
+    def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str], *, to_the_end: bool = False) -> T:
+        """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error.
+
+        ``to_the_end``: also when the drill is interrupted, since what was begun would leave the cluster half done.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -193,7 +197,10 @@ class Cluster(ABC):
             if time.monotonic() > deadline:
                 said = f"{problem()}{f' ({error.message})' if error is not None else ''}"
                 raise DeadlineExceededError(f"after {timeout_s:g} s: {said}; logs: {self.logs}")
-            time.sleep(POLL_S)
+            if to_the_end:
+                time.sleep(POLL_S)
+            elif self.interrupted.wait(POLL_S):
+                raise DledgerError(f"{problem()}: the drill was interrupted")
 
     def close(self) -> None:
         if self._admin is not None:

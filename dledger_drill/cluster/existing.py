@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
 START_S = 30.0
@@ -27,6 +28,7 @@ class ExistingCluster(Cluster):
         self._groups = {group: list(members) for group, members in nodes.items()}
         self._addresses = {node: address for members in nodes.values() for node, address in members.items()}
         self._restart_command = restart_command
+        self._machines: SharedMachines[DrillMachine] = SharedMachines({}, _not_started)
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -37,8 +39,8 @@ class ExistingCluster(Cluster):
         return self._groups
 
     @property
-    def machines(self) -> Mapping[str, DrillMachine]:
-        return {}
+    def machines(self) -> SharedMachines[DrillMachine]:
+        return self._machines
 
     @property
     def name_servers(self) -> Sequence[str]:
@@ -68,13 +70,20 @@ class ExistingCluster(Cluster):
         """A drill begins with a cluster that is whole."""
         self.wait_healthy(START_S)
 
-    def start_node(self, name: str) -> None:
-        raise _refused(f"{name} is not started")
-
     def restart_node(self, name: str) -> None:
-        """Raises DledgerError with the last line that the command said when it fails."""
+        """DledgerError with the last line that the command said when it fails, and when the node is the process that it was."""
         if not self._restart_command:
             raise _refused("no command restarts a node")
+        before = self._started(name)
+        self._run_command(name)
+        self.wait(lambda: self._started(name) not in (before, None), START_S, lambda: f"the command has not restarted {name}")
+
+    def _started(self, name: str) -> tuple[int, int] | None:
+        """Which process it is; None while it does not answer."""
+        found = next((node for group in self.statuses() for node in group.nodes if node.id == name and node.reachable), None)
+        return None if found is None else (found.pid, found.started_at_ms)
+
+    def _run_command(self, name: str) -> None:
         own = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
         try:
             done = subprocess.run(  # noqa: S602 - the operator's own line
@@ -86,11 +95,15 @@ class ExistingCluster(Cluster):
             said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:SAID_CHARS]
             raise DledgerError(f"the command that restarts {name} ended with status {done.returncode} and said: {said}")
 
-    def replace_member(self, group: str, node: str) -> str:
+    def replace_member(self, group: str, node: str) -> None:
         raise _refused(f"{node} is not replaced")
 
     def rotate_certificates(self) -> None:
         raise _refused("its certificates are not touched")
+
+
+def _not_started(name: str) -> None:
+    raise _refused(f"{name} is not started")
 
 
 def _refused(what: str) -> InvalidArgumentError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +22,14 @@ from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.cluster.layout import CLUSTER, NAME_PORT, PORT, QUORUM_PORT, cluster_file, layout_of, merged
 from dledger_drill.cluster.machines import Machines
-from dledger_drill.faults.roles import kill, running
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
+from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.ports import free_ports
 from dledger_drill.hosts.processes import import_path, last_line
 from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import DrillOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.security import principal
@@ -52,6 +52,7 @@ class PrivateCluster(Cluster):
         self._command = list(command)
         self._layout = layout_of(options)
         self._machines = Machines(folder / "machines", capabilities)
+        self._shared = SharedMachines(self._machines.by_name, self._start)
         self._cables: Cables | None = None
         self._certificates: Certificates | None = None
         self._files: dict[str, Path] = {}
@@ -125,8 +126,8 @@ class PrivateCluster(Cluster):
         return self._layout.groups
 
     @property
-    def machines(self) -> Mapping[str, DrillMachine]:
-        return self._machines.by_name
+    def machines(self) -> SharedMachines[DrillMachine]:
+        return self._shared
 
     @property
     def name_servers(self) -> Sequence[str]:
@@ -170,7 +171,7 @@ class PrivateCluster(Cluster):
 
     def start_all(self) -> None:
         for name in [*self.name_servers, *self._layout.nodes]:
-            self.start_node(name)
+            self.machines.start_unheld(name)
         self.wait_whole(START_S)
 
     def wait_whole(self, timeout_s: float) -> None:
@@ -178,7 +179,7 @@ class PrivateCluster(Cluster):
         seen: list[ReplicaGroupStatus] = []
 
         def whole_or_ended() -> bool:
-            ended[:] = [name for name, machine in self.machines.items() if running(machine) is None]
+            ended[:] = self.machines.ended()
             return bool(ended) or self.is_healthy(seen)
 
         self.wait(whole_or_ended, timeout_s, lambda: f"not healthy: {sentence(seen)}")
@@ -189,12 +190,13 @@ class PrivateCluster(Cluster):
         return self.folder / f"{name}.log"
 
     def is_healthy(self, seen: list[ReplicaGroupStatus] | None = None) -> bool:
-        return super().is_healthy(seen) and all(running(self.machines[name]) is not None for name in self.name_servers)
-
-    def start_node(self, name: str) -> None:
-        with self.lock:
-            if running(self.machines[name]) is None:
-                self._start(name)
+        """Every node is a voter, too, and all name servers have a quorum."""
+        found: list[ReplicaGroupStatus] = []
+        healthy = super().is_healthy(found)
+        if seen is not None:
+            seen[:] = found
+        voters = all(set(group.voters) == set(self.groups[group.name]) for group in found)
+        return healthy and voters and all(server.has_quorum and server.complete for server in self.admin.name_servers())
 
     def _start(self, name: str) -> None:
         machine = self.machines[name]
@@ -204,29 +206,27 @@ class PrivateCluster(Cluster):
         machine.start(command, self._log_of(name), {**MALLOC_SETTINGS, **import_path()})
 
     def restart_node(self, name: str) -> None:
-        with self.lock:
-            try:
-                if process := running(self.machines[name]):
-                    process.terminate(STOP_S)
-            finally:
-                self.start_node(name)
+        held = self.machines.hold()
+        try:
+            held.stop(name, STOP_S)
+        finally:
+            held.release(name)
 
-    def replace_member(self, group: str, node: str) -> str:
+    def replace_member(self, group: str, node: str) -> None:
         """Each step is asked for until it is done: another fault may be at work, and a node that is left out would stay so."""
-        machine = self.machines[node]
-        kill(machine)
-        steps: list[tuple[Callable[[], object], str]] = [
-            (lambda: self.admin.remove_member(node, replica_group=group), "is not removed from"),
-            (lambda: self.admin.add_member(node, self._addresses[node], replica_group=group), "is not added to"),
-            (lambda: self.admin.promote_member(node, replica_group=group), "does not catch up with"),
-        ]
-        for number, (step, problem) in enumerate(steps):
-            if number == 1:
-                shutil.rmtree(machine.disk.path / node, ignore_errors=True)
-            if number == 2:
-                self.start_node(node)
-            self.wait(lambda step=step: _is_done(step), MEMBER_S, lambda problem=problem: f"{node} {problem} replica group {group}")  # type: ignore[misc]
-        return node
+        held, admin = self.machines.hold(), self.admin
+
+        def step(do: Callable[[], object], problem: str) -> None:
+            self.wait(lambda: _is_done(do), MEMBER_S, lambda: f"{node} {problem} replica group {group}", to_the_end=True)
+
+        held.kill(node)
+        try:
+            step(lambda: admin.remove_member(node, replica_group=group), "is not removed from")
+            step(lambda: _wipe(self.machines[node].disk, node), "keeps its files, and is not added again to")
+            step(lambda: admin.add_member(node, self._addresses[node], replica_group=group), "is not added to")
+        finally:
+            held.release(node)
+        step(lambda: admin.promote_member(node, replica_group=group), "does not catch up with")
 
     def rotate_certificates(self) -> None:
         """Return when every node gives new connections its new certificate."""
@@ -248,6 +248,14 @@ class PrivateCluster(Cluster):
             self._cables.close()
             self._cables = None
         self._machines.close()
+
+
+def _wipe(disk: Disk, folder: str) -> None:
+    """DledgerError while another fault keeps the disk from working."""
+    try:
+        disk.wipe(folder)
+    except OSError as error:
+        raise DledgerError(str(error)) from error
 
 
 def _is_done(step: Callable[[], object]) -> bool:

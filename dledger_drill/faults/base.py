@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dledger_drill.hosts.machine import Machine, Process
 from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import FaultChoice, Need
 
 
@@ -20,7 +21,7 @@ class Target(Protocol):
         """Replica group -> ids of its nodes at present."""
 
     @property
-    def machines(self) -> Mapping[str, Machine]:
+    def machines(self) -> SharedMachines[Machine]:
         """Of nodes and name servers, by id."""
 
     @property
@@ -39,18 +40,15 @@ class Target(Protocol):
     def workloads(self) -> Process | None:
         """The process that makes load, while it runs."""
 
-    def start_node(self, name: str) -> None:
-        """Start a node or name server that does not run; nothing when it runs."""
-
     def restart_node(self, name: str) -> None:
-        """Stop a node in order and start it again."""
+        """Stop a node in order and start it again; DledgerError when it is the same process as before."""
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None: ...
 
     def transfer_leader(self, group: str, to: str) -> None: ...
 
-    def replace_member(self, group: str, node: str) -> str:
-        """Remove a member with its folder and add an empty node in its place; returns the new node's id."""
+    def replace_member(self, group: str, node: str) -> None:
+        """Remove a member, and add it again with an empty disk; returns when it has caught up."""
 
     def rotate_certificates(self) -> None: ...
 
@@ -59,12 +57,14 @@ class Target(Protocol):
 class Strike:
     """A fault that has begun.  ``heal`` takes it back and may be called twice; nodes that ended are started.
 
+    ``without_effect``: asked before ``heal``: why nothing came of it; empty: it did what it says, as far as that can be seen from here.
     ``pauses_clients``: it is the load that stands still, so that what clients did not see meanwhile is no fault of the cluster.
     """
 
     nodes: list[str]
     heal: Callable[[], None]
     note: str = ""
+    without_effect: Callable[[], str] = lambda: ""
     pauses_clients: bool = False
 
 
@@ -75,8 +75,7 @@ class Fault:
     Args:
         hold_s: Shortest and longest time it lasts.
         harmless: May be done to a cluster in use.
-        may_end_nodes: A node that is started meanwhile may end by itself; at any other time it may not.
-        takes_long: It waits for the cluster while it strikes; another fault of the round may begin or end meanwhile.
+        takes_long: It waits for nodes while it strikes.  A round with it alone has failed when it does not come to its end.
     """
 
     name: str
@@ -87,4 +86,3 @@ class Fault:
     needs: frozenset[Need] = frozenset()
     harmless: bool = False
     takes_long: bool = False
-    may_end_nodes: bool = False

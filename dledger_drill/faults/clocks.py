@@ -16,12 +16,8 @@ def clock_jump(role: Role, direction: int) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
         seconds = direction * draw.choice(JUMPS_S)
-        return strike(
-            nodes,
-            lambda node: target.machines[node].clock.jump(seconds),
-            lambda node: target.machines[node].clock.restore(),
-            f"{seconds:+.0f} s",
-        )
+        held = target.machines.hold()
+        return strike(nodes, lambda node: held.jump(node, seconds), held.release, f"{seconds:+.0f} s")
 
     return do
 

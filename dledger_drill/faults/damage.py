@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import Do, Role, kill, pick, strike
+from dledger_drill.faults.roles import Do, Role, pick, strike
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
@@ -49,6 +49,7 @@ def flip(sealed: bool, role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
         notes: list[str] = []
+        held = target.machines.hold()
 
         def flip_one(node: str) -> None:
             disk = target.machines[node].disk
@@ -58,8 +59,8 @@ def flip(sealed: bool, role: Role) -> Do:
             notes.append(f"{node} {file.name} byte {byte} bit {bit}")
 
         def restart(node: str) -> None:
-            kill(target.machines[node])
-            target.start_node(node)
+            held.kill(node)
+            held.release(node)
 
         struck = strike(nodes, flip_one, restart)
         struck.note = ", ".join(notes)

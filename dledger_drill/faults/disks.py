@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHO, Do, Role, kill, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, pick, strike
+from dledger_drill.hosts.shared_machines import HeldMachines
 from dledger_drill.plan.model import FaultChoice, Need
 
 SYNC_MS = (20.0, 300.0)  # how much longer each sync takes
@@ -18,11 +19,10 @@ def slow_disk(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
         sync_ms = round(draw.uniform(*SYNC_MS))
-
-        def slow(node: str) -> None:
-            target.machines[node].disk.slow(sync_ms, sync_ms * WRITE_SHARE)
-
-        return strike(nodes, slow, lambda node: target.machines[node].disk.slow(0.0), f"{sync_ms} ms a sync")
+        held = target.machines.hold()
+        struck = strike(nodes, lambda node: held.slow(node, sync_ms, sync_ms * WRITE_SHARE), held.release, f"{sync_ms} ms a sync")
+        struck.without_effect = lambda: _unstruck(held, nodes)
+        return struck
 
     return do
 
@@ -32,13 +32,15 @@ def failing_disk(role: Role) -> Do:
 
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
+        held = target.machines.hold()
 
         def undo(node: str) -> None:
-            kill(target.machines[node])
-            target.machines[node].disk.fail(False)
-            target.start_node(node)
+            held.kill(node)
+            held.release(node)
 
-        return strike(nodes, lambda node: target.machines[node].disk.fail(True), undo, "EIO")
+        struck = strike(nodes, held.fail, undo, "EIO")
+        struck.without_effect = lambda: _unstruck(held, nodes)
+        return struck
 
     return do
 
@@ -46,9 +48,8 @@ def failing_disk(role: Role) -> Do:
 def full_disk(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-        return strike(
-            nodes, lambda node: target.machines[node].disk.fill(LEAVE_BYTES), lambda node: target.machines[node].disk.free(), "ENOSPC"
-        )
+        held = target.machines.hold()
+        return strike(nodes, lambda node: held.fill(node, LEAVE_BYTES), held.release, "ENOSPC")
 
     return do
 
@@ -56,25 +57,22 @@ def full_disk(role: Role) -> Do:
 def power_loss(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         nodes = pick(target, choice.group, role, draw)
-
-        def undo(node: str) -> None:
-            kill(target.machines[node])  # another fault's healing may have tried to start it
-            target.machines[node].disk.power_on()
-            target.start_node(node)
-
-        struck = strike(nodes, lambda node: target.machines[node].disk.power_off(), undo)
+        held = target.machines.hold()
+        struck = strike(nodes, held.power_off, held.release)
         for node in nodes:  # when all are off: a kill takes longer
-            kill(target.machines[node])
+            held.kill(node)
         return struck
 
     return do
 
 
+def _unstruck(held: HeldMachines, nodes: Sequence[str]) -> str:
+    idle = [node for node in nodes if not held.struck(node)]
+    return f"{', '.join(idle)} wrote nothing meanwhile" if idle else ""
+
+
 def _disk_faults(name: str, what: str, make: Callable[[Role], Do], need: Need, hold_s: tuple[float, float], *roles: Role) -> list[Fault]:
-    return [
-        Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need}), may_end_nodes=name != "slow-disk")
-        for role in roles
-    ]
+    return [Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need})) for role in roles]
 
 
 _EACH = (Role.LEADER, Role.FOLLOWER, Role.ALL)

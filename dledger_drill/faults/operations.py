@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import Do, Role, followers, kill, pick, running, strike
+from dledger_drill.faults.roles import Do, Role, followers, pick, strike
 from dledger_drill.plan.model import FaultChoice, Need
 
 STOP_S = 30.0
@@ -15,7 +15,8 @@ def restart(role: Role) -> Do:
     """Stopped in order, and started when the fault is over."""
 
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        return strike(pick(target, choice.group, role, draw), lambda node: _stop(target, node), target.start_node)
+        held = target.machines.hold()
+        return strike(pick(target, choice.group, role, draw), lambda node: held.stop(node, STOP_S), held.release)
 
     return do
 
@@ -40,25 +41,20 @@ def transfer(target: Target, choice: FaultChoice, draw: random.Random) -> Strike
 def replace_member(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         (node,) = pick(target, choice.group, role, draw)
-        kill(target.machines[node])
-        new = target.replace_member(choice.group, node)
-        return Strike([node, new], _nothing, f"{new} in its place")
+        target.replace_member(choice.group, node)
+        return Strike([node], _nothing, "on an empty disk")
 
     return do
 
 
 def name_servers_gone(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-    return strike(list(target.name_servers), lambda name: kill(target.machines[name]), target.start_node)
+    held = target.machines.hold()
+    return strike(list(target.name_servers), held.kill, held.release)
 
 
 def rotate(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     target.rotate_certificates()
     return Strike([node for nodes in target.groups.values() for node in nodes], _nothing)
-
-
-def _stop(target: Target, node: str) -> None:
-    if process := running(target.machines[node]):
-        process.terminate(STOP_S)
 
 
 def _nothing() -> None:
@@ -67,8 +63,17 @@ def _nothing() -> None:
 
 _HOOK = frozenset({Need.RESTART})
 FAULTS: tuple[Fault, ...] = (
-    Fault("restart-leader", "restart", "the leader is stopped in order and started again", (0.2, 1.0), restart(Role.LEADER)),
-    Fault("restart-follower", "restart", "a follower is stopped in order and started again", (0.2, 1.0), restart(Role.FOLLOWER)),
+    Fault(
+        "restart-leader", "restart", "the leader is stopped in order and started again", (0.2, 1.0), restart(Role.LEADER), takes_long=True
+    ),
+    Fault(
+        "restart-follower",
+        "restart",
+        "a follower is stopped in order and started again",
+        (0.2, 1.0),
+        restart(Role.FOLLOWER),
+        takes_long=True,
+    ),
     Fault(
         "rolling-restart",
         "restart",

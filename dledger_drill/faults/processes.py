@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHO, Do, Role, kill, pick, running, strike
+from dledger_drill.faults.roles import WHO, Do, Role, pick, strike
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
@@ -15,8 +15,8 @@ NEXT_LEADER_S = 30.0
 
 def kill_nodes(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        nodes = pick(target, choice.group, role, draw)
-        return strike(nodes, lambda node: kill(target.machines[node]), target.start_node)
+        held = target.machines.hold()
+        return strike(pick(target, choice.group, role, draw), held.kill, held.release)
 
     return do
 
@@ -24,25 +24,20 @@ def kill_nodes(role: Role) -> Do:
 def kill_leader_twice(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     """The leader, and the next one as soon as there is one; the first is started in between, so that a majority is left."""
     first = target.leader_or_last(choice.group)
-    struck = strike([first], lambda node: kill(target.machines[node]), target.start_node)
+    held = target.machines.hold()
+    struck = strike([first], held.kill, held.release)
     try:
         second = target.leader(choice.group, NEXT_LEADER_S)
     finally:
         struck.heal()
-    return strike([second], lambda node: kill(target.machines[node]), target.start_node, f"after {first}")
+    held = target.machines.hold()
+    return strike([second], held.kill, held.release, f"after {first}")
 
 
 def pause(role: Role) -> Do:
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        def stand_still(node: str) -> None:
-            if process := running(target.machines[node]):
-                process.pause()
-
-        def go_on(node: str) -> None:
-            if process := running(target.machines[node]):
-                process.resume()
-
-        return strike(pick(target, choice.group, role, draw), stand_still, go_on)
+        held = target.machines.hold()
+        return strike(pick(target, choice.group, role, draw), held.pause, held.release)
 
     return do
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from dledger_drill.faults.base import Strike, Target
-from dledger_drill.hosts.machine import Machine, Process
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
@@ -71,14 +70,3 @@ def strike(nodes: Sequence[str], do: Callable[[str], None], undo: Callable[[str]
         heal()
         raise
     return Strike(list(nodes), heal, note)
-
-
-def running(machine: Machine) -> Process | None:
-    process = machine.process
-    return process if process is not None and process.poll() is None else None
-
-
-def kill(machine: Machine) -> None:
-    """If it runs."""
-    if process := running(machine):
-        process.kill()

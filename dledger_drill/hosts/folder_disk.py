@@ -5,7 +5,10 @@ Owns the faults that every disk has: delays, errors and a full disk by the prelo
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from dledger_drill.hosts.preload import Preload, needed
@@ -43,6 +46,16 @@ class FolderDisk:
     def fail(self, failing: bool) -> None:
         needed(self._preload, "a failing disk").fail(failing)
 
+    @property
+    def struck(self) -> int:
+        return self._preload.struck if self._preload is not None else 0
+
+    def wipe(self, folder: str) -> None:
+        if (self._path / folder).exists():
+            shutil.rmtree(self._path / folder)
+        with opened(self._path) as fd:
+            os.fsync(fd)
+
     def flip_bit(self, file: str, byte: int, bit: int = 0) -> None:
         """In the page cache and on the disk, so that no process reads the byte as it was."""
         fd = os.open(self._path / file, os.O_RDWR | os.O_CLOEXEC)
@@ -54,3 +67,12 @@ class FolderDisk:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -7,7 +7,6 @@ into the page cache, too: they are lost like those in the volatile cache of a di
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -15,12 +14,11 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from dledger_drill.hosts import mounts
-from dledger_drill.hosts.folder_disk import FolderDisk
+from dledger_drill.hosts.folder_disk import FolderDisk, opened
 from dledger_drill.hosts.preload import Preload
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
@@ -47,20 +45,19 @@ class LoopDisk(FolderDisk):
         self._powered, self._full = True, False
         self._device = mounts.mount_image(self._image, self._mount, _MOUNT_OPTIONS)
         super().__init__(self._mount / "data", preload)
-        with _opened(self._mount) as fd:
+        with opened(self._mount) as fd:
             os.fsync(fd)  # an empty disk is what the first power loss may leave at least
 
     def close(self) -> None:
-        """Unmount it, when the machine's processes have ended, and remove the image."""
+        """Unmount it, when the machine's processes have ended.  The image stays, for a person who looks for what went wrong."""
         if self._device:
             mounts.unmount(self._mount, self._device)
             self._device = ""
-            self._image.unlink()
 
     def power_off(self) -> None:
         if self._powered:
             self._powered = False
-            with _opened(self._mount) as fd:
+            with opened(self._mount) as fd:
                 fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, _NO_LOG_FLUSH)
 
     def power_on(self) -> None:
@@ -98,15 +95,6 @@ class LoopDisk(FolderDisk):
         self._full = False
         if self._powered:
             self._filler.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _make_file_system(image: Path) -> None:

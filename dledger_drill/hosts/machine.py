@@ -51,6 +51,13 @@ class Disk(Protocol):
     def fail(self, failing: bool) -> None:
         """Syncs and writes fail with EIO while ``failing``."""
 
+    @property
+    def struck(self) -> int:
+        """How many writes and syncs ``slow`` and ``fail`` have delayed or failed so far."""
+
+    def wipe(self, folder: str) -> None:
+        """Remove a folder (relative to ``path``), also for the case that the power fails; nothing when it is not there."""
+
     def flip_bit(self, file: str, byte: int, bit: int = 0) -> None:
         """Change one bit of a file (path relative to ``path``), also while a process writes it."""
 
@@ -58,9 +65,8 @@ class Disk(Protocol):
 class Clock(Protocol):
     """The wall clock that a machine's processes see."""
 
-    def jump(self, seconds: float) -> None: ...
-
-    def restore(self) -> None: ...
+    def shift(self, seconds: float) -> None:
+        """How far it is ahead of the right time; 0: right."""
 
 
 class Machine(Protocol):

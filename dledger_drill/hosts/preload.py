@@ -120,19 +120,9 @@ class ShiftedClock:
 
     def __init__(self, preload: Preload | None) -> None:
         self._preload = preload
-        self._ahead_s = 0.0
 
-    def jump(self, seconds: float) -> None:
-        """From where it is now."""
-        self._set(self._ahead_s + seconds)
-
-    def restore(self) -> None:
-        if self._ahead_s:
-            self._set(0.0)
-
-    def _set(self, ahead_s: float) -> None:
-        needed(self._preload, "a clock that jumps").shift_clock(ahead_s)
-        self._ahead_s = ahead_s
+    def shift(self, seconds: float) -> None:
+        needed(self._preload, "a clock that jumps").shift_clock(seconds)
 
 
 def needed(preload: Preload | None, what: str) -> Preload:

@@ -44,10 +44,7 @@ class SharedLinks:
         self._held: list[HeldLinks] = []
 
     def hold(self) -> HeldLinks:
-        held = HeldLinks(self)
-        with self._lock:
-            self._held.append(held)
-        return held
+        return HeldLinks(self)
 
     def put(self, held: HeldLinks, pair: Pair, shape: _Shape | None) -> None:
         """What one fault wants of a link; None: nothing any more."""
@@ -56,6 +53,8 @@ class SharedLinks:
                 held.wanted.pop(pair, None)
             else:
                 held.wanted[pair] = shape
+            others = [each for each in self._held if each is not held]
+            self._held = [*others, held] if held.wanted else others
             together = None
             for each in self._held:
                 if pair in each.wanted:

@@ -26,6 +26,7 @@ class Observer:
     def __init__(self, cluster: Cluster, write: Callable[[Operation], None]) -> None:
         self.leaders: dict[str, tuple[str, int]] = {}
         self.round = 0
+        self._noted: set[tuple[str, int]] = set()  # of one that is cut off, too: a term has one leader
         self._cluster, self._write = cluster, write
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="observer", daemon=True)
@@ -39,10 +40,12 @@ class Observer:
     def _look(self) -> None:
         at_ns = time.monotonic_ns()
         for group in self._cluster.statuses():
-            leader = group.leader
-            if leader is not None and self.leaders.get(group.name) != (leader.id, leader.term):
-                self.leaders[group.name] = leader.id, leader.term
-                self._note(OperationKind.LEADER, at_ns, {"group": group.name, "term": leader.term, "node": leader.id})
+            for node in group.nodes:
+                if node.role == "leader" and (node.id, node.term) not in self._noted:
+                    self._noted.add((node.id, node.term))
+                    self._note(OperationKind.LEADER, at_ns, {"group": group.name, "term": node.term, "node": node.id})
+            if group.leader is not None:
+                self.leaders[group.name] = group.leader.id, group.leader.term
 
     def sample_resources(self) -> None:
         """Of every node that is a process of this machine and runs."""

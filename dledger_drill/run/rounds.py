@@ -6,7 +6,6 @@ back, also when the round fails or is interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
@@ -36,18 +35,22 @@ class Round:
 
     def run(self) -> None:
         """DledgerError when a fault cannot be taken back."""
-        began_s = time.monotonic()
-        with ThreadPoolExecutor(len(self._plan.faults), thread_name_prefix="fault") as faults:
-            running = [faults.submit(self._carry_out, choice, began_s + choice.after_s) for choice in self._plan.faults]
-            try:
-                wait(running)
-            finally:
-                self._over.set()
+        began_s, interrupted = time.monotonic(), self._cluster.interrupted
+        try:
+            with ThreadPoolExecutor(len(self._plan.faults), thread_name_prefix="fault") as faults:
+                running = [faults.submit(self._carry_out, choice, began_s + choice.after_s) for choice in self._plan.faults]
+                try:
+                    wait(running)
+                except BaseException:
+                    interrupted.set()
+                    raise
+                finally:
+                    self._over.set()
+        finally:
+            interrupted.clear()
         for each in running:
             each.result()
-        # As a supervisor does: another fault may have started a node on a disk that was full or failing.
-        if any(CATALOGUE[name].may_end_nodes for name in self._plan.names):
-            self._cluster.start_stopped()
+        self._cluster.machines.start_excused()
 
     def _carry_out(self, choice: FaultChoice, at_s: float) -> None:
         if self._over.wait(max(0.0, at_s - time.monotonic())):
@@ -55,10 +58,8 @@ class Round:
             return
         fault, began_ns = CATALOGUE[choice.name], time.monotonic_ns()
         self._say(f"{choice.name} in {choice.group}")
-        alone = contextlib.nullcontext() if fault.takes_long else self._cluster.lock
         try:
-            with alone:
-                strike = fault.strike(self._cluster, choice, random.Random(choice.seed))
+            strike = fault.strike(self._cluster, choice, random.Random(choice.seed))
         except (DledgerError, OSError) as error:  # such as: the other fault of the round left no leader to strike
             self._note(choice, began_ns, Outcome.FAILED, Strike([], lambda: None, str(error)))
             if fault.takes_long and isinstance(error, DeadlineExceededError):
@@ -67,10 +68,12 @@ class Round:
         try:
             self._say(f"{choice.name} {' '.join(strike.nodes)} {strike.note}".rstrip())
             self._over.wait(choice.hold_s)
+            without_effect = strike.without_effect()
         finally:
-            with self._cluster.lock:
-                strike.heal()
-        self._note(choice, began_ns, Outcome.OK, strike)
+            strike.heal()
+        if without_effect:
+            strike.note = f"{strike.note}: {without_effect}"
+        self._note(choice, began_ns, Outcome.FAILED if without_effect else Outcome.OK, strike)
 
     def _note(self, choice: FaultChoice, began_ns: int, outcome: Outcome, strike: Strike) -> None:
         data = {"name": choice.name, "group": choice.group, "nodes": strike.nodes, "note": strike.note}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_drill.checkers.check import HistoryCheck
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.reader import merge
@@ -180,16 +181,21 @@ class Segment:
         cluster = self._state.cluster
         cluster.wait_equal(EQUAL_S)
         last = {node.id: node.last_index for group in cluster.statuses() for node in group.nodes}
-        for found in cluster.admin.compare_replicas():
+        for found in cluster.wait(self._compared, EQUAL_S, lambda: "not every node tells the checksums of its files"):
             nodes = cluster.groups[found.replica_group]
             for node in nodes:
                 checksums = {f"segment {start}": f"{crc:08x}" for start, crc in found.checksums.get(node, {}).items()}
-                equal = found.equal and not found.unreachable
-                tells = not equal and (node not in found.checksums or node == nodes[-1])
-                checksums["as nodes say"] = (found.difference or f"{node} did not answer") if tells else ""
+                tells = not found.equal and (node not in found.checksums or node == nodes[-1])
+                checksums["as nodes say"] = found.difference if tells else ""
                 data = {"group": found.replica_group, "node": node, "last_index": last.get(node, 0), "checksums": checksums}
                 at_ns = time.monotonic_ns()
                 write(Operation(PROCESS, OperationKind.REPLICA, at_ns, at_ns, Outcome.OK, self._number, data))
+
+    def _compared(self) -> list[ReplicaComparison]:
+        """Empty while not every node answers."""
+        found = self._state.cluster.admin.compare_replicas()
+        complete = {each.replica_group for each in found} == set(self._state.cluster.groups) and not any(each.unreachable for each in found)
+        return found if complete else []
 
     def _judge(self, files: Sequence[Path], writer: HistoryWriter, *, audited: bool) -> None:
         whole = False

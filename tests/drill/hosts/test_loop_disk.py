@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.hosts import loop_disk
+from dledger_drill.hosts import loop_disk, mounts
 from dledger_drill.hosts.loop_disk import LoopDisk
 from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.preload import Preload
@@ -139,7 +139,7 @@ def test_the_preloaded_library_works_on_it(tmp_path: Path) -> None:
         shim.close()
 
 
-def test_two_disks_side_by_side_and_nothing_is_left_of_them(tmp_path: Path) -> None:
+def test_two_disks_side_by_side_and_nothing_is_mounted_after_them(tmp_path: Path) -> None:
     first, second = (LoopDisk(tmp_path / name, None, size_bytes=SIZE) for name in ("a", "b"))
     assert len([file for file in backing_files() if file.startswith(str(tmp_path))]) == 2
     (second.path / "kept").write_bytes(b"x")
@@ -148,7 +148,12 @@ def test_two_disks_side_by_side_and_nothing_is_left_of_them(tmp_path: Path) -> N
     first.close()
     second.close()
     assert not [file for file in backing_files() if file.startswith(str(tmp_path))]
-    assert list(tmp_path.rglob("*.img")) == []
+    # The images stay for a person to look into, and keep what was written.
+    device = mounts.mount_image(tmp_path / "b" / "disk.img", tmp_path / "b" / "mount", "ro")
+    try:
+        assert (second.path / "kept").read_bytes() == b"x"
+    finally:
+        mounts.unmount(tmp_path / "b" / "mount", device)
     first.close()
 
 

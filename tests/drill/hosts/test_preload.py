@@ -152,11 +152,11 @@ def test_a_running_process_sees_its_wall_clock_jump_and_come_back(process: Loopi
     clock: Clock = ShiftedClock(shim)
     for seconds in (86_400.0 * 1000, -7200.5, 0.25):
         before = process.ask("steady")[2]
-        clock.jump(seconds)
+        clock.shift(seconds)
         for call in ("wall", "second"):
             assert min(abs(process.ask(call)[2] - time.time() - seconds) for _ in range(5)) < 0.2
         assert 0 <= process.ask("steady")[2] - before < 5
-        clock.restore()
+        clock.shift(0.0)
         assert min(abs(process.ask("wall")[2] - time.time()) for _ in range(5)) < 0.2
 
 
@@ -217,9 +217,8 @@ def test_without_a_compiler_there_is_one_clear_reason(tmp_path: Path) -> None:
 def test_what_a_machine_has_no_means_for_is_refused(tmp_path: Path) -> None:
     disk = FolderDisk(tmp_path / "disk", None)
     clock = ShiftedClock(None)
-    calls: list[Callable[[], None]] = [lambda: disk.slow(1.0), lambda: disk.fail(True), lambda: disk.fill(0), lambda: clock.jump(1.0)]
+    calls: list[Callable[[], None]] = [lambda: disk.slow(1.0), lambda: disk.fail(True), lambda: disk.fill(0), lambda: clock.shift(1.0)]
     for call in [*calls, disk.power_off]:
         with pytest.raises(InvalidArgumentError, match="not possible"):
             call()
     disk.free()
-    clock.restore()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 
 import dledger_client
 import dledger_client.aio
+from dledger_client.admin import replica_comparison
+from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import DeadlineExceededError, InvalidArgumentError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -77,6 +80,17 @@ def test_retention_and_comparison() -> None:
             (compared,) = await admin.compare_replicas(on_progress=lambda each: seen.append(each.replica_group))
             assert (compared.equal, compared.unreachable, seen) == (True, (), ["g0"])
             victim = rig.followers[0]
+            told, late = replica_comparison._checksums, next(each.address for each in await admin.status() if each.id == victim)
+
+            async def silent(calls: ClusterCalls, address: str, *rest: Any) -> Any:
+                if address == late:
+                    raise DeadlineExceededError("no answer")
+                return await told(calls, address, *rest)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(replica_comparison, "_checksums", silent)
+                (compared,) = await admin.compare_replicas()
+            assert (compared.equal, compared.unreachable) == (True, (victim,)), "a node that is late is not damaged"
             rig.cluster.kill(victim)
             (without,) = await admin.expire_messages(node_ids=[victim])
             assert without.error is not None

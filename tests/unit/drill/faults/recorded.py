@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.hosts.shared_machines import SharedMachines
 
 
 class RecordedProcess:
@@ -38,10 +39,22 @@ class RecordedProcess:
 
 
 class RecordedDisk:
+    """``calls``: writes while it is slow or fails, which the next look at ``struck`` adds."""
+
     path = Path("/nowhere")
+    calls = 1
 
     def __init__(self, name: str, done: list[str]) -> None:
         self._name, self._done = name, done
+        self._struck = 0
+
+    @property
+    def struck(self) -> int:
+        self._struck += self.calls
+        return self._struck
+
+    def wipe(self, folder: str) -> None:
+        self._done.append(f"wipe {self._name}")
 
     def power_off(self) -> None:
         self._done.append(f"power off {self._name}")
@@ -69,11 +82,8 @@ class RecordedClock:
     def __init__(self, name: str, done: list[str]) -> None:
         self._name, self._done = name, done
 
-    def jump(self, seconds: float) -> None:
-        self._done.append(f"jump {self._name}")
-
-    def restore(self) -> None:
-        self._done.append(f"restore {self._name}")
+    def shift(self, seconds: float) -> None:
+        self._done.append(f"shift {self._name} {seconds:g}" if seconds else f"restore {self._name}")
 
 
 class RecordedMachine:
@@ -135,11 +145,11 @@ class RecordedCluster:
         self.groups = {"g0": [f"n{number}" for number in range(nodes)], "g1": [f"n{number}" for number in range(nodes, 2 * nodes)]}
         self.name_servers = ["ns0", "ns1", "ns2"]
         names = [*self.groups["g0"], *self.groups["g1"], *self.name_servers]
-        self.machines = {name: RecordedMachine(name, self.done) for name in names}
+        self.machines = SharedMachines({name: RecordedMachine(name, self.done) for name in names}, self._start)
         self.recorded_links = RecordedLinks()
         self.links = SharedLinks(self.recorded_links)
 
-        self.lock = threading.RLock()
+        self.interrupted = threading.Event()
         self.workloads = RecordedProcess("load", self.done)
 
     def restart_node(self, name: str) -> None:
@@ -155,24 +165,17 @@ class RecordedCluster:
                 return node
         raise AssertionError("no node of the group runs")
 
-    def start_node(self, name: str) -> None:
-        process = self.machines[name].process
-        if process is None or process.poll() is not None:
-            self.machines[name].start((), Path(), {})
+    def _start(self, name: str) -> None:
+        self.machines[name].start((), Path(), {})
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self.done.append("wait")
 
-    def start_stopped(self) -> None:
-        for name in self.machines:
-            self.start_node(name)
-
     def transfer_leader(self, group: str, to: str) -> None:
         self.done.append(f"transfer to {to}")
 
-    def replace_member(self, group: str, node: str) -> str:
+    def replace_member(self, group: str, node: str) -> None:
         self.done.append(f"replace {node}")
-        return f"{node}-new"
 
     def rotate_certificates(self) -> None:
         self.done.append("rotate")

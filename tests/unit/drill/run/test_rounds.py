@@ -52,12 +52,40 @@ def test_clients_that_stood_still_are_in_the_history() -> None:
     assert (fault.kind, pause.kind, pause.data) == (OperationKind.FAULT, OperationKind.PAUSE, {"processes": ["*"]})
 
 
-@pytest.mark.parametrize(("name", "is_started"), [("full-disk-follower", True), ("pause-leader", False)])
-def test_only_a_fault_of_a_disk_explains_that_a_node_ended(name: str, is_started: bool) -> None:
+@pytest.mark.parametrize("name", ["full-disk-leader", "kill-leader"])
+def test_a_node_that_ended_by_itself_is_not_started_in_silence(name: str) -> None:
+    """Neither one that the fault did not strike, nor the one that it strikes when it is dead already."""
+    for victim in ("n2", "n0"):
+        cluster = RecordedCluster()
+        cluster.leader = lambda group, timeout_s=30.0: "n0"  # type: ignore[method-assign]
+        process = cluster.machines[victim].process
+        assert process is not None
+        process.terminate(1)
+        run(cluster, name)
+        assert cluster.machines.ended() == [victim]
+        assert f"start {victim}" not in cluster.done or victim == "n0"
+
+
+def test_a_node_whose_disk_did_not_work_is_started_again() -> None:
     cluster = RecordedCluster()
-    process = cluster.machines["n2"].process
-    assert process is not None
-    process.terminate(1)
-    cluster.done.clear()
-    run(cluster, name)
-    assert ("start n2" in cluster.done) is is_started
+    disk = cluster.machines["n0"].disk
+    filled = disk.fill
+
+    def ends(leave_bytes: int) -> None:
+        filled(leave_bytes)
+        process = cluster.machines["n0"].process
+        assert process is not None
+        process.terminate(1)
+
+    disk.fill = ends  # type: ignore[method-assign]
+    run(cluster, "full-disk-leader")
+    assert cluster.machines.ended() == []
+    assert cluster.done == ["fill n0", "stop n0", "free n0", "start n0"]
+
+
+def test_a_fault_that_nothing_came_of_was_not_struck() -> None:
+    cluster = RecordedCluster()
+    cluster.machines["n0"].disk.calls = 0
+    (fault,) = run(cluster, "slow-disk-leader")
+    assert fault.outcome is Outcome.FAILED
+    assert fault.data["note"].endswith(": n0 wrote nothing meanwhile")
