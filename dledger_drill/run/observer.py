@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import psutil
@@ -17,6 +18,7 @@ from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_wire.errors import DledgerError
 
 EVERY_S = 0.2
+HANDLES_A_FILE = 2
 PROCESS = "observer"
 
 
@@ -56,11 +58,12 @@ class Observer:
             with contextlib.suppress(psutil.Error):
                 found = psutil.Process(process.pid)
                 with found.oneshot():
-                    kept = {file.path for file in found.open_files() if file.path.startswith(str(machine.disk.path))}
+                    kept = Counter(file.path for file in found.open_files() if file.path.startswith(str(machine.disk.path)))
                     data = {
                         "node": node,
                         "rss_bytes": found.memory_info().rss,
-                        "files": found.num_fds() - len(kept),  # a log that grows has more files, each of them open once
+                        # A log that grows has more files, each of them open to write and to read.
+                        "files": found.num_fds() - sum(min(count, HANDLES_A_FILE) for count in kept.values()),
                         "threads": found.num_threads(),
                         "disk_bytes": 0,
                     }

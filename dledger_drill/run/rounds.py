@@ -25,13 +25,14 @@ PROCESS = "drill"
 class Round:
     """``say`` is told what goes on, ``write`` gets the faults as operations.
 
-    ``unfinished``: operations such as a rolling restart that began and did not come to their end.
+    ``unfinished``: operations such as a rolling restart that began and did not come to their end; ``clients_paused``: the load stood still.
     """
 
     def __init__(self, cluster: Cluster, plan: RoundPlan, write: Callable[[Operation], None], say: Callable[[str], None]) -> None:
         self._cluster, self._plan, self._write, self._say = cluster, plan, write, say
         self._over = threading.Event()
         self.unfinished: list[str] = []
+        self.clients_paused = False
 
     def run(self) -> None:
         """DledgerError when a fault cannot be taken back."""
@@ -80,4 +81,5 @@ class Round:
         ended_ns, number = time.monotonic_ns(), self._plan.number
         self._write(Operation(PROCESS, OperationKind.FAULT, began_ns, ended_ns, outcome, number, data))
         if strike.pauses_clients:
+            self.clients_paused = True
             self._write(Operation(PROCESS, OperationKind.PAUSE, began_ns, ended_ns, outcome, number, {"processes": [ALL]}))

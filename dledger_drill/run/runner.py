@@ -28,8 +28,6 @@ from dledger_wire.version import installed_version
 
 ROUNDS_A_SEGMENT = 25
 VALUES_A_SEGMENT = 10_000_000
-LEAK_FILES = 60  # nodes have 33 to 93, by who leads and how many segments are open
-
 _logger = logging.getLogger(__name__)
 
 
@@ -59,7 +57,7 @@ class Drill:
         if len(self._impossible) == len(self._faults):
             name, why = next(iter(self._impossible.items()), ("", "no fault was named"))
             raise InvalidArgumentError(f"none of these faults is possible here: {name}: {why}")
-        self._timelines, self._check = Timelines(), HistoryCheck(Limits(leak_files=LEAK_FILES))
+        self._timelines, self._check = Timelines(), HistoryCheck(Limits())
         self._prefix = f"drill-{secrets.token_hex(3)}"  # a cluster in use may have topics of an earlier drill
         self._problems: list[Violation] = []
         self._shape: dict[str, str] = {}

@@ -117,7 +117,7 @@ class Segment:
         times = RoundTimes(plan, self._state.repeat(plan), time.monotonic_ns(), seen=dict(observer.leaders))
         self._state.timelines.rounds[plan.number] = times
         try:
-            self._strike(plan, write)
+            clients_paused = self._strike(plan, write)
             load.check()
             self._say("waiting for acknowledgements of every replica group")
             self._wait_acknowledged()
@@ -125,7 +125,7 @@ class Segment:
         finally:
             times.end_ns = time.monotonic_ns()
             observer.sample_resources()
-        outages = [OutageSpan(group, 0.0, pause_ms / 1000) for group, pause_ms in self._pauses_ms.items()]
+        outages = [] if clients_paused else [OutageSpan(group, 0.0, pause_ms / 1000) for group, pause_ms in self._pauses_ms.items()]
         leaders = times.seen.items()
         return RoundReport(
             number=plan.number,
@@ -138,7 +138,8 @@ class Segment:
             outages=outages,
         )
 
-    def _strike(self, plan: RoundPlan, write: Callable[[Operation], None]) -> None:
+    def _strike(self, plan: RoundPlan, write: Callable[[Operation], None]) -> bool:
+        """Whether clients stood still, so that their waits say nothing of the cluster."""
         round_ = Round(self._state.cluster, plan, write, self._say)
         round_.run()
         self._say("waiting until every node is healthy")
@@ -146,6 +147,7 @@ class Segment:
             self._state.cluster.wait_whole(HEALTHY_S)
         if round_.unfinished and len(plan.faults) == 1:
             raise NotRecoveredError(round_.unfinished[0])
+        return round_.clients_paused
 
     def _wait_acknowledged(self) -> None:
         """Until every replica group has acknowledged its probe once more, or the checker's limit is over: then that says so."""
