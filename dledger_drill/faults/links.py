@@ -30,7 +30,7 @@ def _strike(target: Target, nodes: list[str], do: Callable[[Links], None], note:
     except BaseException:
         links.heal()
         raise
-    return Strike(nodes, links.heal, note)
+    return Strike(nodes, links.heal, note, lambda: links.without_effect)
 
 
 def _cut(cut: Cut, role: Role = Role.LEADER) -> Do:
@@ -107,7 +107,7 @@ def flap(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
         if problems:
             raise problems.pop()
 
-    return Strike([leader, follower], heal, f"every {FLAP_S:g} s")
+    return Strike([leader, follower], heal, f"every {FLAP_S:g} s", lambda: links.without_effect)
 
 
 def _shaped(note: str, *, only_leader: bool = False, **shape: float) -> Do:

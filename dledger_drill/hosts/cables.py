@@ -20,10 +20,24 @@ PIECE_BYTES = 256 << 10
 _CALL_LIMIT_S = 30
 
 
-class _Cable:
-    """Where one node dials another; ``there`` and ``back`` are set while that direction carries."""
+class _Flow:
+    """One direction, which carries while it is set."""
 
-    def __init__(self, ip: str, target_host: str, there: asyncio.Event, back: asyncio.Event) -> None:
+    def __init__(self) -> None:
+        self.carries = asyncio.Event()
+        self.carries.set()
+        self.struck = 0
+
+    async def wait(self) -> None:
+        if not self.carries.is_set():
+            self.struck += 1
+            await self.carries.wait()
+
+
+class _Cable:
+    """Where one node dials another."""
+
+    def __init__(self, ip: str, target_host: str, there: _Flow, back: _Flow) -> None:
         self.ip, self.target_host = ip, target_host
         self.there, self.back = there, back
         self.server: asyncio.Server | None = None
@@ -66,13 +80,13 @@ class _Cable:
             await asyncio.wait(self.tasks)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: _Flow) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(PIECE_BYTES):
-            await flows.wait()
+            await flow.wait()
             writer.write(data)
             await writer.drain()
-    await flows.wait()  # a direction that is cut does not carry the end of a connection either
+    await flow.wait()  # a direction that is cut does not carry the end of a connection either
 
 
 class Cables:
@@ -84,15 +98,14 @@ class Cables:
         self._thread = threading.Thread(target=self._loop.run_forever, name="cables", daemon=True)
         self._thread.start()
         self._cables: dict[tuple[str, str], _Cable] = {}
-        self._flows: dict[tuple[str, str], asyncio.Event] = {}
+        self._flows: dict[tuple[str, str], _Flow] = {}
         self._do(self._make())
 
     async def _make(self) -> None:
         numbers = {node_id: number for number, node_id in enumerate(self._addresses, 1)}
         pairs = [(one, other) for one in numbers for other in numbers if one != other]
         for pair in pairs:
-            self._flows[pair] = asyncio.Event()
-            self._flows[pair].set()
+            self._flows[pair] = _Flow()
         for one, other in pairs:
             host, _, port = self._addresses[other].rpartition(":")
             ip = f"127.1.{numbers[one]}.{numbers[other]}"
@@ -110,10 +123,10 @@ class Cables:
         """What ``source`` sends reaches ``target`` no more, whoever of them made the connection."""
         if (source, target) not in self._flows:
             raise InvalidArgumentError(f"no link from {source!r} to {target!r} to cut: that takes network namespaces")
-        self._loop.call_soon_threadsafe(self._flows[source, target].clear)
+        self._loop.call_soon_threadsafe(self._flows[source, target].carries.clear)
 
     def restore(self, source: str, target: str) -> None:
-        self._loop.call_soon_threadsafe(self._flows[source, target].set)
+        self._loop.call_soon_threadsafe(self._flows[source, target].carries.set)
 
     def isolate(self, name: str, others: Sequence[str] | None = None) -> None:
         """Cut ``name`` off from ``others``, or from all."""
@@ -135,8 +148,11 @@ class Cables:
         raise InvalidArgumentError(f"a link from {source} to {target} that loses, delays or limits takes network namespaces")
 
     def heal(self) -> None:
-        for flows in self._flows.values():
-            self._loop.call_soon_threadsafe(flows.set)
+        for flow in self._flows.values():
+            self._loop.call_soon_threadsafe(flow.carries.set)
+
+    def struck(self, source: str, target: str) -> int:
+        return self._flows[source, target].struck
 
     def close(self) -> None:
         for cable in self._cables.values():

@@ -80,6 +80,9 @@ class SwitchLinks:
     def restore(self, source: str, target: str) -> None:
         self._tell("restore", source=self._number(source), target=self._number(target))
 
+    def struck(self, source: str, target: str) -> int:
+        return int(self._tell("struck", source=self._number(source), target=self._number(target))["struck"])
+
     def heal(self) -> None:
         self._tell("heal")
 
@@ -91,7 +94,7 @@ class SwitchLinks:
             raise InvalidArgumentError(f"no machine {name!r} in this network, which has {', '.join(self._numbers)}")
         return self._numbers[name]
 
-    def _tell(self, command: str, descriptors: Sequence[int] = (), **values: Any) -> None:
+    def _tell(self, command: str, descriptors: Sequence[int] = (), **values: Any) -> dict[str, Any]:
         with self._lock:
             try:
                 socket.send_fds(self._control, [json.dumps({"do": command, **values}).encode()], descriptors)
@@ -100,3 +103,5 @@ class SwitchLinks:
                 raise DledgerError(f"the switch of the private network does not answer: {error}") from error
             if not answer:
                 raise DledgerError("the switch of the private network has ended")
+            told: dict[str, Any] = json.loads(answer)
+            return told

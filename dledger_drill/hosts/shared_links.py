@@ -49,6 +49,8 @@ class SharedLinks:
     def put(self, held: HeldLinks, pair: Pair, shape: _Shape | None) -> None:
         """What one fault wants of a link; None: nothing any more."""
         with self._lock:
+            if pair not in held.struck_before:
+                held.struck_before[pair] = self._links.struck(*pair)
             if shape is None:
                 held.wanted.pop(pair, None)
             else:
@@ -60,6 +62,9 @@ class SharedLinks:
                 if pair in each.wanted:
                     together = each.wanted[pair].with_(together or _Shape())
             self._apply(pair, together)
+
+    def struck(self, pair: Pair) -> int:
+        return self._links.struck(*pair)
 
     def _apply(self, pair: Pair, shape: _Shape | None) -> None:
         if shape is None:
@@ -83,6 +88,7 @@ class HeldLinks:
 
     def __init__(self, shared: SharedLinks) -> None:
         self.wanted: dict[Pair, _Shape] = {}
+        self.struck_before: dict[Pair, int] = {}
         self._shared = shared
 
     def cut(self, source: str, target: str) -> None:
@@ -108,6 +114,12 @@ class HeldLinks:
 
     def restore(self, source: str, target: str) -> None:
         self._shared.put(self, (source, target), None)
+
+    @property
+    def without_effect(self) -> str:
+        """Why nothing came of it; empty: something was dropped or held back."""
+        struck = any(self._shared.struck(pair) > before for pair, before in self.struck_before.items())
+        return "" if struck else "nothing was sent over these links meanwhile"
 
     def heal(self) -> None:
         for pair in list(self.wanted):

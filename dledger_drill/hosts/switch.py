@@ -5,7 +5,7 @@ two machines does to them (nothing, unless it was told) is decided for each dire
 them (up to 64 KiB, cut into segments by no one), so that few of them carry much.  The devices vanish with this process.
 
 For speed and for a quick start it uses nothing but the standard library.  The owner sends one JSON object a packet and gets one back:
-``add`` (with the device's descriptor), ``remove``, ``shape``, ``restore``, ``heal``.
+``add`` (with the device's descriptor), ``remove``, ``shape``, ``restore``, ``heal``, ``struck``.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Switch:
         self._devices: dict[int, int] = {}  # number of a machine -> descriptor of its device
         self._numbers: dict[int, int] = {}  # the reverse
         self._links: dict[tuple[int, int], Link] = {}  # those that do not simply carry
+        self._struck: dict[tuple[int, int], int] = {}  # frames that they dropped or held back so far
         self._waiting: list[tuple[float, int, Link, int, bytes]] = []  # by time of arrival: order, link, target, frame
         self._order = itertools.count()
         self._frame = memoryview(bytearray(FRAME_BYTES))
@@ -109,11 +110,13 @@ class Switch:
             if link is None:
                 self._write(target, frame[:size])
             else:
-                self._delay(link, target, frame[:size])
+                self._delay(link, source, target, frame[:size])
 
-    def _delay(self, link: Link, target: int, frame: memoryview) -> None:
+    def _delay(self, link: Link, source: int, target: int, frame: memoryview) -> None:
         now = time.monotonic()
         arrives = link.arrival(now, len(frame))
+        if arrives is None or arrives > now:
+            self._struck[source, target] = self._struck.get((source, target), 0) + 1
         if arrives is not None:
             heapq.heappush(self._waiting, (arrives, next(self._order), link, target, bytes(frame)))
 
@@ -134,7 +137,7 @@ class Switch:
         if not packet:
             return False
         command = json.loads(packet)
-        name = command.pop("do")
+        name, answer = command.pop("do"), {}
         if name == "add":
             self._add(command["machine"], descriptors[0])
         elif name == "remove":
@@ -144,9 +147,11 @@ class Switch:
         elif name == "restore":
             # What is on its way comes when it would have, or stays lost if the link was cut.
             self._links.pop((command["source"], command["target"]), None)
+        elif name == "struck":
+            answer = {"struck": self._struck.get((command["source"], command["target"]), 0)}
         else:
             self._shape(**command)
-        self._control.send(b"{}")  # from here on it is in force
+        self._control.send(json.dumps(answer).encode())  # from here on it is in force
         return True
 
     def _add(self, machine: int, fd: int) -> None:

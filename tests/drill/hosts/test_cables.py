@@ -54,6 +54,7 @@ def test_each_direction_is_cut_by_itself() -> None:
         says_in_vain(a_far, b_near)
         says(b_far, a_near)
         says(b_near, a_far)
+        assert (links.struck("a", "b"), links.struck("b", "a")) == (2, 0)
         links.heal()
         assert b_far.recv(10) == b"y"
         assert b_near.recv(10) == b"y"

@@ -125,6 +125,8 @@ def test_each_direction_is_cut_by_itself(network: Network, pair: tuple[Peer, Pee
     a.send(b, list(range(20)))
     b.send(a, list(range(20)))
     assert [number for number, _ in arrived(a, 20)] == list(range(20))
+    wait_until(lambda: links.struck("a", "b") >= 20, "all to be dropped")
+    assert links.struck("b", "a") == 0
     links.heal()
     assert all_received(a, b) == [], "what was sent while it was cut is lost"
     a.send(b, [7])

@@ -12,6 +12,7 @@ class Links:
 
     def __init__(self) -> None:
         self.now: dict[tuple[str, str], dict[str, Any]] = {}
+        self.dropped = 0
 
     def cut(self, source: str, target: str) -> None:
         self.now[source, target] = {"cut": True}
@@ -24,6 +25,9 @@ class Links:
 
     def restore(self, source: str, target: str) -> None:
         self.now.pop((source, target), None)
+
+    def struck(self, source: str, target: str) -> int:
+        return self.dropped
 
     def heal(self) -> None:
         raise AssertionError("nothing is taken back that another fault did")
@@ -53,3 +57,13 @@ def test_a_fault_takes_a_part_back() -> None:
     held.isolate("a", ["b", "c"])
     held.restore("a", "b")
     assert set(links.now) == {("b", "a"), ("a", "c"), ("c", "a")}
+
+
+def test_a_fault_knows_whether_something_came_of_it() -> None:
+    links = Links()
+    links.dropped = 7  # by faults before
+    held = SharedLinks(links).hold()
+    held.cut("a", "b")
+    assert held.without_effect == "nothing was sent over these links meanwhile"
+    links.dropped = 8
+    assert held.without_effect == ""

@@ -107,6 +107,7 @@ class RecordedLinks:
         self.lost: set[tuple[str, str]] = set()
         self.shaped: set[tuple[str, str]] = set()
         self.restored = threading.Event()
+        self._struck = 0
 
     def cut(self, source: str, target: str) -> None:
         self.lost.add((source, target))
@@ -131,6 +132,11 @@ class RecordedLinks:
         self.lost.discard((source, target))
         self.shaped.discard((source, target))
         self.restored.set()
+
+    def struck(self, source: str, target: str) -> int:
+        """Something is always on its way."""
+        self._struck += 1
+        return self._struck
 
     def heal(self) -> None:
         self.lost.clear()
