@@ -114,8 +114,12 @@ class Links(Protocol):
     def restore(self, source: str, target: str) -> None:
         """This direction carries again, as it came."""
 
-    def struck(self, source: str, target: str) -> int:
-        """How much this direction has dropped or held back so far: frames, or pieces of a connection."""
-
     def heal(self) -> None:
         """Everything carries again."""
+
+
+class CountedLinks(Links, Protocol):
+    """Links that tell whether a fault of theirs met any traffic."""
+
+    def struck(self, source: str, target: str) -> int:
+        """How much this direction has dropped or held back so far: frames, or pieces of a connection."""

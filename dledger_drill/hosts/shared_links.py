@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import CountedLinks
 
 Pair = tuple[str, str]  # from, to
 
@@ -38,7 +38,7 @@ class _Shape:
 class SharedLinks:
     """``hold`` is for one fault; ``links`` are not told anything by others meanwhile."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: CountedLinks) -> None:
         self._links = links
         self._lock = threading.Lock()
         self._held: list[HeldLinks] = []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dledger_drill.hosts.cables import Cables
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import CountedLinks
 from dledger_wire.errors import InvalidArgumentError
 from tests.waiting import LIMIT_S
 
@@ -48,7 +48,7 @@ def test_each_direction_is_cut_by_itself() -> None:
         stack.callback(cables.close)
         a_near, b_far = stack.enter_context(dialled(cables, "a", "b", servers["b"]))
         b_near, a_far = stack.enter_context(dialled(cables, "b", "a", servers["a"]))
-        links: Links = cables
+        links: CountedLinks = cables
         links.cut("a", "b")
         says_in_vain(a_near, b_far)
         says_in_vain(a_far, b_near)

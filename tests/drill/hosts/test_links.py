@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dledger_drill.hosts.capabilities import probe
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import CountedLinks
 from dledger_drill.hosts.network import DRILL, Network
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_wire.errors import InvalidArgumentError
@@ -120,7 +120,7 @@ def connected(ip: str) -> socket.socket:
 
 def test_each_direction_is_cut_by_itself(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    links: Links = network.links
+    links: CountedLinks = network.links
     links.cut("a", "b")
     a.send(b, list(range(20)))
     b.send(a, list(range(20)))
