@@ -21,9 +21,7 @@ def main(*files: str) -> None:
         if row.median_ms is None or row.worst_ms is None:
             continue  # none was struck
         figures = (f"{row.median_ms:,.0f} / {row.worst_ms:,.0f}", f"{row.terms_median:g} / {row.terms_worst}")
-        counts = (str(row.counts[name]) for name in COUNTED)
-        others = str(sum(row.others.values()))
-        print("|", " | ".join((row.fault, str(row.rounds), *figures, *counts, others, str(row.failed), str(row.not_struck))), "|")
+        print("|", " | ".join((row.fault, str(row.rounds), *figures, *map(str, row.columns), str(row.not_struck))), "|")
     percentiles = ", ".join(f"p{name} {value:,.0f}" for name, value in outage_percentiles(rounds).items())
     print(f"\n{len(rounds)} rounds; longest pause of writes over all rounds, ms: {percentiles}", file=sys.stderr)
     for report in reports:

@@ -39,6 +39,11 @@ class FaultRow:
         """Violations of the kinds that have no column of their own."""
         return {name: count for name, count in self.counts.items() if count and name not in COUNTED}
 
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Violations of each kind of ``COUNTED``, of the others, and the rounds that have any."""
+        return (*(self.counts[name] for name in COUNTED), sum(self.others.values()), self.failed)
+
 
 def by_fault(rounds: Sequence[RoundReport]) -> list[FaultRow]:
     """A row for each fault in the order of their names; all rounds with two faults come last, as one row."""

@@ -134,6 +134,10 @@ def test_the_console_lists_reports_by_their_verdict(browser: Browser, console: C
         with looking(browser, console.url) as page:
             page.goto("/drills")
             place = page.get_by_role("link", name=verdict(report)).get_attribute("href")
+            with page.expect_download() as waited:
+                page.get_by_role("row", name=verdict(report)).get_by_role("link", name="download").click()
+            assert waited.value.suggested_filename == "drill-made.html"
+            assert waited.value.path().read_bytes() == file.read_bytes()
         with browser.new_page() as page:  # the console lets no script of a report run, of which the browser complains
             page.goto(f"{console.url}{place}")
             expect(page.get_by_role("heading", level=1)).to_have_text(verdict(report))
