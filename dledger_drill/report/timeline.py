@@ -16,6 +16,7 @@ from dledger_drill.report.model import BIN_S, FaultSpan, LeaderSpan, OutageSpan,
 COLOURS = 8  # classes of leaders in the page's style
 MAX_BINS = 600  # of a chart: longer rounds have wider bins
 MAX_BARS = 60  # of a lane
+MAX_TICKS = 7  # their times stand side by side on a phone
 _T = TypeVar("_T")
 STEPS_S = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
@@ -151,7 +152,7 @@ class _Drawing:
         )
 
     def _ticks(self) -> list[tuple[float, str]]:
-        step = next((each for each in STEPS_S if self._seconds / each <= 10), STEPS_S[-1])
+        step = next((each for each in STEPS_S if self._seconds / each <= MAX_TICKS), STEPS_S[-1])
         return [(round(100 * number * step / self._seconds, 2), f"{number * step:g} s") for number in range(int(self._seconds / step) + 1)]
 
 

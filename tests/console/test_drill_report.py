@@ -23,6 +23,8 @@ def test_a_report_is_read_without_any_other_file(browser: Browser, tmp_path: Pat
         page.goto(file.as_uri())
         expect(page.get_by_role("heading", level=1)).to_have_text(verdict(report))
         expect(page.get_by_text(HOSTILE[:20]).first).to_be_attached()
+        expect(page.get_by_text("Scripts are off here")).to_be_hidden()
+        expect(page.get_by_text("Point at a timeline")).to_be_visible()
         broken = page.locator("details.bad")
         assert broken.count() == sum(not each.passed for each in report.rounds) > 0
         expect(broken.first.locator(".picture")).to_be_visible()

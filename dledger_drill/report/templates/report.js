@@ -1,6 +1,7 @@
 "use strict";
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 for (const hint of all("#rounds > [hidden]")) hint.hidden = false;
+document.getElementById("no-scripts").hidden = true; // noscript says nothing where a policy stops scripts
 
 // Which rounds are shown ("=a" has fault a alone, "a" has it at all), and the one that the address names.
 const rounds = all(".round"), select = document.getElementById("show");

@@ -162,7 +162,7 @@ def test_a_picture_has_its_bars_where_they_were() -> None:
     assert [(bar.left, bar.width, bar.css) for bar in leaders] == [(0, 20, "leader c1"), (50, 50, "leader c0")]
     assert drawn.latency.scale == ("5", "2.5", "0")
     assert drawn.latency.path == "M1,0h1M3.5,60L4.5,40"
-    assert drawn.ticks[:2] == [(0, "0 s"), (10, "1 s")]
+    assert drawn.ticks[:2] == [(0, "0 s"), (20, "2 s")]
 
 
 def test_two_at_once_are_told_in_detail_and_every_kind_is_counted() -> None:
