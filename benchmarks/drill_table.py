@@ -9,7 +9,7 @@ from dledger_drill.report.document import read_document
 from dledger_drill.report.model import COUNTED
 from dledger_drill.report.statistics import by_fault, outage_percentiles, verdict
 
-HEAD = ("fault", "rounds", "unavailable median / worst, ms", "new terms median / worst", *COUNTED, "failed", "not struck")
+HEAD = ("fault", "rounds", "unavailable median / worst, ms", "new terms median / worst", *COUNTED, "other", "failed", "not struck")
 
 
 def main(*files: str) -> None:
@@ -21,8 +21,7 @@ def main(*files: str) -> None:
         if row.median_ms is None or row.worst_ms is None:
             continue  # none was struck
         figures = (f"{row.median_ms:,.0f} / {row.worst_ms:,.0f}", f"{row.terms_median:g} / {row.terms_worst}")
-        counts = (str(row.counts[name]) for name in COUNTED)
-        print("|", " | ".join((row.fault, str(row.rounds), *figures, *counts, str(row.failed), str(row.not_struck))), "|")
+        print("|", " | ".join((row.fault, str(row.rounds), *figures, *map(str, row.columns), str(row.not_struck))), "|")
     percentiles = ", ".join(f"p{name} {value:,.0f}" for name, value in outage_percentiles(rounds).items())
     print(f"\n{len(rounds)} rounds; longest pause of writes over all rounds, ms: {percentiles}", file=sys.stderr)
     for report in reports:

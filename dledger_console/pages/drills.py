@@ -1,6 +1,7 @@
 """Drills: the reports that are kept in a folder of the console's machine.
 
-A report is shown without scripts and without the console's cookie in its reach, whatever its file has in it.
+A report is shown without scripts and without the console's cookie in its reach, whatever its file has in it.  A file that is downloaded has
+its scripts, which zoom and filter.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ REPORTS = (
     Column("title", "Report"),
     Column("at", "Written"),
     Column("size", "Size", number=True),
+    Column("file", "File"),
 )
 POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; frame-ancestors 'none'"
 REFRESH_S = 5.0
@@ -41,6 +43,7 @@ async def drills(view: View) -> None:
                     "title": Link.to(each.title, "/report", name=each.name),
                     "at": clock(each.at_ms),
                     "size": size(each.size_bytes),
+                    "file": Link.to("download", "/report", name=each.name, download="true"),
                 }
                 for each in found
             ]
@@ -52,10 +55,13 @@ async def drills(view: View) -> None:
 def register(settings: ConsoleSettings) -> None:
     """Serve /report, which is no page of the console's own."""
 
-    async def report(name: str) -> Response:
+    async def report(name: str, download: bool = False) -> Response:
         body = await asyncio.to_thread(read_report, settings.reports, name)
         if body is None:
             return PlainTextResponse("no such report\n", 404)
-        return Response(body, media_type="text/html", headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        if download:  # the name is plain: no quotes, no spaces
+            headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        return Response(body, media_type="text/html", headers=headers)
 
     app.add_api_route("/report", report, methods=["GET"], include_in_schema=False)

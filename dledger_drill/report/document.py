@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dledger_drill.report.model import Report, RoundReport
-from dledger_drill.report.statistics import by_fault, outage_percentiles, verdict
+from dledger_drill.report.promises import promises
+from dledger_drill.report.statistics import by_fault, by_pair, outage_percentiles, verdict
 from dledger_wire.errors import InvalidArgumentError
 
 FORMAT = 1
@@ -23,7 +24,9 @@ def write_document(report: Report, path: Path) -> None:
         "format": FORMAT,
         "verdict": verdict(report),
         "passed": report.passed,
+        "promises": [asdict(each) for each in promises(report)],
         "by_fault": [asdict(row) for row in by_fault(report.rounds)],
+        "by_pair": [asdict(row) for row in by_pair(report.rounds)],
         "outage_ms": {f"p{name}": value for name, value in outage_percentiles(report.rounds).items()},
         "report": asdict(report) | {"rounds": [_round(each) for each in report.rounds]},
     }
@@ -37,16 +40,20 @@ def _round(found: RoundReport) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> Report:
-    """The report in a document.  InvalidArgumentError for a file that is none, or one of a newer format."""
+    """The report in a document.  InvalidArgumentError for a file that cannot be read, is none, or is one of another format."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, dict) else None
-            raise InvalidArgumentError(f"{path}: expected a report of format {FORMAT}, got {found}")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # cut off, no JSON, no text
+        raise InvalidArgumentError(f"{path}: no report of a drill: {error}") from None
+    if not isinstance(document, dict) or "format" not in document:
+        raise InvalidArgumentError(f"{path}: no report of a drill: it has no format")
+    if document["format"] != FORMAT:
+        raise InvalidArgumentError(f"{path}: expected a report of format {FORMAT}, got {str(document['format'])[:40]!r}")
+    try:
         return _REPORT.validate_python(document.get("report"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        place = ".".join(map(str, ("report", *first["loc"])))
         raise InvalidArgumentError(f"{path}: no report of a drill: {place}: {first['msg']}") from None
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(f"{path}: no report of a drill: {error}") from None

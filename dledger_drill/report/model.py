@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 BIN_S = 0.1  # of the rates and latencies of a timeline
+# Kinds of violations that have a column in the table by fault.
 COUNTED = ("lost", "doubled", "changed", "reordered")
 
 
@@ -72,7 +73,7 @@ class RoundReport:
         repeat: The command that runs it again, alone.
         acknowledged: Messages.
         terms: How many terms began in it, of the replica group that had most.
-        counts: How many messages were lost, doubled, changed, reordered.
+        counts: Violations by kind, those of ``COUNTED`` always.
         rates: Replica group -> messages acknowledged in each bin of ``BIN_S``.
         not_struck: Faults that could not be struck, and why: such a round says nothing of them.
         judged: Whether what was acknowledged in it was looked for in the end.
@@ -138,6 +139,10 @@ class Report:
     violations: list[ViolationText] = field(default_factory=list)
     interrupted: bool = False
     problem: str = ""
+
+    @property
+    def all_violations(self) -> list[ViolationText]:
+        return [*self.violations, *(each for found in self.rounds for each in found.violations)]
 
     @property
     def broken(self) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import ViolationKind as Kind
 from dledger_drill.report.model import COUNTED, Report, RoundReport
 
 TWO = "two at once"
@@ -17,9 +16,10 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """Rounds with one fault alone, or all with two; unavailability in milliseconds is the longest outage of each round.
+    """Rounds with one fault alone, or with the same two; unavailability in milliseconds is the longest outage of each round.
 
-    ``not_struck``: rounds in which a fault could not be struck; figures are of the others, None when there are none.
+    ``counts``: violations by kind, those of ``COUNTED`` always.  ``not_struck``: rounds in which a fault could not be struck; figures are
+    of the others, None when there are none.  ``numbers``: of its rounds; ``worst_round``: the one with the longest outage.
     """
 
     fault: str
@@ -31,20 +31,41 @@ class FaultRow:
     counts: dict[str, int]
     failed: int
     not_struck: int = 0
+    numbers: tuple[int, ...] = ()
+    worst_round: int | None = None
+
+    @property
+    def others(self) -> dict[str, int]:
+        """Violations of the kinds that have no column of their own."""
+        return {name: count for name, count in self.counts.items() if count and name not in COUNTED}
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Violations of each kind of ``COUNTED``, of the others, and the rounds that have any."""
+        return (*(self.counts[name] for name in COUNTED), sum(self.others.values()), self.failed)
 
 
 def by_fault(rounds: Sequence[RoundReport]) -> list[FaultRow]:
-    """A row for each fault in the order of their names; rounds with two faults come last."""
+    """A row for each fault in the order of their names; all rounds with two faults come last, as one row."""
+    return _rows(rounds, lambda each: each.faults[0] if len(each.faults) == 1 else TWO)
+
+
+def by_pair(rounds: Sequence[RoundReport]) -> list[FaultRow]:
+    """A row for each two faults that overlapped, in the order of their names."""
+    return _rows([each for each in rounds if len(each.faults) > 1], lambda each: " + ".join(sorted(each.faults)))
+
+
+def _rows(rounds: Sequence[RoundReport], name: Callable[[RoundReport], str]) -> list[FaultRow]:
     found: dict[str, list[RoundReport]] = {}
     for each in rounds:
-        found.setdefault(each.faults[0] if len(each.faults) == 1 else TWO, []).append(each)
-    return [_row(fault, found[fault]) for fault in sorted(found, key=lambda name: (name == TWO, name))]
+        found.setdefault(name(each), []).append(each)
+    return [_row(fault, found[fault]) for fault in sorted(found, key=lambda fault: (fault == TWO, fault))]
 
 
 def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
     struck = [each for each in rounds if not each.not_struck]
     unavailable, terms = [each.unavailable_ms for each in struck], [each.terms for each in struck]
-    counts = Counter[str]()
+    counts = Counter[str](dict.fromkeys(COUNTED, 0))
     for each in rounds:
         counts.update(each.counts)
     return FaultRow(
@@ -54,9 +75,11 @@ def _row(fault: str, rounds: list[RoundReport]) -> FaultRow:
         worst_ms=max(unavailable, default=None),
         terms_median=statistics.median(terms) if struck else None,
         terms_worst=max(terms, default=None),
-        counts={name: counts[name] for name in COUNTED},
+        counts=dict(counts),
         failed=sum(not each.passed for each in rounds),
         not_struck=len(rounds) - len(struck),
+        numbers=tuple(each.number for each in rounds),
+        worst_round=max(struck, key=lambda each: each.unavailable_ms).number if struck else None,
     )
 
 
@@ -64,44 +87,6 @@ def outage_percentiles(rounds: Sequence[RoundReport]) -> dict[int, float]:
     """Percentile -> milliseconds, over the longest outages of all rounds that were struck."""
     ordered = sorted(each.unavailable_ms for each in rounds if not each.not_struck)
     return {each: ordered[min(len(ordered) - 1, len(ordered) * each // 100)] for each in PERCENTILES} if ordered else {}
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """``broken``: how often, None when nothing was there to check it by."""
-
-    text: str
-    broken: int | None
-
-
-# What was promised; the kinds of its violations; the operations that it is checked by, any of them.
-_PROMISES = (
-    ("what was acknowledged is stored", (Kind.LOST,), ("stored",)),
-    ("it is stored once", (Kind.DOUBLED,), ("stored",)),
-    ("with the bytes that were sent", (Kind.CHANGED,), ("stored",)),
-    ("in the order of its key and of its producer", (Kind.REORDERED,), ("stored",)),
-    ("transactions are there once or never", (Kind.TRANSACTION,), ("transaction",)),
-    ("delayed messages come not before their time, and soon after it", (Kind.DELAY_EARLY, Kind.DELAY_LATE), ("delayed",)),
-    ("an ordered queue has one consumer at a time", (Kind.ORDERLY_OVERLAP,), ("deliver",)),
-    ("linearizable reads have what was acknowledged before", (Kind.STALE_READ,), ("read",)),
-    ("committed offsets do not go back", (Kind.OFFSET_BACK,), ("commit_offset",)),
-    ("replicas are equal", (Kind.REPLICAS_DIFFER,), ("replica",)),
-    ("a term has one leader", (Kind.TWO_LEADERS,), ("leader",)),
-    ("the cluster becomes whole again", (Kind.NOT_RECOVERED,), ("fault",)),
-    (f"nodes leak no memory, files or threads, from {Limits().leak_rounds} rounds on", (Kind.LEAK,), ("resource",)),
-)
-
-
-def promises(report: Report) -> list[Promise]:
-    """All of them, also those that this drill could not check."""
-    found = Counter(each.kind for each in [*report.violations, *(each for round_ in report.rounds for each in round_.violations)])
-    rows = []
-    for text, kinds, operations in _PROMISES:
-        checked = any(sum(report.workloads.get(name, {}).values()) for name in operations)
-        checked &= Kind.LEAK not in kinds or len(report.rounds) >= Limits().leak_rounds
-        broken = sum(found[str(kind)] for kind in kinds)
-        rows.append(Promise(text, broken if checked or broken else None))
-    return rows
 
 
 def verdict(report: Report) -> str:
@@ -125,7 +110,8 @@ def _ended(report: Report) -> str:
 
 
 def _broken(report: Report) -> str:
-    violations = [*report.violations, *(each for found in report.rounds for each in found.violations)]
-    said = ", ".join(f"{count} x {kind}" for kind, count in Counter(each.kind for each in violations).most_common())
+    counts = Counter(each.kind for each in report.all_violations).most_common()
+    most = Limits().reported  # of a kind; more are not kept
+    said = ", ".join(f"{'at least ' if count >= most else ''}{count} x {kind}" for kind, count in counts)
     bad = [str(each.number) for each in report.rounds if not each.passed]
     return f"{said} in round{'s' if len(bad) > 1 else ''} {', '.join(bad[:5])}{' ...' if len(bad) > 5 else ''}" if bad else said

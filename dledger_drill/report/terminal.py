@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dledger_drill.report.model import RoundReport
+from dledger_drill.report.model import Report, RoundReport
+from dledger_drill.report.promises import promises_line
 from dledger_wire.printable import printable
 
 SPARKS = " ▁▂▃▄▅▆▇█"
 SECONDS = 60  # of rates that are shown
 KEPT_ROUNDS = 12
+SHOWN_VIOLATIONS = 10
 
 
 @dataclass(slots=True)
@@ -65,6 +67,17 @@ def round_line(found: RoundReport) -> str:
         f"round {found.number:<4} {faults:<32} unavailable {found.unavailable_ms:7,.0f} ms   terms {found.terms}"
         f"   acknowledged {found.acknowledged:,}{broken}"
     )
+
+
+def closing_lines(report: Report) -> list[str]:
+    """What a terminal tells at the end, before the verdict."""
+    lines = [f"not possible here: {name}: {why}" for name, why in report.impossible.items()]
+    if report.not_reached:
+        lines.append(f"not reached: {len(report.not_reached)} of {len(report.wanted)} faults; more rounds have them")
+    lines += [f"{each.kind}: {each.text}" for each in report.all_violations[:SHOWN_VIOLATIONS]]
+    if report.rounds:
+        lines.append(promises_line(report))
+    return [printable(each) for each in lines]
 
 
 class Lines:

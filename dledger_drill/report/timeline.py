@@ -1,127 +1,179 @@
-"""The picture of a round, as SVG: faults, leaders by term, acknowledged messages, latency, outages.
+"""The picture of a round for the page's template: lanes of bars, and charts below them.
 
-Owns the geometry.  The picture is as wide as ``WIDTH`` units; what a person points at is found by the page's script from the numbers that
-stand on the picture as attributes.
+Owns the geometry: all positions are per cent of the round's time, so the page can be of any width, and a zoom stretches neither text nor
+strokes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from dledger_drill.report.model import BIN_S, FaultSpan, LeaderSpan, OutageSpan, RoundReport
 
-WIDTH, LEFT, LANE, CHART, GAP = 1000.0, 90.0, 18.0, 56.0, 6.0
-AXIS = 18.0
-COLOURS = ("#3b82c4", "#c47f3b", "#4fa36b", "#a35fa8", "#b0564f", "#6b7d8f")
+COLOURS = 8  # classes of leaders in the page's style
+MAX_BINS = 600  # of a chart: longer rounds have wider bins
+MAX_BARS = 60  # of a lane
+MAX_TICKS = 7  # their times stand side by side on a phone
+_T = TypeVar("_T")
+STEPS_S = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 
-def timeline(found: RoundReport) -> str:
-    """An ``svg`` element."""
-    picture = _Picture(found)
-    body = "".join(picture.parts())
-    rates = escape("|".join(f"{group}:{','.join(map(str, counts))}" for group, counts in sorted(found.rates.items())), quote=True)
-    latencies = ",".join("" if value is None else f"{value:.1f}" for value in found.latencies_ms)
-    label = escape(f"Timeline of round {found.number}: {', '.join(found.faults)}", quote=True)
-    return (
-        f'<svg class="timeline" viewBox="0 0 {WIDTH:g} {picture.height:g}" role="img" tabindex="0" aria-label="{label}"'
-        f' data-bin="{BIN_S:g}" data-left="{LEFT:g}" data-seconds="{found.duration_s:.3f}" data-rates="{rates}"'
-        f' data-latencies="{latencies}">{body}</svg>'
-    )
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A time in which something was so.  ``css``: its class; ``left`` and ``width`` are per cent."""
+
+    css: str
+    left: float
+    width: float
+    text: str
+    title: str
 
 
-class _Picture:
-    """Lanes from top to bottom; ``height`` is known once ``parts`` has made them."""
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A line.  ``scale``: the numbers at its top, middle and bottom; ``path`` is as high as 100 and as wide as ``width``."""
 
+    name: str
+    unit: str
+    scale: tuple[str, str, str]
+    values: str
+    path: str
+    width: float
+    outages: tuple[Bar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """``faults``: lanes of bars that do not overlap.  ``ticks``: where times stand, and the times."""
+
+    label: str
+    seconds: float
+    bin_s: float
+    faults: list[list[Bar]]
+    groups: list[tuple[str, list[Bar], Chart]]
+    latency: Chart
+    ticks: list[tuple[float, str]]
+
+
+def colours(rounds: Iterable[RoundReport]) -> dict[tuple[str, str], int]:
+    """Replica group and node -> number of its colour: its place among those that led the group, so it is the same in every round."""
+    led: dict[str, set[str]] = {}
+    for each in rounds:
+        for span in each.leaders:
+            led.setdefault(span.group, set()).add(span.node)
+    return {
+        (group, node): place % COLOURS
+        for group, nodes in led.items()
+        for place, node in enumerate(sorted(nodes, key=lambda name: (len(name), name)))
+    }
+
+
+def timeline(found: RoundReport, colour: Mapping[tuple[str, str], int]) -> Timeline:
+    """The picture of one round."""
+    return _Drawing(found).draw(colour)
+
+
+class _Drawing:
     def __init__(self, found: RoundReport) -> None:
         self._found = found
-        self._groups = sorted({*found.rates, *(span.group for span in found.leaders)})
-        self._scale = (WIDTH - LEFT) / max(found.duration_s, 0.001)
-        self.height = 2 * LANE + GAP + len(self._groups) * (LANE + CHART + 2 * GAP) + CHART + AXIS
+        self._seconds = max(found.duration_s, 0.001)
+        bins = max([len(found.latencies_ms), *map(len, found.rates.values())])
+        self._merged = max(1, math.ceil(bins / MAX_BINS))
+        self._bin_s = self._merged * BIN_S
 
-    def parts(self) -> Iterator[str]:
-        top = 0.0
-        yield from self._faults(top)
-        top += 2 * LANE + GAP
-        for group in self._groups:
-            yield from self._leaders(group, top)
-            yield from self._rate(group, top + LANE + GAP)
-            top += LANE + CHART + 2 * GAP
-        yield from self._latency(top)
-        yield from self._axis(top + CHART)
-
-    def _x(self, at_s: float) -> float:
-        return LEFT + max(0.0, min(at_s, self._found.duration_s)) * self._scale
-
-    def _bar(self, span: FaultSpan | LeaderSpan | OutageSpan, top: float, css: str, text: str, title: str, fill: str = "") -> str:
-        """As wide as the ``span`` lasted; an outage is as high as the chart that it is in."""
-        height = CHART if isinstance(span, OutageSpan) else LANE - 2
-        left, width = self._x(span.start_s), max(1.5, self._x(span.end_s) - self._x(span.start_s))
-        style = f' style="fill:{fill}"' if fill else ""
-        shown = text if width > 7.5 * len(text) else ""
-        return (
-            f'<g><title>{escape(title)}</title><rect class="{css}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
-            f'{style}/><text class="in" x="{left + 4:.1f}" y="{top + height - 5:.1f}">{escape(shown)}</text></g>'
+    def draw(self, colour: Mapping[tuple[str, str], int]) -> Timeline:
+        found = self._found
+        groups = sorted({*found.rates, *(span.group for span in found.leaders)})
+        return Timeline(
+            label=f"Timeline of round {found.number}: {', '.join(found.faults)}",
+            seconds=self._seconds,
+            bin_s=self._bin_s,
+            faults=self._faults(),
+            groups=[(group, self._leaders(group, colour), self._rate(group)) for group in groups],
+            latency=self._latency(),
+            ticks=self._ticks(),
         )
 
-    def _label(self, text: str, top: float) -> str:
-        return f'<text class="lane" x="0" y="{top + 13:.1f}">{escape(text)}</text>'
+    def _bar(self, span: FaultSpan | LeaderSpan | OutageSpan, css: str, text: str, title: str) -> Bar:
+        left, right = (100 * max(0.0, min(at_s, self._seconds)) / self._seconds for at_s in (span.start_s, span.end_s))
+        return Bar(css, round(left, 2), round(right - left, 2), text, title)
 
-    def _faults(self, top: float) -> Iterator[str]:
-        yield self._label("fault", top)
-        for number, span in enumerate(self._found.fault_spans):
+    def _faults(self) -> list[list[Bar]]:
+        lanes: list[list[Bar]] = [[]]
+        for span in sorted(self._found.fault_spans, key=lambda each: each.start_s)[:MAX_BARS]:
             text = f"{span.name} {' '.join(span.nodes)}".rstrip()
-            title = f"{text}: {span.start_s:.2f} s to {span.end_s:.2f} s {span.note}".rstrip()
-            yield self._bar(span, top + (number % 2) * LANE, "fault", text, title)
+            note = f" ({span.note})" if span.note else ""
+            bar = self._bar(span, "fault", text, f"{text}: {span.start_s:.2f} s to {span.end_s:.2f} s{note}")
+            free = next((lane for lane in lanes if not lane or lane[-1].left + lane[-1].width <= bar.left), None)
+            if free is None:
+                lanes.append([bar])
+            else:
+                free.append(bar)
+        return lanes
 
-    def _leaders(self, group: str, top: float) -> Iterator[str]:
-        yield self._label(f"{group} leader", top)
-        for span in self._found.leaders:
-            if span.group == group:
-                text, colour = f"{span.node} term {span.term}", _colour(span.node)
-                yield self._bar(span, top, "leader", text, f"{group}: {text}", colour)
+    def _leaders(self, group: str, colour: Mapping[tuple[str, str], int]) -> list[Bar]:
+        bars = []
+        for span in [each for each in self._found.leaders if each.group == group][:MAX_BARS]:
+            text = f"{span.node} term {span.term}"
+            bars.append(self._bar(span, f"leader c{colour[group, span.node]}", text, f"{group}: {span.node} leads term {span.term}"))
+        return bars
 
-    def _rate(self, group: str, top: float) -> Iterator[str]:
-        counts = self._found.rates.get(group, [])
-        most = max(counts, default=0)
-        yield self._label(f"{group} acked/s", top)
-        yield f'<text class="lane small" x="0" y="{top + 27:.1f}">max {most / BIN_S:,.0f}</text>'
-        for outage in self._found.outages:
-            if outage.group == group:
-                text = f"{outage.duration_ms:,.0f} ms"
-                yield self._bar(outage, top, "outage", text, f"{group}: no acknowledgement for {text}")
-        yield self._line("rate", counts, most, top)
+    def _rate(self, group: str) -> Chart:
+        counts = [sum(part) for part in self._parts(self._found.rates.get(group, []))]
+        longest = sorted((span for span in self._found.outages if span.group == group), key=lambda each: -each.duration_ms)[:MAX_BARS]
+        outages = []
+        for number, span in enumerate(longest):
+            told = f"{span.duration_ms:,.0f} ms"
+            late = " late" if span.start_s > self._seconds * 0.6 else ""  # its text grows to the left
+            outages.append(self._bar(span, f"outage{late}", "" if number else told, f"{group}: nothing acknowledged for {told}"))
+        return self._chart(group, "acked/s", [round(count / self._bin_s) for count in counts], tuple(outages))
 
-    def _latency(self, top: float) -> Iterator[str]:
-        values = self._found.latencies_ms
-        most = max((value for value in values if value is not None), default=0.0)
-        yield self._label("p99 latency", top)
-        yield f'<text class="lane small" x="0" y="{top + 27:.1f}">max {most:,.0f} ms</text>'
-        run: list[float] = []
-        for number, value in enumerate([*values, None]):
-            if value is not None:
-                run.append(value)
-            elif run:
-                yield self._line("latency", run, most, top, first=number - len(run))
-                run = []
+    def _latency(self) -> Chart:
+        parts = self._parts(self._found.latencies_ms)
+        known = [[value for value in part if value is not None] for part in parts]
+        return self._chart("p99", "ms", [max(part) if part else None for part in known])
 
-    def _line(self, css: str, values: Sequence[float], most: float, top: float, first: int = 0) -> str:
-        points = [
-            f"{self._x((first + number + 0.5) * BIN_S):.1f},{top + CHART - (CHART - 2) * value / most if most else top + CHART:.1f}"
-            for number, value in enumerate(values)
-        ]
-        return f'<polyline class="{css}" points="{" ".join(points)}"/>'
+    def _parts(self, values: Sequence[_T]) -> list[Sequence[_T]]:
+        return [values[at : at + self._merged] for at in range(0, len(values), self._merged)]
 
-    def _axis(self, top: float) -> Iterator[str]:
-        seconds = self._found.duration_s
-        step = next((each for each in (0.5, 1, 2, 5, 10, 20, 30, 60) if seconds / each <= 10), 120)
-        for number in range(int(seconds / step) + 1):
-            x = self._x(number * step)
-            yield f'<line class="tick" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{top:.1f}"/>'
-            yield f'<text class="axis" x="{x:.1f}" y="{top + 13:.1f}">{number * step:g} s</text>'
+    def _chart(self, name: str, unit: str, values: Sequence[float | None], outages: tuple[Bar, ...] = ()) -> Chart:
+        top = _round_up(max((value for value in values if value is not None), default=0.0))
+        return Chart(
+            name=name,
+            unit=unit,
+            scale=(_figure(top), _figure(top / 2), "0"),
+            values=",".join("" if value is None else f"{value:g}" for value in values),
+            path=_path([None if value is None else 100 - 100 * value / top for value in values]),
+            width=round(self._seconds / self._bin_s, 3),
+            outages=outages,
+        )
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        step = next((each for each in STEPS_S if self._seconds / each <= MAX_TICKS), STEPS_S[-1])
+        return [(round(100 * number * step / self._seconds, 2), f"{number * step:g} s") for number in range(int(self._seconds / step) + 1)]
 
 
-def _colour(node: str) -> str:
-    """The same in every round."""
-    digits = "".join(character for character in node if character.isdecimal())
-    return COLOURS[(int(digits[-9:]) if digits else len(node)) % len(COLOURS)]
+def _path(heights: Sequence[float | None]) -> str:
+    """A line through the middle of each bin, broken where there is no value."""
+    parts, drawn = [], False
+    for number, height in enumerate(heights):
+        if height is not None:
+            alone = not drawn and (number + 1 == len(heights) or heights[number + 1] is None)
+            parts.append(f"M{number},{height:.0f}h1" if alone else f"{'L' if drawn else 'M'}{number + 0.5:g},{height:.0f}")
+        drawn = height is not None
+    return "".join(parts)
+
+
+def _round_up(most: float) -> float:
+    """The next of 1, 2, 5, 10, 20 ..."""
+    if most <= 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(most))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= most)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"

@@ -5,16 +5,17 @@ Owns little of each round, so that a drill of a thousand rounds fits in memory.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dledger_drill.checkers.model import Verdict, Violation, ViolationKind
+from dledger_drill.checkers.model import Verdict, Violation
 from dledger_drill.history.codec import encode
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.plan.model import RoundPlan
 from dledger_drill.report.model import (
     BIN_S,
+    COUNTED,
     FaultSpan,
     LeaderSpan,
     OutageSpan,
@@ -24,12 +25,8 @@ from dledger_drill.report.model import (
 
 SENDS = (OperationKind.SEND, OperationKind.DELAYED)
 SHOWN_OPERATIONS, SHOWN_CHARACTERS = 5, 400
-_COUNTED = {
-    ViolationKind.LOST: "lost",
-    ViolationKind.DOUBLED: "doubled",
-    ViolationKind.CHANGED: "changed",
-    ViolationKind.REORDERED: "reordered",
-}
+# A leader that such a fault struck leads no longer; with others, such as a slow disk, it may go on for a while.
+ENDS_LEADER = ("kill-", "power-", "pause-", "partition-", "replace-")
 
 
 @dataclass(slots=True)
@@ -101,10 +98,8 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
     reports = []
     for found in rounds:
         own = [each for each in verdict.violations if each.round == found.plan.number]
-        counts: dict[str, int] = dict.fromkeys(_COUNTED.values(), 0)
-        for each in own:
-            if each.kind in _COUNTED:
-                counts[_COUNTED[each.kind]] += 1
+        counts = Counter(dict.fromkeys(COUNTED, 0))
+        counts.update(str(each.kind) for each in own)
         duration_s = found.seconds(found.end_ns)
         outages = [
             OutageSpan(each.group, max(0.0, found.seconds(each.start_ns)), min(duration_s, found.seconds(each.end_ns)))
@@ -121,7 +116,7 @@ def round_reports(rounds: Iterable[RoundTimes], verdict: Verdict) -> list[RoundR
                 duration_s=duration_s,
                 acknowledged=found.acknowledged,
                 terms=_new_terms(found),
-                counts=counts,
+                counts=dict(counts),
                 violations=[violation_text(each) for each in own],
                 outages=outages,
                 fault_spans=found.faults,
@@ -145,15 +140,20 @@ def _shortened(line: str) -> str:
 
 
 def _leader_spans(found: RoundTimes, duration_s: float, outages: Sequence[OutageSpan]) -> list[LeaderSpan]:
-    """A leader is seen until the next one is, and not while nothing is acknowledged in between."""
+    """A leader leads until it is struck; where that is not known, until nothing is acknowledged, or the next one is seen."""
     spans: list[LeaderSpan] = []
     seen = {group: (0.0, node, term) for group, (node, term) in found.seen.items()}
     for at_ns, group, node, term in sorted(found.leaders):
         at_s = max(0.0, found.seconds(at_ns))
         if group in seen:
             since_s, old, old_term = seen[group]
+            struck = [
+                fault.start_s
+                for fault in found.faults
+                if fault.name.startswith(ENDS_LEADER) and old in fault.nodes and since_s < fault.start_s < at_s
+            ]
             silent = [outage.start_s for outage in outages if outage.group == group and since_s < outage.start_s < at_s]
-            spans.append(LeaderSpan(group, old, old_term, since_s, max(silent, default=at_s)))
+            spans.append(LeaderSpan(group, old, old_term, since_s, min(struck, default=max(silent, default=at_s))))
         seen[group] = at_s, node, term
     spans += [LeaderSpan(group, node, term, since_s, duration_s) for group, (since_s, node, term) in seen.items()]
     return spans

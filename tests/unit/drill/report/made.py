@@ -28,9 +28,10 @@ def made(rounds: int = 20, seed: int = 1, *, failing: float = 0.0, hostile: bool
         started="2026-11-23T08:00:00+00:00",
         duration_s=6.2 * rounds,
         machine=MachineInfo("Some CPU", 2, 24 << 30, "Linux 6.1", "3.11.7"),
-        settings={"nodes": 3, "groups": 2},
+        settings={"nodes": 3, "groups": 2, "workloads": "plain, push"},
+        described={name: f"what {name} does {HOSTILE}" if hostile else f"what {name} does" for name in FAULTS},
         impossible={"power-leader": HOSTILE if hostile else "loop disks need root"},
-        workloads={"plain": {"ok": 100, "failed": 1, "unknown": 2}},
+        workloads={"send": {"ok": 100, "failed": 1, "unknown": 2}, "stored": {"ok": 4}, "deliver": {"ok": 9}, "fault": {"ok": rounds}},
     )
     report.rounds = [round_of(draw, number, draw.random() < failing, HOSTILE if hostile else "") for number in range(1, rounds + 1)]
     return report
@@ -53,7 +54,7 @@ def round_of(draw: random.Random, number: int, fails: bool, hostile: str) -> Rou
         duration_s=duration_s,
         acknowledged=sum(map(sum, rates.values())),
         terms=draw.randrange(3),
-        counts={name: int(fails) for name in COUNTED},
+        counts={name: int(fails) for name in (*COUNTED, "stale read")},
         violations=[ViolationText("lost", f"plain-0/17 {hostile}", (f'{{"kind": "send", "value": "{hostile}"}}',))] if fails else [],
         outages=[OutageSpan("g0", start_s, start_s + outage_s)],
         fault_spans=[FaultSpan(name, ("n0", hostile), start_s + at, start_s + at + 1.5) for at, name in enumerate(faults)],
