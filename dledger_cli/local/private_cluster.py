@@ -178,6 +178,10 @@ class PrivateCluster:
     def resume(self, node_id: str) -> None:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
+    def isolate(self, node_id: str) -> None:
+        """Cut a node of the first group off from its other nodes; clients reach it."""
+        self.cables.isolate(node_id, [node.id for node in self.config.groups[0].nodes if node.id != node_id])
+
     def stop(self, timeout_s: float | None = None) -> None:
         """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""
         roles = {node_id: node.role for node_id, node in self.statuses().items()}
