@@ -6,7 +6,6 @@ Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
 from __future__ import annotations
 
 import contextlib
-import copy
 import signal
 import subprocess
 import time
@@ -14,13 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-import yaml
-
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
 from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
+from dledger_drill.cluster.layout import layout_of, write_files
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.check import require
@@ -28,8 +26,8 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 
 class PrivateCluster:
-    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: those of the first
-    group are connected by ``cables`` that can be cut.
+    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: nodes are connected
+    by ``cables`` that can be cut.
 
     ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
     """
@@ -49,40 +47,20 @@ class PrivateCluster:
         self.data = data
         data.mkdir(parents=True, exist_ok=True)
         ports = iter(free_ports(2 * nodes * groups + 2 * name_servers))
-        group_list = [
-            {"name": f"g{group}", "nodes": [{"id": f"n{group * nodes + k}", "address": f"127.0.0.1:{next(ports)}"} for k in range(nodes)]}
-            for group in range(groups)
-        ]
-        servers: list[Any] = [
-            {"id": f"ns{k}", "address": f"127.0.0.1:{next(ports)}", "quorum_address": f"127.0.0.1:{next(ports)}"}
-            for k in range(name_servers)
-        ]
-        plain = [f"127.0.0.1:{next(ports)}" for _ in range(0 if name_servers else nodes)]
-        content = {"cluster": "private", "name_servers": servers or plain, "groups": group_list}
-        text = yaml.safe_dump(content | (settings or {}), sort_keys=False)
-        self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
-        self.local.file.write_text(text, encoding="utf-8")
+        layout = layout_of("private", groups, nodes, name_servers)
+        addresses = {name: f"127.0.0.1:{next(ports)}" for name in [*layout.nodes, *layout.name_servers]}
+        quorum = {name: f"127.0.0.1:{next(ports)}" for name in layout.name_servers}
+        # Without name servers of their own, the nodes of the first group serve names.
+        own = {} if name_servers else {"name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)]}
+        self._cables = Cables({node: addresses[node] for node in layout.nodes}) if cuttable else None
+        file, self._files = write_files(data, layout, addresses, quorum, own | (settings or {}), self._cables)
+        self.local = LocalCluster(ClusterConfig.load(str(file)), data)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._cables: Cables | None = None
-        self._files: dict[str, Path] = {}
-        if cuttable:
-            self._cables = Cables({node.id: node.address for node in self.config.groups[0].nodes})
-            self._files = {node.id: self._own_file(node.id, content | (settings or {})) for node in self.config.groups[0].nodes}
 
     @property
     def cables(self) -> Cables:
         require(self._cables is not None, "the cluster was made without cables to cut")
         return cast(Cables, self._cables)
-
-    def _own_file(self, node_id: str, content: dict[str, Any]) -> Path:
-        """The cluster file of one node: it dials the others through its cables."""
-        own = copy.deepcopy(content)
-        for node in own["groups"][0]["nodes"]:
-            if node["id"] != node_id:
-                node["replica_address"] = self.cables.address(node_id, node["id"])
-        file = self.data / f"cluster-{node_id}.yaml"
-        file.write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
-        return file
 
     @property
     def config(self) -> ClusterConfig:
@@ -179,8 +157,8 @@ class PrivateCluster:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
     def isolate(self, node_id: str) -> None:
-        """Cut a node of the first group off from its other nodes; clients reach it."""
-        self.cables.isolate(node_id, [node.id for node in self.config.groups[0].nodes if node.id != node_id])
+        """Cut a node off from all others; clients reach it."""
+        self.cables.isolate(node_id, [node.id for _, node in self.config.all_nodes() if node.id != node_id])
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""
