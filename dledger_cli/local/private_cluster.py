@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
@@ -19,10 +19,13 @@ from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
 from dledger_drill.cluster.layout import layout_of, write_files
+from dledger_drill.cluster.waiting import differences, leader_of, until
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.check import require
-from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.errors import DledgerError
+
+T = TypeVar("T")
 
 
 class PrivateCluster:
@@ -96,42 +99,32 @@ class PrivateCluster:
 
     def leader(self, timeout_s: float | None = None) -> str:
         """The confirmed leader of the first group with the newest term."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            leader = self.groups()[0].leader
-            if leader is not None:
-                return leader.id
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
-            time.sleep(0.02)
+        return self._wait(lambda: leader_of(self.groups(), self.config.groups[0].name), timeout_s, lambda: "no leader")
 
     def wait_healthy(self, timeout_s: float | None = None) -> None:
         """Wait until every node is up and follows a confirmed leader.  DledgerError, with its last error, when a node ended."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
+        seen: list[ReplicaGroupStatus] = []
+
+        def healthy() -> bool:
             self._check_alive()
-            groups = self.groups()
-            if all(group.healthy for group in groups):
-                return
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(groups)}; logs: {self.data}/*.log")
-            time.sleep(0.05)
+            seen[:] = self.groups()
+            return all(group.healthy for group in seen)
+
+        self._wait(healthy, timeout_s, lambda: f"not healthy: {sentence(seen)}")
 
     def wait_equal(self, timeout_s: float | None = None) -> int:
         """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            nodes = self.groups()[0].nodes
-            marks = {(node.last_index, node.committed_index, node.applied_index, node.committed_pos) for node in nodes}
-            last, committed, applied, pos = next(iter(marks))
-            if all(node.reachable for node in nodes) and len(marks) == 1 and last == committed == applied:
-                return pos
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(marks)}")
-            time.sleep(0.05)
+        seen: list[ReplicaGroupStatus] = []
+
+        def equal() -> bool:
+            seen[:] = self.groups()[:1]
+            return not differences(seen)
+
+        self._wait(equal, timeout_s, lambda: f"replicas differ: {differences(seen)}")
+        return seen[0].nodes[0].committed_pos
+
+    def _wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str]) -> T:
+        return until(found, timeout_s or self.limit_s, problem, f"{self.data}/*.log")
 
     def _check_alive(self) -> None:
         for node_id, process in self.processes.items():

@@ -6,7 +6,6 @@ Owns the connection of the drill to the cluster, until ``close``.
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -16,6 +15,7 @@ from dledger_client import Admin
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
+from dledger_drill.cluster.waiting import differences, leader_of, until
 from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
@@ -23,7 +23,6 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 T = TypeVar("T")
 
-POLL_S = 0.03
 STATUS_MS = 1_000
 LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
 
@@ -133,8 +132,7 @@ class Cluster(ABC):
         """The confirmed leader."""
 
         def found() -> str:
-            leader = next((each.leader for each in self.statuses() if each.name == group), None)
-            return leader.id if leader is not None else ""
+            return leader_of(self.statuses(), group)
 
         self._last_leaders[group] = self.wait(found, timeout_s, lambda: f"replica group {group} has no leader")
         return self._last_leaders[group]
@@ -168,32 +166,17 @@ class Cluster(ABC):
 
     def wait_equal(self, timeout_s: float = 60.0) -> None:
         """Until the replicas of each group have committed and applied the same."""
-        marks: set[tuple[int, int, int]] = set()
+        marks: list[tuple[int, ...]] = []
 
         def equal() -> bool:
-            for group in self.statuses():
-                marks.clear()
-                marks.update((node.last_index, node.committed_index, node.applied_index) for node in group.nodes if node.reachable)
-                if len(marks) != 1 or not all(node.reachable for node in group.nodes) or len(set(next(iter(marks)))) != 1:
-                    return False
-            return True
+            marks[:] = differences(self.statuses())
+            return not marks
 
-        self.wait(equal, timeout_s, lambda: f"replicas differ: {sorted(marks)}")
+        self.wait(equal, timeout_s, lambda: f"replicas differ: {marks}")
 
     def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str]) -> T:
         """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                if answer := found():
-                    return answer
-                error: DledgerError | None = None
-            except DledgerError as raised:
-                error = raised
-            if time.monotonic() > deadline:
-                said = f"{problem()}{f' ({error.message})' if error is not None else ''}"
-                raise DeadlineExceededError(f"after {timeout_s:g} s: {said}; logs: {self.logs}")
-            time.sleep(POLL_S)
+        return until(found, timeout_s, problem, self.logs, retried=(DledgerError,))
 
     def close(self) -> None:
         if self._admin is not None:
