@@ -71,7 +71,7 @@ def rounds(cluster: PrivateCluster, quiet: int, count: int) -> None:
             continue
         one, other = draw.sample(names, 2)
         if draw.random() < 0.3:
-            cluster.cables.isolate(one)
+            cluster.isolate(one)
         else:
             cluster.cables.cut(one, other)
             if draw.random() < 0.7:

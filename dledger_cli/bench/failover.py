@@ -49,7 +49,7 @@ def _pause(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
 
 
 def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
-    cluster.cables.isolate(leader)
+    cluster.isolate(leader)
 
     def mend() -> None:
         cluster.cables.heal()

@@ -6,30 +6,31 @@ Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
 from __future__ import annotations
 
 import contextlib
-import copy
 import signal
 import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
-
-import yaml
+from typing import Any, Self, TypeVar, cast
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
 from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
+from dledger_drill.cluster.layout import layout_of, write_files
+from dledger_drill.cluster.waiting import differences, leader_of, until
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.check import require
-from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.errors import DledgerError
+
+T = TypeVar("T")
 
 
 class PrivateCluster:
-    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: those of the first
-    group are connected by ``cables`` that can be cut.
+    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: nodes are connected
+    by ``cables`` that can be cut.
 
     ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
     """
@@ -49,40 +50,20 @@ class PrivateCluster:
         self.data = data
         data.mkdir(parents=True, exist_ok=True)
         ports = iter(free_ports(2 * nodes * groups + 2 * name_servers))
-        group_list = [
-            {"name": f"g{group}", "nodes": [{"id": f"n{group * nodes + k}", "address": f"127.0.0.1:{next(ports)}"} for k in range(nodes)]}
-            for group in range(groups)
-        ]
-        servers: list[Any] = [
-            {"id": f"ns{k}", "address": f"127.0.0.1:{next(ports)}", "quorum_address": f"127.0.0.1:{next(ports)}"}
-            for k in range(name_servers)
-        ]
-        plain = [f"127.0.0.1:{next(ports)}" for _ in range(0 if name_servers else nodes)]
-        content = {"cluster": "private", "name_servers": servers or plain, "groups": group_list}
-        text = yaml.safe_dump(content | (settings or {}), sort_keys=False)
-        self.local = LocalCluster(ClusterConfig.parse(text, "cluster.yaml"), data)
-        self.local.file.write_text(text, encoding="utf-8")
+        layout = layout_of("private", groups, nodes, name_servers)
+        addresses = {name: f"127.0.0.1:{next(ports)}" for name in [*layout.nodes, *layout.name_servers]}
+        quorum = {name: f"127.0.0.1:{next(ports)}" for name in layout.name_servers}
+        # Without name servers of their own, the nodes of the first group serve names.
+        own = {} if name_servers else {"name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)]}
+        self._cables = Cables({node: addresses[node] for node in layout.nodes}) if cuttable else None
+        file, self._files = write_files(data, layout, addresses, quorum, own | (settings or {}), self._cables)
+        self.local = LocalCluster(ClusterConfig.load(str(file)), data)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._cables: Cables | None = None
-        self._files: dict[str, Path] = {}
-        if cuttable:
-            self._cables = Cables({node.id: node.address for node in self.config.groups[0].nodes})
-            self._files = {node.id: self._own_file(node.id, content | (settings or {})) for node in self.config.groups[0].nodes}
 
     @property
     def cables(self) -> Cables:
         require(self._cables is not None, "the cluster was made without cables to cut")
         return cast(Cables, self._cables)
-
-    def _own_file(self, node_id: str, content: dict[str, Any]) -> Path:
-        """The cluster file of one node: it dials the others through its cables."""
-        own = copy.deepcopy(content)
-        for node in own["groups"][0]["nodes"]:
-            if node["id"] != node_id:
-                node["replica_address"] = self.cables.address(node_id, node["id"])
-        file = self.data / f"cluster-{node_id}.yaml"
-        file.write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
-        return file
 
     @property
     def config(self) -> ClusterConfig:
@@ -118,42 +99,32 @@ class PrivateCluster:
 
     def leader(self, timeout_s: float | None = None) -> str:
         """The confirmed leader of the first group with the newest term."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            leader = self.groups()[0].leader
-            if leader is not None:
-                return leader.id
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"no leader after {timeout_s:g} s; logs: {self.data}/*.log")
-            time.sleep(0.02)
+        return self._wait(lambda: leader_of(self.groups(), self.config.groups[0].name), timeout_s, lambda: "no leader")
 
     def wait_healthy(self, timeout_s: float | None = None) -> None:
         """Wait until every node is up and follows a confirmed leader.  DledgerError, with its last error, when a node ended."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
+        seen: list[ReplicaGroupStatus] = []
+
+        def healthy() -> bool:
             self._check_alive()
-            groups = self.groups()
-            if all(group.healthy for group in groups):
-                return
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"not healthy after {timeout_s:g} s: {sentence(groups)}; logs: {self.data}/*.log")
-            time.sleep(0.05)
+            seen[:] = self.groups()
+            return all(group.healthy for group in seen)
+
+        self._wait(healthy, timeout_s, lambda: f"not healthy: {sentence(seen)}")
 
     def wait_equal(self, timeout_s: float | None = None) -> int:
         """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
-        timeout_s = timeout_s or self.limit_s
-        deadline = time.monotonic() + timeout_s
-        while True:
-            nodes = self.groups()[0].nodes
-            marks = {(node.last_index, node.committed_index, node.applied_index, node.committed_pos) for node in nodes}
-            last, committed, applied, pos = next(iter(marks))
-            if all(node.reachable for node in nodes) and len(marks) == 1 and last == committed == applied:
-                return pos
-            if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"replicas differ after {timeout_s:g} s: {sorted(marks)}")
-            time.sleep(0.05)
+        seen: list[ReplicaGroupStatus] = []
+
+        def equal() -> bool:
+            seen[:] = self.groups()[:1]
+            return not differences(seen)
+
+        self._wait(equal, timeout_s, lambda: f"replicas differ: {differences(seen)}")
+        return seen[0].nodes[0].committed_pos
+
+    def _wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str]) -> T:
+        return until(found, timeout_s or self.limit_s, problem, f"{self.data}/*.log")
 
     def _check_alive(self) -> None:
         for node_id, process in self.processes.items():
@@ -177,6 +148,10 @@ class PrivateCluster:
 
     def resume(self, node_id: str) -> None:
         self.processes[node_id].send_signal(signal.SIGCONT)
+
+    def isolate(self, node_id: str) -> None:
+        """Cut a node off from all others; clients reach it."""
+        self.cables.isolate(node_id, [node.id for _, node in self.config.all_nodes() if node.id != node_id])
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""

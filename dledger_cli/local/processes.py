@@ -21,6 +21,7 @@ from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
 from dledger_drill.hosts.ports import can_listen
+from dledger_drill.hosts.processes import import_path
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
 
@@ -69,7 +70,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | MALLOC_SETTINGS | _import_path(),
+                env=os.environ | MALLOC_SETTINGS | import_path(),
             )
         (self.data / f"{node_id}.pid").write_text(f"{process.pid}\n")
         return process
@@ -115,14 +116,6 @@ def _event_of(line: str) -> str:
     except ValueError:
         return line
     return str(entry.get("event", line)) if isinstance(entry, dict) else line
-
-
-def _import_path() -> dict[str, str]:
-    """Child processes import the same packages, also from a checkout that is not installed."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "pyproject.toml").is_file():
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}
 
 
 def check_addresses_free(name: str, addresses: Sequence[str]) -> None:

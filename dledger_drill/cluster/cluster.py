@@ -16,6 +16,7 @@ from dledger_client import Admin
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
+from dledger_drill.cluster.waiting import differences, leader_of, until
 from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
@@ -24,7 +25,6 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 T = TypeVar("T")
 
-POLL_S = 0.03
 STATUS_MS = 1_000
 LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
 
@@ -134,8 +134,7 @@ class Cluster(ABC):
         """The confirmed leader."""
 
         def found() -> str:
-            leader = next((each.leader for each in self.statuses() if each.name == group), None)
-            return leader.id if leader is not None else ""
+            return leader_of(self.statuses(), group)
 
         self._last_leaders[group] = self.wait(found, timeout_s, lambda: f"replica group {group} has no leader")
         return self._last_leaders[group]
@@ -169,38 +168,25 @@ class Cluster(ABC):
 
     def wait_equal(self, timeout_s: float = 60.0) -> None:
         """Until the replicas of each group have committed and applied the same."""
-        marks: set[tuple[int, int, int]] = set()
+        marks: list[tuple[int, ...]] = []
 
         def equal() -> bool:
-            for group in self.statuses():
-                marks.clear()
-                marks.update((node.last_index, node.committed_index, node.applied_index) for node in group.nodes if node.reachable)
-                if len(marks) != 1 or not all(node.reachable for node in group.nodes) or len(set(next(iter(marks)))) != 1:
-                    return False
-            return True
+            marks[:] = differences(self.statuses())
+            return not marks
 
-        self.wait(equal, timeout_s, lambda: f"replicas differ: {sorted(marks)}")
+        self.wait(equal, timeout_s, lambda: f"replicas differ: {marks}")
 
     def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str], *, to_the_end: bool = False) -> T:
         """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error.
 
         ``to_the_end``: also when the drill is interrupted, since what was begun would leave the cluster half done.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                if answer := found():
-                    return answer
-                error: DledgerError | None = None
-            except DledgerError as raised:
-                error = raised
-            if time.monotonic() > deadline:
-                said = f"{problem()}{f' ({error.message})' if error is not None else ''}"
-                raise DeadlineExceededError(f"after {timeout_s:g} s: {said}; logs: {self.logs}")
-            if to_the_end:
-                time.sleep(POLL_S)
-            elif self.interrupted.wait(POLL_S):
+
+        def pause(seconds: float) -> None:
+            if self.interrupted.wait(seconds):
                 raise DledgerError(f"{problem()}: the drill was interrupted")
+
+        return until(found, timeout_s, problem, self.logs, retried=(DledgerError,), pause=time.sleep if to_the_end else pause)
 
     def close(self) -> None:
         if self._admin is not None:

@@ -1,15 +1,16 @@
-"""The cluster file of a private cluster."""
+"""Names and cluster files of a private cluster: that of a drill, and those of benches and tests."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dledger_drill.plan.model import DrillOptions
+from dledger_drill.hosts.cables import Cables
 
 CLUSTER = "drill"
 PORT, NAME_PORT, QUORUM_PORT = 10911, 9876, 9877
@@ -31,8 +32,9 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names of the processes, and where each is reached."""
+    """Names of a cluster and its processes."""
 
+    cluster: str
     groups: dict[str, list[str]]
     name_servers: list[str]
 
@@ -41,20 +43,43 @@ class Layout:
         return [node for nodes in self.groups.values() for node in nodes]
 
 
-def layout_of(options: DrillOptions) -> Layout:
-    groups = {f"g{group}": [f"n{group * options.nodes + number}" for number in range(options.nodes)] for group in range(options.groups)}
-    return Layout(groups, [f"ns{number}" for number in range(NAME_SERVERS)])
+def layout_of(cluster: str, groups: int, nodes: int, name_servers: int) -> Layout:
+    """``nodes``: of each group."""
+    names = {f"g{group}": [f"n{group * nodes + number}" for number in range(nodes)] for group in range(groups)}
+    return Layout(cluster, names, [f"ns{number}" for number in range(name_servers)])
 
 
-def cluster_file(
+def dialled_by(node: str, layout: Layout, cables: Cables | None) -> dict[str, str]:
+    """Where ``node`` reaches the other nodes of its group, when that is not their own address."""
+    nodes = next(nodes for nodes in layout.groups.values() if node in nodes)
+    return {} if cables is None else {other: cables.address(node, other) for other in nodes if other != node}
+
+
+def write_files(
+    folder: Path,
     layout: Layout,
     addresses: Mapping[str, str],
     quorum_addresses: Mapping[str, str],
     settings: Mapping[str, Any],
-    replica_addresses: Mapping[str, str] | None = None,
-) -> str:
-    """The file's text.  ``settings`` replace ours; ``replica_addresses``: where the node that reads it dials others."""
-    dialled = replica_addresses or {}
+    cables: Cables | None,
+) -> tuple[Path, dict[str, Path]]:
+    """Write ``cluster.yaml``, and a file for each node that dials others through ``cables``; returns their paths.
+
+    ``settings`` are laid over what the layout says.
+    """
+
+    def write(name: str, dialled: Mapping[str, str]) -> Path:
+        content = merged(_content(layout, addresses, quorum_addresses, dialled), settings)
+        (folder / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        return folder / name
+
+    with_own = layout.nodes if cables is not None else []
+    return write("cluster.yaml", {}), {node: write(f"cluster-{node}.yaml", dialled_by(node, layout, cables)) for node in with_own}
+
+
+def _content(
+    layout: Layout, addresses: Mapping[str, str], quorum_addresses: Mapping[str, str], dialled: Mapping[str, str]
+) -> dict[str, Any]:
     groups = []
     for name, nodes in layout.groups.items():
         members: list[dict[str, Any]] = [{"id": node, "address": addresses[node]} for node in nodes]
@@ -63,8 +88,7 @@ def cluster_file(
                 member["replica_address"] = dialled[member["id"]]
         groups.append({"name": name, "nodes": members})
     servers = [{"id": name, "address": addresses[name], "quorum_address": quorum_addresses[name]} for name in layout.name_servers]
-    content: dict[str, Any] = {"cluster": CLUSTER, "name_servers": servers, "groups": groups}
-    return yaml.safe_dump(merged(content, merged(SETTINGS, settings)), sort_keys=False)
+    return {"cluster": layout.cluster, "name_servers": servers, "groups": groups}
 
 
 def merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,18 @@ from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
 from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.cluster.layout import CLUSTER, NAME_PORT, PORT, QUORUM_PORT, cluster_file, layout_of, merged
+from dledger_drill.cluster.layout import (
+    CLUSTER,
+    NAME_PORT,
+    NAME_SERVERS,
+    PORT,
+    QUORUM_PORT,
+    SETTINGS,
+    dialled_by,
+    layout_of,
+    merged,
+    write_files,
+)
 from dledger_drill.cluster.machines import Machines
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
@@ -50,12 +61,11 @@ class PrivateCluster(Cluster):
         super().__init__()
         self.folder = folder
         self._command = list(command)
-        self._layout = layout_of(options)
+        self._layout = layout_of(CLUSTER, options.groups, options.nodes, NAME_SERVERS)
         self._machines = Machines(folder / "machines", capabilities)
         self._shared = SharedMachines(self._machines.by_name, self._start)
         self._cables: Cables | None = None
         self._certificates: Certificates | None = None
-        self._files: dict[str, Path] = {}
         try:
             self._make_machines()
             self._connect()
@@ -86,18 +96,13 @@ class PrivateCluster(Cluster):
             self._cables = Cables({node: self._addresses[node] for node in self._layout.nodes})
             self._links = SharedLinks(self._cables)
 
-    def _dialled(self, node: str) -> dict[str, str]:
-        """Where ``node`` reaches the other nodes of its group, when that is not their own address."""
-        cables = self._cables
-        nodes = next(nodes for nodes in self._layout.groups.values() if node in nodes)
-        return {} if cables is None else {other: cables.address(node, other) for other in nodes if other != node}
-
     def _members(self) -> dict[str, tuple[principal.Principal, list[str]]]:
         """Who each process is, and every host it is reached at."""
         found: dict[str, tuple[principal.Principal, list[str]]] = {}
         for group, nodes in self._layout.groups.items():
             for node in nodes:
-                reached = [self._addresses[node], *(self._dialled(other)[node] for other in nodes if other != node and self._cables)]
+                dialled = [dialled_by(other, self._layout, self._cables) for other in nodes if other != node]
+                reached = [self._addresses[node], *(addresses[node] for addresses in dialled if addresses)]
                 hosts = sorted({address.rpartition(":")[0] for address in reached})
                 found[node] = principal.node(CLUSTER, group, node), hosts
         for name in self._layout.name_servers:
@@ -107,15 +112,11 @@ class PrivateCluster(Cluster):
     def _write_files(self, options: DrillOptions) -> None:
         password = self.folder / "name-servers.password"
         write_new(str(password), secrets.token_urlsafe(PASSWORD_BYTES).encode())
-        settings = merged({"name_service": {"passwordFile": str(password)}}, options.settings)
+        settings = merged({**SETTINGS, "name_service": {"passwordFile": str(password)}}, options.settings)
         if self._certificates is not None:
             settings["security"] = self._certificates.settings | settings.get("security", {})
-        self.config_file = self.folder / "cluster.yaml"
-        self.config_file.write_text(cluster_file(self._layout, self._addresses, self._quorum, settings), encoding="utf-8")
-        for node in self._layout.nodes if self._cables is not None else ():
-            self._files[node] = self.folder / f"cluster-{node}.yaml"
-            text = cluster_file(self._layout, self._addresses, self._quorum, settings, self._dialled(node))
-            self._files[node].write_text(text, encoding="utf-8")
+        written = write_files(self.folder, self._layout, self._addresses, self._quorum, settings, self._cables)
+        self.config_file, self._files = written
 
     @property
     def addresses(self) -> Mapping[str, str]:

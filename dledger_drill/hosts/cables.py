@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from dledger_drill.hosts.machine import Links
 from dledger_wire.errors import InvalidArgumentError
 
 PIECE_BYTES = 256 << 10
@@ -89,7 +90,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow
     await flow.wait()  # a direction that is cut does not carry the end of a connection either
 
 
-class Cables:
+class Cables(Links):
     """Between the nodes ``addresses`` names (id -> real address)."""
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
@@ -127,12 +128,6 @@ class Cables:
 
     def restore(self, source: str, target: str) -> None:
         self._loop.call_soon_threadsafe(self._flows[source, target].carries.set)
-
-    def isolate(self, name: str, others: Sequence[str] | None = None) -> None:
-        """Cut ``name`` off from ``others``, or from all."""
-        for other in [node_id for node_id in self._addresses if node_id != name] if others is None else others:
-            self.cut(name, other)
-            self.cut(other, name)
 
     def shape(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dledger_drill.hosts.machine import Links
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_drill.hosts.switch import PACKET_BYTES
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -22,7 +23,7 @@ _SWITCH = str(Path(__file__).with_name("switch.py"))
 _ANSWER_LIMIT_S = 60.0
 
 
-class SwitchLinks:
+class SwitchLinks(Links):
     """The links between the machines that were added."""
 
     def __init__(self) -> None:
@@ -56,11 +57,6 @@ class SwitchLinks:
 
     def cut(self, source: str, target: str) -> None:
         self._shape(source, target, cut=True)
-
-    def isolate(self, name: str, others: Sequence[str]) -> None:
-        for other in others:
-            self.cut(name, other)
-            self.cut(other, name)
 
     def shape(
         self,

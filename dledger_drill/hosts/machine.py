@@ -98,6 +98,9 @@ class Links(Protocol):
 
     def isolate(self, name: str, others: Sequence[str]) -> None:
         """Cut both directions between ``name`` and each of ``others``."""
+        for other in others:
+            self.cut(name, other)
+            self.cut(other, name)
 
     def shape(
         self,

@@ -6,10 +6,9 @@ Owns what is in force between two machines: the worst of what the faults want th
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dledger_drill.hosts.machine import CountedLinks
+from dledger_drill.hosts.machine import CountedLinks, Links
 
 Pair = tuple[str, str]  # from, to
 
@@ -83,7 +82,7 @@ class SharedLinks:
             )
 
 
-class HeldLinks:
+class HeldLinks(Links):
     """``Links`` as one fault has them: ``heal`` takes back what was done by this one."""
 
     def __init__(self, shared: SharedLinks) -> None:
@@ -93,11 +92,6 @@ class HeldLinks:
 
     def cut(self, source: str, target: str) -> None:
         self._shared.put(self, (source, target), _Shape(cut=True))
-
-    def isolate(self, name: str, others: Sequence[str]) -> None:
-        for other in others:
-            self.cut(name, other)
-            self.cut(other, name)
 
     def shape(
         self,

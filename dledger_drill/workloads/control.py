@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
+from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.processes import last_line
 from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.spark_process import HISTORY as SPARK_HISTORY
@@ -28,17 +29,6 @@ COMMAND = (sys.executable, "-P", "-m", "dledger_drill.workloads.process")
 SHELL = ("/bin/sh", "-c", 'commands=$1 reports=$2; shift 2; exec "$@" <"$commands" >"$reports"', "workloads")
 END_S = 10.0
 KEPT_REPORTS = 120
-
-
-class Process(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout_s: float, /) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 Start = Callable[[Sequence[str], Path, Mapping[str, str]], Process]  # as Machine.start: command, log, environment
@@ -113,7 +103,7 @@ class LoadControl:
                         return report
                 seen = self._count
                 if self._ended:
-                    raise DledgerError(f"the workload process ended with status {self._process.wait(END_S)}: {self._last_words()}")
+                    raise DledgerError(f"the workload process ended with status {self._process.wait(END_S)}: {last_line(self.log)}")
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise DeadlineExceededError(f"waited {timeout_s:g} s for {what}; log: {self.log}")
 
@@ -123,7 +113,7 @@ class LoadControl:
         audited = self.wait_for(lambda report: report["state"] == "audited", "the audit", timeout_s)
         status = self._process.wait(END_S)
         if status:
-            raise DledgerError(f"the workload process ended with status {status}: {self._last_words()}")
+            raise DledgerError(f"the workload process ended with status {status}: {last_line(self.log)}")
         return audited
 
     def close(self) -> None:
@@ -133,7 +123,7 @@ class LoadControl:
             self._commands = -1
         try:
             self._process.wait(END_S)
-        except Exception:  # noqa: BLE001 - whatever the process's kind raises when it did not end in time
+        except DeadlineExceededError:
             self._process.kill()
         # If it ended before it opened its end of the pipe, the reader still waits for one.
         with contextlib.suppress(OSError):
@@ -152,6 +142,3 @@ class LoadControl:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-
-    def _last_words(self) -> str:
-        return last_line(self.log)

@@ -38,7 +38,7 @@ def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster
         send(20)
         first = cluster.leader()
         term = cluster.statuses()[first].term
-        cluster.cables.isolate(first)
+        cluster.isolate(first)
         send(20)
         second = other_leader(cluster, first)
         with PullConsumer(cluster.bootstrap, replica=first, timeout_ms=1500) as consumer, pytest.raises(DledgerError):

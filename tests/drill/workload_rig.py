@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.hosts.processes import ChildProcess
 from dledger_drill.workloads.control import LoadControl
 
 
-def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **environment})
+def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
+    return ChildProcess(command, log=log, environment=environment)
 
 
 class History:
