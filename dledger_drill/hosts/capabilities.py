@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import select
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from dledger_drill.hosts import loop_disk, preload
 from dledger_drill.hosts.network import Network
@@ -49,10 +51,23 @@ class Capabilities:
         return Need.PRELOAD not in self.why_not
 
 
+@cache
 def probe() -> Capabilities:
     """For the main thread, before the first process is started: loop disks give this process its own mounts."""
-    found = {Need.LOOP_DISKS: loop_disk.missing(), Need.PRELOAD: preload.missing(), Need.NAMESPACES: _missing_network()}
+    tried: dict[Need, Callable[[], str]] = {
+        Need.LOOP_DISKS: loop_disk.missing,
+        Need.PRELOAD: preload.missing,
+        Need.NAMESPACES: _missing_network,
+    }
+    found = {need: _reason(missing) for need, missing in tried.items()}
     return Capabilities({need: reason for need, reason in found.items() if reason})
+
+
+def _reason(missing: Callable[[], str]) -> str:
+    try:
+        return missing()
+    except (DledgerError, OSError, subprocess.SubprocessError) as error:
+        return f"it was tried: {error}"
 
 
 def _missing_network() -> str:

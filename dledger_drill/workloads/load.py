@@ -19,7 +19,7 @@ from dledger_drill.workloads.producers import DelayedProducer, IdempotentProduce
 from dledger_drill.workloads.readers import FollowerReader, LinearizableReader, Offsets
 from dledger_drill.workloads.spark_child import SparkChild
 from dledger_drill.workloads.transactional import Transactional
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import retry_topic
 
 PRODUCERS = ("plain", "keyed", "idempotent", "transactional", "delayed")
@@ -75,18 +75,26 @@ class Load:
         return undelivered.examples()
 
     async def audit(self) -> int:
-        """Read everything; then delete what was made, if that was asked for."""
-        count = await audit(self._spec, self._recorder, self._topics)
-        if self._spec.delete_topics:
-            async with Admin(self._spec.bootstrap, **self._spec.security) as admin:
-                for topic in self._topics:
-                    await self._noted("delete_topic", topic, partial(admin.delete_topic, topic))
-                for group in (f"{self._spec.prefix}-{mode}" for mode in ("concurrent", "orderly", "offsets")):
-                    with contextlib.suppress(DledgerError):  # it may have left nothing
-                        await admin.delete_group(group)
-                    with contextlib.suppress(DledgerError):
-                        await admin.delete_topic(retry_topic(group))
-        return count
+        """Read everything."""
+        return await audit(self._spec, self._recorder, self._topics)
+
+    async def delete(self) -> None:
+        """What was made, if that was asked for.  DledgerError for a topic that stays."""
+        if not self._spec.delete_topics:
+            return
+        stays: list[DledgerError] = []
+        async with Admin(self._spec.bootstrap, **self._spec.security) as admin:
+            for topic in self._topics:
+                error = await noted(self._recorder, PROCESS, "delete_topic", topic, partial(admin.delete_topic, topic))
+                if error is not None and not isinstance(error, TopicNotFoundError):
+                    stays.append(error)
+            for group in (f"{self._spec.prefix}-{mode}" for mode in ("concurrent", "orderly", "offsets")):
+                with contextlib.suppress(DledgerError):  # it may have left nothing
+                    await admin.delete_group(group)
+                with contextlib.suppress(DledgerError):
+                    await admin.delete_topic(retry_topic(group))
+        if stays:
+            raise stays[0]
 
     async def _create_topics(self) -> list[tuple[str, int]]:
         """The queues of the topic that readers read."""

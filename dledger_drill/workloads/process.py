@@ -21,6 +21,7 @@ from dledger_drill.workloads.spec import LoadSpec
 from dledger_wire.errors import DledgerError
 
 REPORT_S = 0.25
+DELETE_S = 30.0  # that topics of a load that failed are asked to be deleted
 
 
 class LoadProcess:
@@ -34,15 +35,27 @@ class LoadProcess:
         self._state = "starting"
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            beside = [
-                tasks.create_task(self._report_again_and_again(), name="reports"),
-                tasks.create_task(self._take_commands(), name="commands"),
-            ]
-            await tasks.create_task(self._run(), name="load")
-            for task in beside:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beside = [
+                    tasks.create_task(self._report_again_and_again(), name="reports"),
+                    tasks.create_task(self._take_commands(), name="commands"),
+                ]
+                await tasks.create_task(self._run(), name="load")
+                for task in beside:
+                    task.cancel()
+        except* DledgerError:
+            await self._delete_what_is_left()
+            raise
         self._report({"state": "done"})
+
+    async def _delete_what_is_left(self) -> None:
+        """A cluster in use is not to keep topics of a load that failed."""
+        try:
+            async with asyncio.timeout(DELETE_S):
+                await self._load.delete()
+        except (DledgerError, TimeoutError) as error:
+            print(f"topics named {self._around.spec.prefix}-* may be left: {error}", file=sys.stderr)
 
     async def _run(self) -> None:
         async with self._load.started():
@@ -70,6 +83,7 @@ class LoadProcess:
             left = await self._load.drain()
             self._state = "auditing"
             stored = await self._load.audit()
+            await self._load.delete()
             self._report({"state": "audited", "stored": stored, "left": left})
         return command.finish
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from dledger_client import Admin
 from dledger_drill.checkers.check import check_all
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.workloads.commands import Command
@@ -182,6 +183,21 @@ def test_it_ends_when_its_commands_are_closed_and_its_history_can_be_read(cluste
         load.wait_for(lambda report: report["state"] == "done", "the end", LIMIT_S)
     assert not Path(f"/proc/{load.pid}").exists()
     assert len(History(load).of(OperationKind.SEND)) > 10
+
+
+def test_a_load_that_fails_leaves_no_topics(cluster: PrivateCluster, tmp_path: Path) -> None:
+    spec = LoadSpec(cluster.bootstrap, GROUPS, workloads=("plain", "keyed"), prefix="fails", delete_topics=True)
+    load = LoadControl(tmp_path / "load", spec, start_child)
+    with Admin(cluster.bootstrap) as admin:
+        try:
+            load.wait_running(LIMIT_S)
+            go_on(load, 3)
+            admin.delete_topic(spec.topic("plain"))  # so that it cannot be audited
+            with pytest.raises(DledgerError, match="the load ended"):
+                load.finish(LIMIT_S)
+        finally:
+            load.close()
+        assert [found.topic for found in admin.list_topics() if "fails" in found.topic] == []
 
 
 def test_a_load_that_cannot_start_says_why(tmp_path: Path) -> None:

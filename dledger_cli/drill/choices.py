@@ -1,0 +1,82 @@
+"""Names and files that options of a drill give, checked before anything is started.
+
+Owns their errors: typer.BadParameter, one line with the option, what it got and what was expected.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dledger_wire.errors import ConfigError, InvalidArgumentError
+
+ALL = "all"
+
+
+def faults_of(text: str, against: str) -> tuple[str, ...]:
+    """The faults that ``text`` names.  Of a cluster in use, those that do it no harm; others are refused when they are named."""
+    from dledger_drill.faults.catalogue import CATALOGUE, families, harmless
+    from dledger_drill.plan.options import chosen
+
+    possible = tuple(harmless() if against else CATALOGUE)
+    if text == ALL:
+        return possible
+    try:
+        names = chosen(text, CATALOGUE, families(), "fault")
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint="--faults") from None
+    refused = [name for name in names if name not in possible]
+    if refused:
+        told = f"{', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}: not on a cluster in use; expected {', '.join(possible)}"
+        raise typer.BadParameter(told, param_hint="--faults")
+    return names
+
+
+def workloads_of(text: str) -> tuple[str, ...]:
+    from dledger_drill.plan.options import chosen
+    from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, WORKLOADS
+
+    try:
+        return chosen(text, WORKLOADS, {}, "workload") if text else DEFAULT_WORKLOADS
+    except InvalidArgumentError as error:
+        raise typer.BadParameter(error.message, param_hint="--workloads") from None
+
+
+def need_tls(faults: Sequence[str]) -> bool:
+    from dledger_drill.faults.catalogue import CATALOGUE
+    from dledger_drill.plan.model import Need
+
+    return any(Need.TLS in CATALOGUE[name].needs for name in faults)
+
+
+def settings_in(file: Path | None) -> dict[str, Any]:
+    """The blocks of settings that a file has for a private cluster, as a cluster file would have them."""
+    from dledger_drill.cluster.layout import settings_of
+
+    if file is None:
+        return {}
+    try:
+        return settings_of(file.read_text(encoding="utf-8"), str(file))
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--config") from None
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file}: byte {error.start} is no UTF-8", param_hint="--config") from None
+    except ConfigError as error:
+        raise typer.BadParameter(error.message, param_hint="--config") from None
+
+
+def check_writable(file: Path | None, option: str) -> None:
+    """Before the drill, which may take a night."""
+    if file is None:
+        return
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder}: no such folder", param_hint=option)
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder; expected the name of a file", param_hint=option)
+    if not os.access(folder, os.W_OK):
+        raise typer.BadParameter(f"{folder}: no file can be written there", param_hint=option)
