@@ -101,3 +101,22 @@ def test_the_list_is_of_the_drill_that_the_options_name(scratch: Path) -> None:
     assert sorted(line.split()[0] for line in rows) == ["pause-clients", "rolling-restart", "transfer"]
     assert next(line for line in rows if line.startswith("rolling")).rstrip().endswith("takes --restart-command")
     assert "takes" not in CliRunner().invoke(app, ["--faults", "list", "--against", "c.yaml", "--restart-command", "true"]).output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_closed_terminal_ends_a_drill_as_ctrl_c_does(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), drill._ended_as_by_ctrl_c():
+        os.kill(os.getpid(), number)
+        pytest.fail("it went on")
+    assert signal.getsignal(number) is before
+
+
+def test_a_drill_under_nohup_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with drill._ended_as_by_ctrl_c():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
