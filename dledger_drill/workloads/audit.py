@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dledger_client.aio import PullConsumer
 from dledger_drill.history.records import OperationKind, Outcome
+from dledger_drill.workloads.bodies import value_of
 from dledger_drill.workloads.recorder import Recorder
 from dledger_drill.workloads.runs import consecutive_runs
 from dledger_drill.workloads.spec import LoadSpec
@@ -33,7 +34,7 @@ async def _audit_queue(consumer: PullConsumer, recorder: Recorder, topic: str, g
         messages = await consumer.fetch(topic, queue, offset, RUN_MESSAGES, replica_group=group, linearizable=True)
         runs = consecutive_runs((message.queue_offset, message) for message in messages)
         for first, run in runs or ([(offset, [])] if offset == start else []):  # also of an empty queue there is one row
-            values, keys = [message.body.decode() for message in run], [message.keys or None for message in run]
+            values, keys = [value_of(message.body) for message in run], [message.keys or None for message in run]
             data = {"topic": topic, "group": group, "queue": queue, "first_offset": first, "values": values, "keys": keys}
             recorder.record(PROCESS, OperationKind.STORED, invoked_ns, Outcome.OK, data)
             count += len(run)

@@ -11,6 +11,7 @@ from dledger_client.aio import PushConsumer
 from dledger_client.types import Action, ConsumeContext, ReceivedMessage
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.workloads.base import Surroundings, Workload
+from dledger_drill.workloads.bodies import value_of
 
 MESSAGES_A_CALL = 16
 SENT_BACK = 0.003  # share of the calls whose messages are to be redelivered
@@ -73,7 +74,7 @@ class PushWorkload(Workload):
                     "queue": context.queue_id,
                     "offset": message.queue_offset,
                     "key": message.keys or None,
-                    "value": message.body.decode(),
+                    "value": value_of(message.body),
                     "redelivered": message.reconsume_times > 0,
                     "wall_ms": wall_ms,
                 },

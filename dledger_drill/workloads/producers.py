@@ -12,6 +12,7 @@ from dledger_client.aio import Producer
 from dledger_client.types import AsyncSendFuture, Message, QueueNumber
 from dledger_drill.history.records import PROBE, OperationKind, Outcome
 from dledger_drill.workloads.base import Surroundings, Workload
+from dledger_drill.workloads.bodies import body_of
 from dledger_drill.workloads.recorder import outcome_of
 from dledger_wire.errors import DledgerError
 
@@ -51,7 +52,7 @@ class ProducerWorkload(Workload):
         """Send the next message; its operation is recorded when the answer is there."""
         value, key = self.next_value(), more["key"]
         data = {"topic": self.topic, "value": value, "idempotent": True} | more
-        message = Message(self.topic, value.encode(), keys=key or "", delay_level=level, deliver_at_ms=at_ms)
+        message = Message(self.topic, body_of(value), keys=key or "", delay_level=level, deliver_at_ms=at_ms)
         of_round, invoked_ns = self.recorder.round, time.monotonic_ns()
 
         def note(done: AsyncSendFuture) -> None:

@@ -9,6 +9,7 @@ from dledger_client.aio import PullConsumer
 from dledger_client.types import Chunk
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.workloads.base import Surroundings, Workload
+from dledger_drill.workloads.bodies import value_of
 from dledger_drill.workloads.recorder import outcome_of
 from dledger_wire.errors import DledgerError
 
@@ -30,7 +31,7 @@ class Queues:
 
 def whole_read(chunks: Sequence[Chunk], offset: int) -> tuple[list[str], int, bool]:
     """Values of a read from ``offset``, where it ended, and whether that was the end of the queue as the replica knew it."""
-    values = [message.body.decode() for chunk in chunks for message in chunk.messages()]
+    values = [value_of(message.body) for chunk in chunks for message in chunk.messages()]
     end = chunks[-1].next_offset if values else offset
     return values, end, not chunks or end >= chunks[-1].max_offset
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from dledger_drill.workloads.bodies import value_of
 
 Row = TypeVar("Row")
 
@@ -19,10 +21,10 @@ def consecutive_runs(rows: Iterable[tuple[int, Row]]) -> list[tuple[int, list[Ro
 
 
 def of_queues(rows: Iterable[Sequence[object]]) -> dict[tuple[str, int], list[tuple[int, str]]]:
-    """(group, queue, offset, value) of any order -> by queue, (offset, value) in rising order."""
+    """Rows (group, queue, offset, body) in any order -> by queue, (offset, value) in rising order."""
     queues: dict[tuple[str, int], list[tuple[int, str]]] = {}
-    for group, queue, offset, value in rows:
-        queues.setdefault((str(group), int(str(queue))), []).append((int(str(offset)), str(value)))
+    for group, queue, offset, body in rows:
+        queues.setdefault((str(group), int(str(queue))), []).append((int(str(offset)), value_of(bytes(cast(bytearray, body)))))
     for content in queues.values():
         content.sort()
     return queues

@@ -22,7 +22,7 @@ from dledger_drill.workloads.runs import consecutive_runs, of_queues
 from dledger_drill.workloads.spec import LoadSpec
 
 HISTORY = "spark.jsonl.gz"
-COLUMNS = ("group", "queue_id", "queue_offset", "cast(body as string)")
+COLUMNS = ("group", "queue_id", "queue_offset", "body")
 TRIGGER = "2 seconds"
 
 

@@ -11,6 +11,7 @@ from dledger_client.aio import TransactionProducer
 from dledger_client.types import Message, ReceivedMessage, TransactionOutcome, TransactionState
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.workloads.base import Surroundings, Workload
+from dledger_drill.workloads.bodies import body_of, value_of
 from dledger_drill.workloads.recorder import outcome_of
 from dledger_wire.errors import DledgerError
 
@@ -69,7 +70,7 @@ class Transactional(Workload):
     async def _one(self, producer: TransactionProducer) -> None:
         value, planned, by_check = self._plan()
         try:
-            transaction = await producer.prepare(Message(self.topic, value.encode()))
+            transaction = await producer.prepare(Message(self.topic, body_of(value)))
         except DledgerError as error:
             self._record(planned, outcome_of(error))
             if not error.outcome_unknown:
@@ -102,7 +103,7 @@ class Transactional(Workload):
 
     def _check(self, message: ReceivedMessage) -> TransactionState:
         """Any transaction of this process whose half is stored; one without a plan is of an earlier process, whose history is closed."""
-        value = message.body.decode()
+        value = value_of(message.body)
         planned = self._planned.get(value)
         if planned is None:
             return TransactionState.UNKNOWN
