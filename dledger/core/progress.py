@@ -114,8 +114,10 @@ class Progress:
         return True
 
     def become_probe(self) -> None:
+        """Of a peer that has acknowledged nothing yet, the next guess stays: from entry 1 on, a trimmed log has nothing to send."""
         self.state = ProgressState.PROBE
-        self.next = self.match + 1
+        if self.match:
+            self.next = self.match + 1
         self.paused = False
         self._empty_window()
 

@@ -54,6 +54,21 @@ def test_S1_a_peer_that_needs_deleted_entries_is_offered_a_copy() -> None:
     assert state_of(node, 2)[0] == "copy"
 
 
+def test_S1_a_peer_lost_before_its_first_answer_is_asked_for_its_end_not_offered_a_copy() -> None:
+    """As the old leader that hands over and stops: nothing says that it lacks what was deleted."""
+    node = copying_leader()
+    node.lost(2)
+    node.cluster.now_ms += HEARTBEAT_MS
+    node.tick()
+    node.cluster.drop()
+    node.receive(2, HeartbeatResponse(term=2, round=1))
+    assert node.sent(SnapshotOffer, to=2) == []
+    (asked,) = node.sent(AppendRequest, to=2)
+    assert asked.prev.index >= 12
+    node.receive(2, AppendResponse(term=2, success=False, match=EntryId(11, 1), rejected=asked.prev.index))
+    assert node.sent(AppendRequest, to=2)[-1].prev == EntryId(11, 1)
+
+
 def test_S2_a_silent_peer_is_not_offered_one_again_and_again() -> None:
     node = copying_leader()
     node.receive(2, REJECTION)

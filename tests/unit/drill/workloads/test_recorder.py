@@ -12,6 +12,7 @@ from dledger_client.types import TransactionOutcome
 from dledger_drill.history.reader import read_history
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
+from dledger_drill.workloads.bodies import body_of
 from dledger_drill.workloads.recorder import Recorder, Undelivered, outcome_of, percentile_ms
 from dledger_drill.workloads.runs import consecutive_runs, of_queues
 from dledger_drill.workloads.transactional import outcome_of_end
@@ -102,6 +103,6 @@ def test_percentiles() -> None:
 
 def test_rows_become_runs_of_consecutive_offsets() -> None:
     rows = [("g0", 1, 5, "e"), ("g0", 1, 3, "c"), ("g0", 1, 4, "d"), ("g0", 1, 8, "h"), ("g1", 0, 0, "a"), ("g1", 0, 0, "a")]
-    queues = of_queues(rows)
+    queues = of_queues([(*place, bytearray(body_of(value))) for *place, value in rows])
     assert consecutive_runs(queues["g0", 1]) == [(3, ["c", "d", "e"]), (8, ["h"])]
     assert consecutive_runs(queues["g1", 0]) == [(0, ["a"]), (0, ["a"])]
