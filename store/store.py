@@ -105,9 +105,9 @@ class MessageStore:
     async def recover(self, log: ReadableLog) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
         disk = self._env.disk
-        clean = await enter_running(disk) or self._suspended
-        self._suspended = False
-        parts = Recovering(disk, log, self._snapshots, self._state, self.queues, self._dispatcher)
+        replaced, self._suspended = self._suspended, False
+        clean = await enter_running(disk) or replaced
+        parts = Recovering(disk, log, self._snapshots, self._state, self.queues, self._dispatcher, replaced)
         self.recovery = await recover_state(parts, clean=clean)
         self.time.seen(self.applied.store_ms)
         self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)

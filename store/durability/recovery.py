@@ -6,6 +6,7 @@ missing or short ones are rebuilt, and what was committed after the snapshot is 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from dledger.runtime.env import Disk
@@ -42,7 +43,11 @@ class StoreRecovery:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """What is to be filled: all of it empty."""
+    """What is to be filled: all of it empty.
+
+    ``replaced``: log and snapshot are another replica's, installed here, and queue files are those of a state that is gone.  Their sizes do
+    not show it, and one that turns out wrong later costs a pass over the log by itself.
+    """
 
     disk: Disk
     log: ReadableLog
@@ -50,6 +55,7 @@ class Recovering:
     state: StoreState
     queues: QueueTable
     dispatcher: Dispatcher
+    replaced: bool = False
 
 
 async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
@@ -64,8 +70,8 @@ async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
         snapshot = Snapshot(0, 0, 0, 0)
     _check_file_size(parts, snapshot)
     found.index = snapshot.index
+    await _cut_foreign_queues(parts, () if parts.replaced else snapshot.queues)
     _restore(parts, snapshot)
-    await _cut_foreign_queues(parts, snapshot)
     await _settle_files(parts, found)
     return found
 
@@ -99,13 +105,13 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
     applied.store_ms, applied.messages = snapshot.store_ms, snapshot.messages
 
 
-async def _cut_foreign_queues(parts: Recovering, snapshot: Snapshot) -> None:
+async def _cut_foreign_queues(parts: Recovering, known: Collection[QueueKey]) -> None:
     """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are rebuilt."""
     for folder in await parts.disk.list(QUEUE_FOLDER):
         topic = folder.rstrip("/")
         for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic}"):
             name = queue.rstrip("/")
-            if queue.endswith("/") and name.isdigit() and (topic, int(name)) not in snapshot.queues:
+            if queue.endswith("/") and name.isdigit() and (topic, int(name)) not in known:
                 await parts.queues.clear_files((topic, int(name)))
 
 

@@ -7,7 +7,7 @@ turn out damaged: the file is rebuilt from the log and the read goes on.  Only w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -208,20 +208,28 @@ class QueueReader:
                 await self._repair(queue, found)
             raise StorageDamagedError(f"{topic}/{queue_id}: {found}; its queue file is rebuilt from the log") from None
 
-    async def repair(self, damage: DamagedQueueFileError) -> None:
-        """Rebuild a damaged file from the log."""
-        await self._repair(damage.queue, damage)
+    async def repair(self, damages: Sequence[DamagedQueueFileError]) -> None:
+        """Rebuild damaged files in one pass over the log."""
+        await self._rebuild([(damage.queue, damage.file_number, damage) for damage in damages])
 
     async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
         """Rebuild the file that is wrong from the log."""
         number = found.file_number if isinstance(found, DamagedQueueFileError) else found.offset // queue.files.file_units
+        await self._rebuild([(queue, number, found)])
+
+    async def _rebuild(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]]) -> None:
         async with self._queues.files_lock:
-            if self._queues.get(queue.key) is not queue or number not in queue.file_numbers():
-                return
-            created = {topic.name: topic.created_pos for topic in self._topics}
-            await rebuild_files(self._log, {queue.key: (queue, [number])}, created, self._applied_index())
-            self._queues.marks_changed = True
-        _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})
+            # A topic may have been deleted meanwhile, or the file with the log's head.
+            left = [each for each in wrong if each[0] is self._queues.get(each[0].key) and each[1] in each[0].file_numbers()]
+            wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
+            for queue, number, _ in left:
+                wanted.setdefault(queue.key, (queue, []))[1].append(number)
+            if wanted:
+                created = {topic.name: topic.created_pos for topic in self._topics}
+                await rebuild_files(self._log, wanted, created, self._applied_index())
+                self._queues.marks_changed = True
+        for _, _, found in left:
+            _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})
 
     async def offset_for_position(self, topic: str, queue_id: int, pos: int) -> int:
         """The first offset whose message lies at or behind a position of the log; the queue's maximum when there is none."""

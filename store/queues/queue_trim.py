@@ -6,7 +6,8 @@ in the file that also holds later ones, as in RocketMQ; a file rebuilt from the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 
 from dledger_wire.errors import StorageDamagedError
 from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
@@ -17,9 +18,9 @@ REPAIRS = 2
 
 
 class QueueTrimmer:
-    """Implements ``store.durability.expiry.TrimListener``; ``repair`` makes a damaged queue file anew from the log."""
+    """Implements ``store.durability.expiry.TrimListener``; ``repair`` makes damaged queue files anew from the log."""
 
-    def __init__(self, queues: QueueTable, repair: Callable[[DamagedQueueFileError], Awaitable[None]]) -> None:
+    def __init__(self, queues: QueueTable, repair: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]) -> None:
         self._queues = queues
         self._repair = repair
         self._stale: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
@@ -30,16 +31,33 @@ class QueueTrimmer:
 
     async def follow(self, first_pos: int) -> None:
         """Move every queue's minimum to its first message at or behind ``first_pos``."""
-        for queue in list(self._queues):
-            first = await self._first_at(queue, first_pos)
-            if first == queue.min_offset:
-                continue
-            async with self._queues.files_lock:
-                gone = queue.start_from(first)
-                self._queues.marks_changed = True
-            if gone:
-                known = self._stale.setdefault(queue.key, (queue, []))
-                self._stale[queue.key] = (queue, [*(known[1] if known[0] is queue else []), *gone])
+        waiting, repaired = list(self._queues), Counter[str]()
+        while waiting:
+            damages: list[DamagedQueueFileError] = []
+            for queue in waiting:
+                try:
+                    await self._move(queue, first_pos)
+                except DamagedQueueFileError as damage:
+                    damages.append(damage)
+            if damages:
+                # All of them together: a repair reads the whole log.
+                await self._repair(damages)
+                repaired.update(damage.queue.files.local_path(damage.file_number) for damage in damages)
+                for path, times in repaired.items():
+                    if times > REPAIRS:
+                        raise StorageDamagedError(f"{path}: damaged, also after it was rebuilt from the log", file=path)
+            waiting = [damage.queue for damage in damages if damage.queue is self._queues.get(damage.queue.key)]
+
+    async def _move(self, queue: ConsumeQueue, first_pos: int) -> None:
+        first = await self._first_at(queue, first_pos)
+        if first == queue.min_offset:
+            return
+        async with self._queues.files_lock:
+            gone = queue.start_from(first)
+            self._queues.marks_changed = True
+        if gone:
+            known = self._stale.setdefault(queue.key, (queue, []))
+            self._stale[queue.key] = (queue, [*(known[1] if known[0] is queue else []), *gone])
 
     async def remove_files(self) -> None:
         """Delete files whose queue begins behind them; no snapshot names them any more."""
@@ -55,18 +73,8 @@ class QueueTrimmer:
             return high
         while low < high:
             middle = (low + high) // 2
-            if await self._pos(queue, middle) < first_pos:
+            if int((await queue.read(middle, 1))[0]["pos"]) < first_pos:  # 0 of a filler
                 low = middle + 1
             else:
                 high = middle
         return low
-
-    async def _pos(self, queue: ConsumeQueue, offset: int) -> int:
-        """Where a message lies; 0 for a filler unit."""
-        for _ in range(REPAIRS):
-            try:
-                return int((await queue.read(offset, 1))[0]["pos"])
-            except DamagedQueueFileError as damage:
-                await self._repair(damage)
-        path = queue.files.local_path(offset // queue.files.file_units)
-        raise StorageDamagedError(f"{path}: damaged, also after it was rebuilt from the log", file=path)

@@ -57,9 +57,12 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     cluster = make_cluster(settings=SETTINGS)
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    cluster.cli_ok("topic", "create", "slow", "--queues", "2")  # one file a queue, before and after
     send(cluster, 0, 500)
+    cluster.produce("slow", [b"%d" % number for number in range(20)])
     cluster.wait_equal()
     victim = next(node_id for node_id in cluster.local.node_ids() if node_id != cluster.leader())
+    wait_for_node(cluster, victim, lambda: len(list((cluster.data / victim / "consumequeue" / "slow").glob("*/0*"))) == 2)
     cluster.kill(victim)
     send(cluster, 500, 5000)
     removed = expire(cluster)
@@ -69,6 +72,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     assert incomplete.returncode == 1  # one node does not answer, and that is said
     assert victim in incomplete.stderr
 
+    cluster.produce("slow", [b"%d" % number for number in range(20, 40)])
     cluster.cli_ok("topic", "create", "needles", "--queues", "1")
     cluster.cli_ok("produce", "needles", "--key", "k-1", stdin=b"needle\n")
     sending = threading.Thread(target=send, args=(cluster, 5000, 7000))
@@ -81,6 +85,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     cluster.wait_equal()
     log = cluster.log_text(victim)
     assert "snapshot installed" in log
+    assert "queue_file_rebuilt" not in log, "queue files are made anew together, not one by one as they are found wrong"
     assert first_indexes(cluster)[victim] > 1
     cluster.cli_ok("verify", "--online")
     for node_id in cluster.local.node_ids():

@@ -6,11 +6,15 @@ Real nodes in virtual time on a simulated disk; what is read afterwards must be 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dledger_client.aio import Message
 from store.durability.persistence import ABORT_PATH
+from store.log_view import ReadableLog
+from store.queues import queue_reader
+from store.state.sequences import QueueKey
 from tests.sim.disk import SimDisk
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.unit.client.sim_rig import Rig, until
@@ -99,6 +103,40 @@ def test_queue_files_are_made_right_again_from_the_log(tamper: Callable[[SimDisk
         await assert_whole(rig, victim, COUNT + 50)
         assert not any("/gone/" in path for path in rig.cluster.hosts[victim].disk.names)
         assert not rig.cluster.problems()
+
+    Rig().run(scenario)
+
+
+def test_damaged_files_of_many_queues_take_one_pass_over_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[list[QueueKey]] = []
+    rebuild = queue_reader.rebuild_files
+
+    async def counted(log: ReadableLog, wanted: dict[QueueKey, Any], *rest: Any) -> None:
+        passes.append(sorted(wanted))
+        await rebuild(log, wanted, *rest)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=4)
+        async with rig.producer() as producer:
+            for number in range(COUNT):
+                producer.send_async(Message("t", b"%d" % number), queue_id=number % 4)
+            await producer.flush()
+        await settled(rig)
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        assert host.node is not None
+        await rig.cluster.loop.spawn(host.process, host.node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        for queue in range(4):
+            host.disk.flip_bit(f"consumequeue/t/{queue}/00000000000000000000", 1000, 3)
+        monkeypatch.setattr(queue_reader, "rebuild_files", counted)
+        rig.cluster.start(victim)
+        await settled(rig)
+        assert passes == [[("t", queue) for queue in range(4)]]
+        async with rig.consumer(replica=victim) as consumer:
+            for queue in range(4):
+                messages = await consumer.fetch("t", queue, 0, COUNT)
+                assert [int(message.body) for message in messages] == list(range(queue, COUNT, 4))
 
     Rig().run(scenario)
 
