@@ -65,9 +65,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     wait_for_node(cluster, victim, lambda: len(list((cluster.data / victim / "consumequeue" / "slow").glob("*/0*"))) == 2)
     cluster.kill(victim)
     send(cluster, 500, 5000)
-    removed = expire(cluster)
-    assert len(removed) == 2
-    assert min(removed.values()) >= 5
+    assert [segments >= 5 for segments in expire(cluster).values()] == [True, True]
     incomplete = cluster.cli("expire", "--older-than", "0s", "--yes")
     assert incomplete.returncode == 1  # one node does not answer, and that is said
     assert victim in incomplete.stderr
