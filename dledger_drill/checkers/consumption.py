@@ -57,7 +57,7 @@ def _out_of_order(topic: TopicHistory) -> Iterator[Violation]:
 
 
 def _stream(topic: TopicHistory) -> Iterator[Violation]:
-    """A stream's runs of a queue join without gap and without overlap."""
+    """A stream's runs of a queue join without gap and without overlap, up to the queue's end: it ends when nothing is sent any more."""
     runs: dict[Queue, list[Operation]] = defaultdict(list)
     for job in topic.spark:
         if job.data["job"] == "stream" and job.data["values"]:
@@ -74,6 +74,13 @@ def _stream(topic: TopicHistory) -> Iterator[Violation]:
                 text = f"the stream has offsets {first} to {end - 1} of {queue} twice"
                 yield Violation(ViolationKind.DOUBLED, job.round, text, (_without_values(last), _without_values(job)))
             end, last = max(end, first + len(job.data["values"])), job
+        if (stored_end := max(topic.stored.get(queue, ()), default=-1) + 1) > end:
+            text = f"the stream ended at offset {end} of {queue}, which has messages up to {stored_end - 1}"
+            yield Violation(ViolationKind.LOST, last.round, text, (_without_values(last),))
+    for queue, content in topic.stored.items():
+        if runs and content and queue not in runs:
+            text = f"the stream was given nothing of {queue}, which has {len(content)} messages"
+            yield Violation(ViolationKind.LOST, topic.audits[queue].round, text, ())
 
 
 def _without_values(job: Operation) -> Operation:

@@ -30,21 +30,23 @@ def check_delays(topic: TopicHistory, faults: Sequence[Operation], gaps: Sequenc
 
 
 def _obstacles(send: Operation, faults: Sequence[Operation], gaps: Sequence[Gap]) -> list[Span]:
-    """What may have held the message up, in the order in which it began."""
-    own = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.group == send.data.get("group", gap.group)]
-    return sorted([*own, *((fault.invoked_ns, fault.returned_ns) for fault in faults)], key=lambda span: span[0])
+    """What may have held the message up, in the order in which it began: faults of its replica group, and that group's outages."""
+    group = send.data.get("group")
+    own = [(gap.start_ns, gap.end_ns) for gap in gaps if group in (None, gap.group)]
+    struck = [fault for fault in faults if fault.outcome is Outcome.OK and group in (None, fault.data.get("group", group))]
+    return sorted([*own, *((fault.invoked_ns, fault.returned_ns) for fault in struck)], key=lambda span: span[0])
 
 
 def _late(send: Operation, delivery: Operation, obstacles: Sequence[Span], limits: Limits) -> Iterator[Violation]:
-    """Time counts from when the message was due, was known to be stored, or was no longer held up: the latest of them."""
+    """Time counts from when the message was due and known to be stored, and stands still while something holds it up."""
     due_ns = delivery.invoked_ns - (delivery.data["wall_ms"] - send.data["deliver_at_ms"]) * 1e6
     if send.outcome is Outcome.OK and send.returned_ns is not None:
         due_ns = max(due_ns, send.returned_ns)
+    late_ns, at_ns = 0.0, due_ns
     for start_ns, end_ns in obstacles:
-        is_in_time = start_ns < min(delivery.invoked_ns, due_ns + limits.delay_late_ms * 1e6)
-        if is_in_time and (end_ns is None or end_ns > due_ns):
-            due_ns = min(end_ns or delivery.invoked_ns, delivery.invoked_ns)
-    late_ms = (delivery.invoked_ns - due_ns) / 1e6
+        late_ns += max(0.0, min(start_ns, delivery.invoked_ns) - at_ns)
+        at_ns = max(at_ns, delivery.invoked_ns if end_ns is None else end_ns)
+    late_ms = (late_ns + max(0.0, delivery.invoked_ns - at_ns)) / 1e6
     if late_ms > limits.delay_late_ms:
-        text = f"{send.data['value']} was delivered {late_ms:.0f} ms after its time"
+        text = f"{send.data['value']} was delivered {late_ms:.0f} ms after its time, faults of its replica group not counted"
         yield Violation(ViolationKind.DELAY_LATE, send.round, text, (send, delivery))

@@ -11,10 +11,10 @@ class Limits:
 
     Args:
         delay_early_ms: A delayed message may come this much before its time: clocks are read at two places.
-        delay_late_ms: It may come this much after its time, after its acknowledgement, and after a fault that it waited for was healed.
+        delay_late_ms: It may come this much after its time and its acknowledgement; faults and outages of its replica group do not count.
         outage_ms: From this time on that a probe waits for an acknowledgement there is an outage, and
         outage_factor: from this multiple of its usual wait on.
-        recovery_ms: Within this time after the last fault was healed every replica group acknowledges again.
+        recovery_ms: A replica group acknowledges again within this time without a fault of its own.
         replica_lag: Replicas may differ this much in their last index.
         leak_rounds: Fewer rounds than this show no leak.
         leak_rss_bytes: Growth over the whole drill, from which memory that rises round after round counts as a leak.

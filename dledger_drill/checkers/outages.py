@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -80,7 +80,7 @@ class OutageCheck:
             if place < 0 or (faults[place].round != gap.first.round and faults[place].invoked_ns < gap.start_ns):
                 continue
             outages.append(Outage(gap.group, faults[place].round, gap.start_ns, gap.end_ns))
-            violations += self._too_long(gap, faults[place])
+            violations += self._too_long(gap, faults, faults[place])
         return outages, violations
 
     def _outlasts_pauses(self, gap: Gap) -> bool:
@@ -108,11 +108,20 @@ class OutageCheck:
                     self.gaps.append(Gap(group, self._start(probe, probe.trying), end_ns, probe.trying, is_over=False))
                 probe.trying = None
 
-    def _too_long(self, gap: Gap, fault: Operation) -> Iterator[Violation]:
-        if fault.returned_ns is None:
-            return
-        waited_ms = (gap.end_ns - max(fault.returned_ns, gap.start_ns)) / 1e6
-        if waited_ms > self.limits.recovery_ms:
+    def _too_long(self, gap: Gap, faults: Sequence[Operation], last: Operation) -> Iterator[Violation]:
+        """Not from the last fault alone: the next round's begins although the group has not come back."""
+        longest_ns, healed, at_ns, before = 0, last, gap.start_ns, last
+        own = (fault for fault in faults if fault.data.get("group", gap.group) == gap.group)
+        for fault in own:
+            start_ns, end_ns = fault.invoked_ns, gap.end_ns if fault.returned_ns is None else fault.returned_ns
+            if start_ns >= gap.end_ns:
+                break
+            if start_ns - at_ns > longest_ns:
+                longest_ns, healed = start_ns - at_ns, before
+            at_ns, before = max(at_ns, end_ns), fault
+        if gap.end_ns - at_ns > longest_ns:
+            longest_ns, healed = gap.end_ns - at_ns, before
+        if longest_ns / 1e6 > self.limits.recovery_ms:
             how = "was first acknowledged" if gap.is_over else "was not acknowledged"
-            text = f"{gap.group} {how} {waited_ms / 1000:.1f} s after {fault.data['name']} was healed"
-            yield Violation(ViolationKind.NOT_RECOVERED, fault.round, text, (fault, gap.first))
+            text = f"{gap.group} {how} after {longest_ns / 1e9:.1f} s without a fault, the last one before was {healed.data['name']}"
+            yield Violation(ViolationKind.NOT_RECOVERED, healed.round, text, (healed, gap.first))

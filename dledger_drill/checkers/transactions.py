@@ -31,11 +31,20 @@ def check_transactions(topic: TopicHistory) -> Iterator[Violation]:
         elif topic.is_audited and not found and is_committed(transaction):
             text = f"transaction {value} was committed and is not stored"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
+        elif topic.is_audited and not found and topic.subscribed and _was_to_be_checked(transaction):
+            text = f"transaction {value} was left to the broker's check, which was to commit it, and is not stored"
+            yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
 
 
 def is_committed(transaction: Operation) -> bool:
     """Its client was told so; one that was left open for the broker's check was only prepared by then."""
     return transaction.outcome is Outcome.OK and transaction.data["end"] == "commit" and transaction.data.get("by", "client") == "client"
+
+
+def _was_to_be_checked(transaction: Operation) -> bool:
+    """It was prepared, so the broker has to ask about it; consumers waited for it before the audit."""
+    data = transaction.data
+    return data.get("by") == "check" and data["end"] == "commit" and "group" in data and transaction.outcome is not Outcome.FAILED
 
 
 def may_be_visible(transaction: Operation) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from dledger_wire.names import retry_topic
 PRODUCERS = ("plain", "keyed", "idempotent", "transactional", "delayed")
 PROCESS = "operator"
 TOPICS_MS = 60_000
+READERS = (ConcurrentConsumer, OrderlyConsumer, SparkChild)
 
 
 class Load:
@@ -57,14 +58,8 @@ class Load:
     async def drain(self) -> list[str]:
         """Stop the load, and wait until consumers were given everything, or for ``drain_s``; some of what is left."""
         self._around.running.set()
-        for workload, _ in self._workloads:
-            if not isinstance(workload, ConcurrentConsumer | OrderlyConsumer):
-                workload.stop()
-        for workload, task in self._workloads:
-            if isinstance(workload, Transactional):
-                await workload.load_ended.wait()
-            elif not workload.stays:
-                await task
+        await self._stop(workload for workload, _ in self._workloads if not isinstance(workload, READERS))
+        await self._stop(workload for workload, _ in self._workloads if isinstance(workload, SparkChild))  # they read to the end
         undelivered = self._recorder.undelivered
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._spec.drain_s):
@@ -73,6 +68,17 @@ class Load:
             workload.close()
         await asyncio.wait([task for _, task in self._workloads])
         return undelivered.examples()
+
+    async def _stop(self, workloads: Iterable[Workload]) -> None:
+        """Return when nothing of theirs is under way."""
+        stopped = list(workloads)
+        for workload in stopped:
+            workload.stop()
+        for workload, task in self._workloads:
+            if workload in stopped and isinstance(workload, Transactional):
+                await workload.load_ended.wait()
+            elif workload in stopped and not workload.stays:
+                await task
 
     async def audit(self) -> int:
         """Read everything."""

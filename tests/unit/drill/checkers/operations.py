@@ -94,8 +94,8 @@ def admin(action: str, name: str, at: float, **data: Any) -> Operation:
     return operation(OperationKind.ADMIN, at, at + 1, "admin", action=action, name=name, result="", **data)
 
 
-def fault(at: float, until: float | None, round: int = 1) -> Operation:
-    return operation(OperationKind.FAULT, at, until, "drill", "ok", round, name="kill-leader", group="g0", nodes=["n0"], note="")
+def fault(at: float, until: float | None, round: int = 1, *, group: str = "g0", outcome: str = "ok") -> Operation:
+    return operation(OperationKind.FAULT, at, until, "drill", outcome, round, name="kill-leader", group=group, nodes=["n0"], note="")
 
 
 def pause(at: float, until: float, *processes: str) -> Operation:

@@ -48,6 +48,11 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "not given to a consumer group": (K.LOST, [A, B, deliver("p/1", 4, 5, 0), stored(["p/1", "p/2"])]),
     "nothing given to a consumer group": (K.LOST, [admin("subscribe", "c", 0, topic="t"), A, stored(["p/1"])]),
     "a stream left offsets out": (K.LOST, [spark(["p/1"], 4), spark(["p/3"], 6, 2)]),
+    "a stream ends before its queue": (K.LOST, [A, B, spark(["p/1"], 4), stored(["p/1", "p/2"])]),
+    "a stream has nothing of a queue": (
+        K.LOST,
+        [A, send("p/2", 2, 3, 0, queue=1), spark(["p/1"], 4), stored(["p/1"]), stored(["p/2"], queue=1)],
+    ),
     "idempotent, stored twice": (K.DOUBLED, [A, stored(["p/1", "p/1"])]),
     "idempotent and unknown, stored twice": (K.DOUBLED, [send("p/1", 0, None, outcome="unknown"), stored(["p/1", "p/1"])]),
     "stored in two queues": (K.DOUBLED, [A, stored(["p/1"]), stored(["p/1"], queue=1)]),
@@ -97,6 +102,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "rolled back, delivered": (K.TRANSACTION, [transaction("x/1", 0, 1, "rollback"), deliver("x/1", 2, 3, 0)]),
     "commit failed for certain, stored": (K.TRANSACTION, [transaction("x/1", 0, 1, "commit", "failed"), stored(["x/1"])]),
     "rolled back by the check, stored": (K.TRANSACTION, [transaction("x/1", 0, 1, "rollback", by="check"), stored(["x/1"])]),
+    "to be committed by the check, never stored": (
+        K.TRANSACTION,
+        [admin("subscribe", "c", 0, topic="t"), transaction("x/1", 0, None, outcome="unknown", by="check"), stored([])],
+    ),
     "committed by the check, stored twice": (K.TRANSACTION, [transaction("x/1", 0, 1, by="check"), stored(["x/1", "x/1"])]),
     "delivered early": (K.DELAY_EARLY, [delayed("d/1", 0, 1, 1000), deliver("d/1", 900, 901, 0)]),
     "delivered late": (K.DELAY_LATE, [delayed("d/1", 0, 1, 1000), deliver("d/1", 6100, 6101, 0)]),
@@ -105,6 +114,18 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         [fault(900, 3000), delayed("d/1", 0, 1, 1000), deliver("d/1", 8100, 8101, 0)],
     ),
     "late before the fault began": (K.DELAY_LATE, [fault(7000, 9000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9001, 9002, 0)]),
+    "late although the group was well for long enough between faults": (
+        K.DELAY_LATE,
+        [delayed("d/1", 0, 1, 1000), *(fault(at, at + 500) for at in range(2000, 12_000, 2000)), deliver("d/1", 12_000, 12_001, 0)],
+    ),
+    "late because of a fault of another replica group": (
+        K.DELAY_LATE,
+        [delayed("d/1", 0, 1, 1000, group="g0"), fault(900, 8000, group="g1"), deliver("d/1", 9000, 9001, 0)],
+    ),
+    "late because of a fault that was not struck": (
+        K.DELAY_LATE,
+        [delayed("d/1", 0, 1, 1000), fault(900, 8000, outcome="failed"), deliver("d/1", 9000, 9001, 0)],
+    ),
     "two owners": (
         K.ORDERLY_OVERLAP,
         [deliver("p/1", 0, 5, 0, mode="orderly"), deliver("p/2", 4, 6, 1, mode="orderly", member="other"), A, B],
@@ -140,6 +161,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         [probe(0, 0, 1), fault(10, 20), probe(1, 11, 40_000, "unknown"), probe(2, 40_001, 70_000, "unknown")],
     ),
     "acknowledged much later": (K.NOT_RECOVERED, [probe(0, 0, 1), fault(10, 20), probe(1, 11, 61_000)]),
+    "acknowledged much later, and after the next fault": (
+        K.NOT_RECOVERED,
+        [probe(0, 0, 1), fault(10, 20), probe(1, 11, 70_000), fault(65_000, 66_000, round=2)],
+    ),
 }
 
 
@@ -225,7 +250,7 @@ GOOD: dict[str, list[Operation]] = {
     "late because of a fault": [fault(900, 8000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9000, 9001, 0)],
     "late because of two faults": [
         fault(900, 4000),
-        fault(7000, 12_000),
+        fault(7000, 14_000),
         delayed("d/1", 0, 1, 1000),
         deliver("d/1", 16_000, 16_001, 0),
     ],
