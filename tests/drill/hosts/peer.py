@@ -15,7 +15,6 @@ from typing import Any
 PORT = 7000
 BUFFER_BYTES = 16 << 20
 PACKET_BYTES = 4 << 20
-END = -1  # the number of a datagram that says: nothing comes after this one
 _SO_RCVBUFFORCE = 33
 
 
@@ -48,6 +47,7 @@ class Peer:
         from dledger_drill.hosts.processes import ChildProcess  # the program itself has no such module
 
         self.ip = network.add(name)
+        self._ends = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._control, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
@@ -58,6 +58,11 @@ class Peer:
 
     def send(self, other: Peer, numbers: list[int], *, size: int = 100, pause_s: float = 0.0) -> None:
         self._ask({"numbers": numbers, "ip": other.ip, "size": size, "pause_s": pause_s})
+
+    def next_end(self) -> int:
+        """The number of a datagram that says that nothing comes after it: below 0, and never the same twice."""
+        self._ends += 1
+        return -self._ends
 
     def received(self) -> list[tuple[int, float]]:
         """Number and seconds of each datagram so far, in the order of their arrival."""

@@ -16,7 +16,7 @@ from dledger_drill.hosts.machine import CountedLinks
 from dledger_drill.hosts.network import DRILL, Network
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_wire.errors import InvalidArgumentError
-from tests.drill.hosts.peer import END, Peer
+from tests.drill.hosts.peer import Peer
 from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -57,13 +57,14 @@ def pair(network: Network) -> Iterator[tuple[Peer, Peer]]:
 
 def all_received(source: Peer, target: Peer) -> list[tuple[int, float]]:
     """What ``target`` got so far of ``source``, once nothing more is on the way; the links between them carry."""
+    last = source.next_end()  # another one each time: that of an earlier call says nothing of what was sent since
 
     def ended() -> list[tuple[int, float]]:
-        source.send(target, [END])
+        source.send(target, [last])
         received = target.received()
-        return received if received and received[-1][0] == END else []
+        return received if received and received[-1][0] == last else []
 
-    return [datagram for datagram in wait_until(ended, "the datagram that ends") if datagram[0] != END]
+    return [datagram for datagram in wait_until(ended, "the datagram that ends") if datagram[0] >= 0]
 
 
 def arrived(target: Peer, count: int) -> list[tuple[int, float]]:
