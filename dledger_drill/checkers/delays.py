@@ -20,7 +20,7 @@ def check_delays(topic: TopicHistory, faults: Sequence[Operation], gaps: Sequenc
         if send is None or send.kind is not OperationKind.DELAYED:
             continue
         late_ms = delivery.data["wall_ms"] - send.data["deliver_at_ms"]
-        if late_ms < -limits.delay_early_ms:
+        if late_ms < -(limits.level_early_ms if "level" in send.data else limits.delay_early_ms):
             text = f"{send.data['value']} was delivered {-late_ms:.0f} ms before its time"
             yield Violation(ViolationKind.DELAY_EARLY, send.round, text, (send, delivery))
         reader = (delivery.data["consumer_group"], send.data["value"])

@@ -11,6 +11,8 @@ class Limits:
 
     Args:
         delay_early_ms: A delayed message may come this much before its time: clocks are read at two places.
+        level_early_ms: One with a delay level may come this much before its delay is over: the delay counts from the leader's stamp, and a
+            leader's time is behind by what messages between nodes took when it was compared; the next leader's may be less so.
         delay_late_ms: It may come this much after its time and its acknowledgement; faults and outages of its replica group do not count.
         outage_ms: From this time on that a probe waits for an acknowledgement there is an outage, and
         outage_factor: from this multiple of its usual wait on.
@@ -24,6 +26,7 @@ class Limits:
     """
 
     delay_early_ms: float = 50.0
+    level_early_ms: float = 500.0
     delay_late_ms: float = 20_000.0
     outage_ms: float = 50.0
     outage_factor: float = 5.0

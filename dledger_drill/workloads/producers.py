@@ -137,7 +137,7 @@ class DelayedProducer(ProducerWorkload):
         now_ms = time.time_ns() // 1_000_000
         if self.draw.random() < 0.5:
             level = self.draw.choice(list(LEVEL_MS))
-            future = self.send(producer, {"key": None, "deliver_at_ms": now_ms + LEVEL_MS[level]}, level=level)
+            future = self.send(producer, {"key": None, "deliver_at_ms": now_ms + LEVEL_MS[level], "level": level}, level=level)
         else:
             at_ms = now_ms + self.draw.randint(*DELAY_MS)
             future = self.send(producer, {"key": None, "deliver_at_ms": at_ms}, at_ms=at_ms)

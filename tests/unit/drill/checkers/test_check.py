@@ -108,6 +108,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     ),
     "committed by the check, stored twice": (K.TRANSACTION, [transaction("x/1", 0, 1, by="check"), stored(["x/1", "x/1"])]),
     "delivered early": (K.DELAY_EARLY, [delayed("d/1", 0, 1, 1000), deliver("d/1", 900, 901, 0)]),
+    "delivered long before its level's delay was over": (
+        K.DELAY_EARLY,
+        [delayed("d/1", 0, 1, 1000, level=1), deliver("d/1", 499, 500, 0)],
+    ),
     "delivered late": (K.DELAY_LATE, [delayed("d/1", 0, 1, 1000), deliver("d/1", 6100, 6101, 0)]),
     "late although the fault was healed long ago": (
         K.DELAY_LATE,
@@ -246,6 +250,7 @@ GOOD: dict[str, list[Operation]] = {
     "transactions end in another order than they began": [transaction("x/1", 0, 9), transaction("x/2", 1, 3), stored(["x/2", "x/1"])],
     "a delayed message in time": [delayed("d/1", 0, 1, 1000), deliver("d/1", 1000, 1001, 0), stored(["d/1"])],
     "a delayed message of another time than the next": [delayed("d/1", 0, 1, 1000), delayed("d/2", 2, 3, 500), stored(["d/2", "d/1"])],
+    "a level's delay, its time compared better since": [delayed("d/1", 0, 1, 1000, level=1), deliver("d/1", 600, 601, 0), stored(["d/1"])],
     "late because its group was away": [probe(0, 900, 901), probe(1, 910, 8000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9000, 9001, 0)],
     "late because of a fault": [fault(900, 8000), delayed("d/1", 0, 1, 1000), deliver("d/1", 9000, 9001, 0)],
     "late because of two faults": [
