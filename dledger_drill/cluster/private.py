@@ -227,7 +227,12 @@ class PrivateCluster(Cluster):
             step(lambda: admin.add_member(node, self._addresses[node], replica_group=group), "is not added to")
         finally:
             held.release(node)
-        step(lambda: admin.promote_member(node, replica_group=group), "does not catch up with")
+
+        def promote() -> None:
+            self.machines.start_if_excused(node)  # its first start may have met a full disk
+            admin.promote_member(node, replica_group=group)
+
+        step(promote, "does not catch up with")
 
     def rotate_certificates(self) -> None:
         """Return when every node gives new connections its new certificate."""

@@ -79,6 +79,12 @@ class SharedMachines(Mapping[str, M_co], Generic[M_co]):
                 self.start_unheld(name)
             self.excused.clear()
 
+    def start_if_excused(self, name: str) -> None:
+        """The same of one machine before the round is over, for a fault that waits for its process."""
+        with self.lock:
+            if name in self.excused:
+                self.start_unheld(name)
+
     def start_unheld(self, name: str) -> None:
         """If nothing keeps it down and it does not run."""
         with self.lock:

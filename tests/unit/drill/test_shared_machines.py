@@ -85,3 +85,26 @@ def test_nothing_is_kept_of_faults_that_are_over() -> None:
         held.release("n0")
     assert cluster.machines.all_wanted("n0") == []
     assert cluster.machines.ended() == []
+
+
+def test_one_that_its_full_disk_has_ended_is_started_again_before_the_round_is_over() -> None:
+    cluster, done = cluster_with_two()
+    full, replaced = cluster.machines.hold(), cluster.machines.hold()
+    full.fill("n0", 0)
+    replaced.kill("n0")
+    replaced.release("n0")
+    cluster.machines["n0"].process.kill()  # it ended by itself: no room
+    full.release("n0")
+    del done[:]
+    cluster.machines.start_if_excused("n0")
+    cluster.machines.start_if_excused("n0")
+    assert done == ["start n0"]
+
+
+def test_one_that_ended_without_such_a_fault_is_not_started_again() -> None:
+    cluster, done = cluster_with_two()
+    cluster.machines["n0"].process.kill()
+    del done[:]
+    cluster.machines.start_if_excused("n0")
+    assert done == []
+    assert cluster.machines.ended() == ["n0"]
