@@ -1,4 +1,4 @@
-"""What consumers and Spark jobs were given: nothing acknowledged left out, ordered queues in order, a stream's rows once."""
+"""What consumers and Spark jobs were given: nothing acknowledged left out, ordered queues in order, the rows of Spark's jobs once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def check_consumption(topic: TopicHistory) -> Iterator[Violation]:
     if topic.is_audited:
         yield from _not_delivered(topic)
     yield from _out_of_order(topic)
-    yield from _stream(topic)
+    for job in ("batch", "stream"):  # a batch goes on where the one before ended
+        yield from _spark(topic, job)
 
 
 def _not_delivered(topic: TopicHistory) -> Iterator[Violation]:
@@ -56,30 +57,30 @@ def _out_of_order(topic: TopicHistory) -> Iterator[Violation]:
         seen[reader].add(offset)
 
 
-def _stream(topic: TopicHistory) -> Iterator[Violation]:
-    """A stream's runs of a queue join without gap and without overlap, up to the queue's end: it ends when nothing is sent any more."""
+def _spark(topic: TopicHistory, job: str) -> Iterator[Violation]:
+    """A job's runs of a queue join without gap and without overlap, up to the queue's end: it ends when nothing is sent any more."""
     runs: dict[Queue, list[Operation]] = defaultdict(list)
-    for job in topic.spark:
-        if job.data["job"] == "stream" and job.data["values"]:
-            runs[queue_of(job)].append(job)
-    for queue, jobs in runs.items():
-        jobs.sort(key=lambda job: (job.data["first_offset"], job.invoked_ns))
-        end, last = jobs[0].data["first_offset"], jobs[0]
-        for job in jobs:
-            first = job.data["first_offset"]
+    for each in topic.spark:
+        if each.data["job"] == job and each.data["values"]:
+            runs[queue_of(each)].append(each)
+    for queue, parts in runs.items():
+        parts.sort(key=lambda part: (part.data["first_offset"], part.invoked_ns))
+        end, last = parts[0].data["first_offset"], parts[0]
+        for part in parts:
+            first = part.data["first_offset"]
             if first > end:
-                text = f"the stream left out offsets {end} to {first - 1} of {queue}"
-                yield Violation(ViolationKind.LOST, job.round, text, (_without_values(last), _without_values(job)))
+                text = f"the {job} left out offsets {end} to {first - 1} of {queue}"
+                yield Violation(ViolationKind.LOST, part.round, text, (_without_values(last), _without_values(part)))
             elif first < end:
-                text = f"the stream has offsets {first} to {end - 1} of {queue} twice"
-                yield Violation(ViolationKind.DOUBLED, job.round, text, (_without_values(last), _without_values(job)))
-            end, last = max(end, first + len(job.data["values"])), job
+                text = f"the {job} has offsets {first} to {end - 1} of {queue} twice"
+                yield Violation(ViolationKind.DOUBLED, part.round, text, (_without_values(last), _without_values(part)))
+            end, last = max(end, first + len(part.data["values"])), part
         if (stored_end := max(topic.stored.get(queue, ()), default=-1) + 1) > end:
-            text = f"the stream ended at offset {end} of {queue}, which has messages up to {stored_end - 1}"
+            text = f"the {job} ended at offset {end} of {queue}, which has messages up to {stored_end - 1}"
             yield Violation(ViolationKind.LOST, last.round, text, (_without_values(last),))
     for queue, content in topic.stored.items():
         if runs and content and queue not in runs:
-            text = f"the stream was given nothing of {queue}, which has {len(content)} messages"
+            text = f"the {job} was given nothing of {queue}, which has {len(content)} messages"
             yield Violation(ViolationKind.LOST, topic.audits[queue].round, text, ())
 
 

@@ -24,6 +24,7 @@ from dledger_drill.workloads.spec import LoadSpec
 HISTORY = "spark.jsonl.gz"
 COLUMNS = ("group", "queue_id", "queue_offset", "body")
 TRIGGER = "2 seconds"
+LAST_ATTEMPTS = 3  # of the batch job that reads to the end
 
 
 class SparkJobs:
@@ -44,7 +45,7 @@ class SparkJobs:
             self._batch()
             if query is not None and not query.isActive:
                 query = self._start_stream()
-        self._batch()
+        any(self._batch() for _ in range(LAST_ATTEMPTS))
         if query is not None:
             if not query.isActive:
                 query = self._start_stream()
@@ -57,9 +58,10 @@ class SparkJobs:
         tls = {"tls.ca": spec.ca, "tls.cert": spec.cert, "tls.key": spec.key}
         return {"bootstrap": spec.bootstrap, "topic": spec.read_topic} | {name: value for name, value in tls.items() if value}
 
-    def _batch(self) -> None:
+    def _batch(self) -> bool:
+        """Whether it read to the end."""
         if "spark-batch" not in self._spec.workloads:
-            return
+            return True
         topic, invoked_ns, of_round = self._spec.read_topic, time.monotonic_ns(), self.round
         start = json.dumps({topic: self._positions}) if self._positions else "earliest"
         frame = self._session.read.format("dledger").options(**self._options(), startingOffsets=start).load()
@@ -67,8 +69,9 @@ class SparkJobs:
             rows = frame.selectExpr(*COLUMNS).collect()
         except Exception as error:  # noqa: BLE001 - of Spark's own classes; the job was given nothing
             print(f"a batch job failed: {error}", file=sys.stderr, flush=True)
-            return
+            return False
         self._record("batch", rows, invoked_ns, of_round)
+        return True
 
     def _start_stream(self) -> Any:
         stream = self._session.readStream.format("dledger").options(**self._options(), startingOffsets="earliest").load()
