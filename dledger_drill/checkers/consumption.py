@@ -25,14 +25,15 @@ def _not_delivered(topic: TopicHistory) -> Iterator[Violation]:
     """Consumers were given the time to read everything before the audit."""
     given: dict[str, set[str]] = {name: set() for name in topic.subscribed}
     for delivery in topic.deliveries:
-        given.setdefault(delivery.data["consumer_group"], set()).add(delivery.data["value"])
+        if delivery.data["committed"]:  # what was sent back has to come again
+            given.setdefault(delivery.data["consumer_group"], set()).add(delivery.data["value"])
     stored = topic.places()
     for send in topic.sends.values():
         if not _is_visible(send) or send.data["value"] not in stored:
             continue  # what is not stored is a violation of its own
         for name, values in given.items():
             if send.data["value"] not in values:
-                text = f"{send.data['value']} was acknowledged and never given to consumer group {name}"
+                text = f"{send.data['value']} was acknowledged and never consumed by consumer group {name}"
                 yield Violation(ViolationKind.LOST, send.round, text, (send,))
 
 

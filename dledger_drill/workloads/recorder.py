@@ -106,7 +106,8 @@ class Recorder:
         for operation in operations:
             self._delivered += 1
             self._writer.write(operation)
-            self.undelivered.delivered(operation.data["topic"], operation.data["consumer_group"], operation.data["value"])
+            if operation.data["committed"]:
+                self.undelivered.delivered(operation.data["topic"], operation.data["consumer_group"], operation.data["value"])
 
     def report(self) -> dict[str, Any]:
         """What happened since the last report."""

@@ -47,7 +47,7 @@ def deliver(value: str, at: float, until: float | None, offset: int, **other: An
         "offset": offset,
         "key": None,
     }
-    data |= {"value": value, "redelivered": False, "wall_ms": WALL_MS + at} | other
+    data |= {"value": value, "redelivered": False, "committed": True, "wall_ms": WALL_MS + at} | other
     return operation(OperationKind.DELIVER, at, until, data["member"], **data)
 
 

@@ -45,6 +45,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         [A, send("p/2", 2, None, outcome="unknown"), send("p/3", 4, 5, 2), stored(["p/1"]), stored(["p/3"], first=2)],
     ),
     "a delayed message is not stored": (K.LOST, [delayed("d/1", 0, 1, 5), stored([])]),
+    "sent back and not given again": (
+        K.LOST,
+        [A, B, deliver("p/1", 4, 5, 0, committed=False), deliver("p/2", 4, 5, 1), stored(["p/1", "p/2"])],
+    ),
     "not given to a consumer group": (K.LOST, [A, B, deliver("p/1", 4, 5, 0), stored(["p/1", "p/2"])]),
     "nothing given to a consumer group": (K.LOST, [admin("subscribe", "c", 0, topic="t"), A, stored(["p/1"])]),
     "a stream left offsets out": (K.LOST, [spark(["p/1"], 4), spark(["p/3"], 6, 2)]),
@@ -251,6 +255,12 @@ GOOD: dict[str, list[Operation]] = {
         stored(["x/2"]),
     ],
     "transactions end in another order than they began": [transaction("x/1", 0, 9), transaction("x/2", 1, 3), stored(["x/2", "x/1"])],
+    "sent back and consumed": [
+        A,
+        deliver("p/1", 4, 5, 0, committed=False),
+        deliver("p/1", 6, 7, 0, redelivered=True),
+        stored(["p/1"]),
+    ],
     "a delayed message in time": [delayed("d/1", 0, 1, 1000), deliver("d/1", 1000, 1001, 0), stored(["d/1"])],
     "a delayed message of another time than the next": [delayed("d/1", 0, 1, 1000), delayed("d/2", 2, 3, 500), stored(["d/2", "d/1"])],
     "a level's delay, its time compared better since": [delayed("d/1", 0, 1, 1000, level=1), deliver("d/1", 600, 601, 0), stored(["d/1"])],
