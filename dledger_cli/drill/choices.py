@@ -38,12 +38,14 @@ def faults_of(text: str, against: str) -> tuple[str, ...]:
 
 def workloads_of(text: str) -> tuple[str, ...]:
     from dledger_drill.plan.options import chosen
-    from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, WORKLOADS
+    from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, WORKLOADS, check_workloads
 
     try:
-        return chosen(text, WORKLOADS, {}, "workload") if text else DEFAULT_WORKLOADS
+        names = chosen(text, WORKLOADS, {}, "workload") if text else DEFAULT_WORKLOADS
+        check_workloads(names)
     except InvalidArgumentError as error:
         raise typer.BadParameter(error.message, param_hint="--workloads") from None
+    return names
 
 
 def need_tls(faults: Sequence[str]) -> bool:

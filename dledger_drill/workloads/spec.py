@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -43,6 +44,15 @@ WORKLOADS = (
 DEFAULT_WORKLOADS = tuple(name for name in WORKLOADS if not name.startswith("spark-"))
 
 
+def check_workloads(names: Sequence[str]) -> None:
+    """Raises InvalidArgumentError for a name that is none, and for delayed messages that nobody waits for before the audit."""
+    for name in names:
+        if name not in WORKLOADS:
+            raise InvalidArgumentError(f"workload {name!r}: expected some of {', '.join(WORKLOADS)}")
+    if "delayed" in names and not {"push", "orderly"} & set(names):
+        raise InvalidArgumentError("workload delayed: expected together with push or orderly, consumers that wait for its messages")
+
+
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """The settings of one workload process.  The probes of the replica groups always run.
@@ -75,9 +85,7 @@ class LoadSpec:
     delete_topics: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.workloads:
-            if name not in WORKLOADS:
-                raise InvalidArgumentError(f"workload {name!r}: expected some of {', '.join(WORKLOADS)}")
+        check_workloads(self.workloads)
         for name, rate in self.rates.items():
             if name not in DEFAULT_RATES or not rate > 0:
                 raise InvalidArgumentError(f"rate {name}={rate}: expected a positive number for one of {', '.join(DEFAULT_RATES)}")

@@ -154,6 +154,7 @@ def loop_files() -> list[str]:
         (["--faults", "kil"], "no fault 'kil'; did you mean kill"),
         (["--nodes", "4"], "expected 3 or 5"),
         (["--workloads", "plane"], "no workload 'plane'"),
+        (["--workloads", "plain,delayed"], "workload delayed: expected together with push or orderly"),
         (["--report", "nowhere/drill.html"], "no such folder"),
         (["--against", "c.yaml", "--faults", "kill-leader"], "kill-leader: not on a cluster in use; expected pause-clients"),
         (["--against", "c.yaml", "--nodes", "5"], "is for a private cluster"),

@@ -31,6 +31,7 @@ def test_a_spec_needs_no_more_than_addresses_and_groups(tmp_path: Path) -> None:
         ('{"groups": ["g0"]}', "bootstrap"),
         ('{"bootstrap": "a:1", "groups": []}', "groups"),
         ('{"bootstrap": "a:1", "groups": ["g0"], "workloads": ["plane"]}', "plane"),
+        ('{"bootstrap": "a:1", "groups": ["g0"], "workloads": ["delayed", "pull"]}', "delayed: expected together with push or orderly"),
         ('{"bootstrap": "a:1", "groups": ["g0"], "rates": {"plain": 0}}', "plain=0"),
         ('{"bootstrap": "a:1", "groups": ["g0"], "speed": 3}', "speed"),
     ],
