@@ -23,6 +23,7 @@ from dledger_drill.checkers.orderly import check_orderly
 from dledger_drill.checkers.outages import OutageCheck
 from dledger_drill.checkers.reads import check_reads
 from dledger_drill.checkers.replicas import ReplicaCheck
+from dledger_drill.checkers.spark import check_spark
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.checkers.transactions import check_transactions
 from dledger_drill.history.records import ALL, PROBE, Operation, OperationKind, Outcome
@@ -128,6 +129,7 @@ class HistoryCheck:
             return
         self._report(check_delivery(topic))
         self._report(check_consumption(topic))
+        self._report(check_spark(topic))
         self._report(check_transactions(topic))
         self._report(check_delays(topic, self._outages.faults, self._outages.gaps, self.limits))
         self._report(check_orderly(topic, self._pauses))

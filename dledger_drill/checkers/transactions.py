@@ -28,10 +28,13 @@ def check_transactions(topic: TopicHistory) -> Iterator[Violation]:
             ended = "failed" if transaction.data["end"] == "commit" else "was rolled back"
             text = f"transaction {value} {ended} and is visible"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction, *shown))
+        elif _has_the_other_end(transaction):
+            text = f"transaction {value} was told to have another end than {transaction.data['end']}, which nobody had asked for"
+            yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
         elif topic.is_audited and not found and is_committed(transaction):
             text = f"transaction {value} was committed and is not stored"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
-        elif topic.is_audited and not found and topic.subscribed and _was_to_be_checked(transaction):
+        elif topic.is_audited and not found and topic.subscribed and was_to_be_checked(transaction):
             text = f"transaction {value} was left to the broker's check, which was to commit it, and is not stored"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
 
@@ -41,7 +44,12 @@ def is_committed(transaction: Operation) -> bool:
     return transaction.outcome is Outcome.OK and transaction.data["end"] == "commit" and transaction.data.get("by", "client") == "client"
 
 
-def _was_to_be_checked(transaction: Operation) -> bool:
+def _has_the_other_end(transaction: Operation) -> bool:
+    """It was prepared, and every check would have been answered with its own end.  One that was not prepared has failed as any message."""
+    return transaction.outcome is Outcome.FAILED and "group" in transaction.data
+
+
+def was_to_be_checked(transaction: Operation) -> bool:
     """It was prepared, so the broker has to ask about it; consumers waited for it before the audit."""
     data = transaction.data
     return data.get("by") == "check" and data["end"] == "commit" and "group" in data and transaction.outcome is not Outcome.FAILED

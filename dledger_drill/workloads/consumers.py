@@ -14,8 +14,8 @@ from dledger_drill.workloads.base import Surroundings, Workload
 from dledger_drill.workloads.bodies import value_of
 
 MESSAGES_A_CALL = 16
-SENT_BACK = 0.003  # share of the calls whose messages are to be redelivered,
-SENT_BACK_LEVEL = 1  # and the level of the delay until then: one second
+SENT_BACK = 0.003  # share of the calls whose messages are to be redelivered
+SOON = 1  # delay level of what is sent back: the audit waits for it
 ORDERLY_WORK_S = 0.002  # a call takes some time, as those of applications: calls of two owners would overlap
 START_MS = 60_000  # the first round may strike while a consumer starts
 
@@ -56,7 +56,9 @@ class PushWorkload(Workload):
     async def _listen(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
         of_round, invoked_ns = self.recorder.round, time.monotonic_ns()
         wall_ms = time.time_ns() // 1_000_000
-        action = await self.consume(messages, context)
+        action = await self.consume(messages)
+        if sent_back := action is Action.RECONSUME_LATER:
+            context.delay_level = SOON
         returned_ns = time.monotonic_ns()
         self.recorder.write(
             Operation(
@@ -77,15 +79,15 @@ class PushWorkload(Workload):
                     "key": message.keys or None,
                     "value": value_of(message.body),
                     "redelivered": message.reconsume_times > 0,
+                    "sent_back": sent_back,
                     "wall_ms": wall_ms,
-                    "committed": action is Action.COMMIT,
                 },
             )
             for message in messages
         )
         return action
 
-    async def consume(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+    async def consume(self, messages: list[ReceivedMessage]) -> Action:
         raise NotImplementedError
 
 
@@ -94,9 +96,8 @@ class ConcurrentConsumer(PushWorkload):
 
     mode = "concurrent"
 
-    async def consume(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+    async def consume(self, messages: list[ReceivedMessage]) -> Action:
         if self._draw.random() < SENT_BACK and not any(message.reconsume_times for message in messages):
-            context.delay_level = SENT_BACK_LEVEL
             return Action.RECONSUME_LATER
         return Action.COMMIT
 
@@ -106,6 +107,6 @@ class OrderlyConsumer(PushWorkload):
 
     mode = "orderly"
 
-    async def consume(self, messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+    async def consume(self, messages: list[ReceivedMessage]) -> Action:
         await asyncio.sleep(ORDERLY_WORK_S)
         return Action.COMMIT

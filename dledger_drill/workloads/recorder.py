@@ -48,6 +48,10 @@ class Undelivered:
         else:
             self._delivered[topic, consumer_group].add(value)
 
+    def sent_back(self, topic: str, consumer_group: str, value: str) -> None:
+        """It was given to the consumer group, and has to be once more."""
+        self._expected[topic, consumer_group].add(value)
+
     @property
     def count(self) -> int:
         return sum(map(len, self._expected.values()))
@@ -106,8 +110,10 @@ class Recorder:
         for operation in operations:
             self._delivered += 1
             self._writer.write(operation)
-            if operation.data["committed"]:
-                self.undelivered.delivered(operation.data["topic"], operation.data["consumer_group"], operation.data["value"])
+            read = operation.data["topic"], operation.data["consumer_group"], operation.data["value"]
+            self.undelivered.delivered(*read)
+            if operation.data.get("sent_back"):
+                self.undelivered.sent_back(*read)
 
     def report(self) -> dict[str, Any]:
         """What happened since the last report."""

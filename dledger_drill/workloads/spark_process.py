@@ -1,7 +1,8 @@
 """Spark jobs of a drill: ``python -m dledger_drill.workloads.spark_process FOLDER SPEC.json``, with commands on stdin.
 
 A batch job reads everything new since the one before; a stream is read with ``foreachBatch``.  What they were given is written to
-``spark.jsonl.gz`` in FOLDER.  A job that a fault ended gave nothing; the next one reads the same again, the stream from its checkpoint.
+``spark.jsonl.gz`` in FOLDER, and that each of them has read to the end: a row without values, also of one that was given nothing at all.
+A job that a fault ended gave nothing; the next one reads the same again, the stream from its checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dledger_drill.workloads.spec import LoadSpec
 HISTORY = "spark.jsonl.gz"
 COLUMNS = ("group", "queue_id", "queue_offset", "body")
 TRIGGER = "2 seconds"
-LAST_ATTEMPTS = 3  # of the batch job that reads to the end
+RETRY_S = 1.0  # between tries of the last batch job
 
 
 class SparkJobs:
@@ -45,12 +46,16 @@ class SparkJobs:
             self._batch()
             if query is not None and not query.isActive:
                 query = self._start_stream()
-        any(self._batch() for _ in range(LAST_ATTEMPTS))
+        while not self._batch():  # whoever started it waits so long and no longer
+            time.sleep(RETRY_S)
         if query is not None:
             if not query.isActive:
                 query = self._start_stream()
             query.processAllAvailable()
             query.stop()
+            self._note_end("stream")
+        if "spark-batch" in self._spec.workloads:
+            self._note_end("batch")
         self._session.stop()
 
     def _options(self) -> dict[str, str]:
@@ -59,7 +64,7 @@ class SparkJobs:
         return {"bootstrap": spec.bootstrap, "topic": spec.read_topic} | {name: value for name, value in tls.items() if value}
 
     def _batch(self) -> bool:
-        """Whether it read to the end."""
+        """False when it failed."""
         if "spark-batch" not in self._spec.workloads:
             return True
         topic, invoked_ns, of_round = self._spec.read_topic, time.monotonic_ns(), self.round
@@ -87,13 +92,19 @@ class SparkJobs:
             self._last_batch = number
 
     def _record(self, job: str, rows: Iterable[Any], invoked_ns: int, of_round: int) -> None:
-        returned_ns = time.monotonic_ns()
         for (group, queue), content in of_queues(rows).items():
             for first, values in consecutive_runs(content):
-                data = {"job": job, "topic": self._spec.read_topic, "group": group, "queue": queue, "first_offset": first, "values": values}
-                self._writer.write(Operation(f"spark-{job}", OperationKind.SPARK, invoked_ns, returned_ns, Outcome.OK, of_round, data))
+                self._write(job, {"group": group, "queue": queue, "first_offset": first, "values": values}, invoked_ns, of_round)
             if job == "batch":
                 self._positions[f"{group}:{queue}"] = content[-1][0] + 1
+
+    def _note_end(self, job: str) -> None:
+        data = {"group": self._spec.groups[0], "queue": 0, "first_offset": 0, "values": []}
+        self._write(job, data, time.monotonic_ns(), self.round)
+
+    def _write(self, job: str, more: dict[str, Any], invoked_ns: int, of_round: int) -> None:
+        data, now_ns = {"job": job, "topic": self._spec.read_topic} | more, time.monotonic_ns()
+        self._writer.write(Operation(f"spark-{job}", OperationKind.SPARK, invoked_ns, now_ns, Outcome.OK, of_round, data))
 
 
 def _session(folder: Path) -> Any:

@@ -83,9 +83,15 @@ class Transactional(Workload):
                 self.recorder.undelivered.expect(self.topic, value)
             return
         try:
-            outcome = outcome_of_end(planned.end, await transaction.end(_ENDS[planned.end]))
+            told = await transaction.end(_ENDS[planned.end])
         except DledgerError:
-            self._record(planned, Outcome.UNKNOWN)  # stored and without a confirmed end: a check will give it this end
+            told = TransactionOutcome.OPEN
+        outcome = outcome_of_end(planned.end, told)
+        if told is TransactionOutcome.OPEN:  # stored and without a confirmed end: a check gives it this end
+            planned.data["by"] = "check"
+            self._record(planned, outcome)
+            if planned.end == "commit":
+                self.recorder.undelivered.expect(self.topic, value)
             return
         self._record(planned, outcome)
         del self._planned[value]

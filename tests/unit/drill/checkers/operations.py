@@ -31,8 +31,11 @@ def delayed(value: str, at: float, until: float, deliver_at: float, **other: Any
     return operation(OperationKind.DELAYED, at, until, value.partition("/")[0], outcome, **data)
 
 
-def transaction(value: str, at: float, until: float, end: str = "commit", outcome: str = "ok", by: str = "client") -> Operation:
-    data: dict[str, Any] = {"topic": "t", "value": value, "end": end, "by": by, "group": "g0", "queue": 0}
+def transaction(
+    value: str, at: float, until: float | None, end: str = "commit", outcome: str = "ok", *, by: str = "client", prepared: bool = True
+) -> Operation:
+    data: dict[str, Any] = {"topic": "t", "value": value, "end": end, "by": by}
+    data |= {"group": "g0", "queue": 0} if prepared else {}
     return operation(OperationKind.TRANSACTION, at, until, value.partition("/")[0], outcome, **data)
 
 
@@ -47,7 +50,7 @@ def deliver(value: str, at: float, until: float | None, offset: int, **other: An
         "offset": offset,
         "key": None,
     }
-    data |= {"value": value, "redelivered": False, "committed": True, "wall_ms": WALL_MS + at} | other
+    data |= {"value": value, "redelivered": False, "wall_ms": WALL_MS + at} | other
     return operation(OperationKind.DELIVER, at, until, data["member"], **data)
 
 

@@ -139,7 +139,9 @@ class Simulation:
         outcome = self.random.choices([Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED], [8, 2, 1])[0]
         if end == "commit" and (outcome is Outcome.OK or (outcome is Outcome.UNKNOWN and self.random.random() < 0.5)):
             self.content[queue].append((value, None))
-        data: dict[str, Any] = {"topic": self.topic, "value": value, "end": end, "group": queue[0], "queue": queue[1]}
+        data: dict[str, Any] = {"topic": self.topic, "value": value, "end": end}
+        if outcome is not Outcome.FAILED:  # it was prepared
+            data |= {"group": queue[0], "queue": queue[1]}
         self.record(process, OperationKind.TRANSACTION, span, outcome, **data)
 
     # Consumers

@@ -25,6 +25,7 @@ from dledger_wire.errors import (
     ProducerFencedError,
     UnreachableError,
 )
+from tests.unit.drill.checkers.operations import deliver
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError, UnreachableError, DeadlineExceededError])
@@ -106,3 +107,14 @@ def test_rows_become_runs_of_consecutive_offsets() -> None:
     queues = of_queues([(*place, bytearray(body_of(value))) for *place, value in rows])
     assert consecutive_runs(queues["g0", 1]) == [(3, ["c", "d", "e"]), (8, ["h"])]
     assert consecutive_runs(queues["g1", 0]) == [(0, ["a"]), (0, ["a"])]
+
+
+def test_what_was_sent_back_has_to_be_given_again(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "h.jsonl") as writer:
+        recorder = Recorder(writer)
+        recorder.undelivered.subscribe("t", "c")
+        recorder.undelivered.expect("t", "p/1")
+        recorder.write([deliver("p/1", 4, 5, 0, sent_back=True)])
+        assert recorder.undelivered.examples() == ["p/1 (c)"]
+        recorder.write([deliver("p/1", 6, 7, 77, redelivered=True)])
+        assert recorder.undelivered.count == 0
