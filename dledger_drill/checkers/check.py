@@ -75,7 +75,7 @@ class HistoryCheck:
             case K.REPLICA:
                 self._replicas.take(operation)
             case K.RESOURCE:
-                self._leaks.take(operation)
+                self._leaks.take(operation, leads=self._leaders.leads(operation.data["node"]))
             case K.ADMIN:
                 self._administer(operation)
             case _:
