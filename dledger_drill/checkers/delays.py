@@ -25,15 +25,14 @@ def check_delays(topic: TopicHistory, faults: Sequence[Operation], gaps: Sequenc
             yield Violation(ViolationKind.DELAY_EARLY, send.round, text, (send, delivery))
         reader = (delivery.data["consumer_group"], send.data["value"])
         if reader not in given and late_ms > limits.delay_late_ms:
-            yield from _late(send, delivery, _obstacles(send, faults, gaps), limits)
+            yield from _late(send, delivery, _obstacles(send.data.get("group", delivery.data["group"]), faults, gaps), limits)
         given.add(reader)
 
 
-def _obstacles(send: Operation, faults: Sequence[Operation], gaps: Sequence[Gap]) -> list[Span]:
+def _obstacles(group: str, faults: Sequence[Operation], gaps: Sequence[Gap]) -> list[Span]:
     """What may have held the message up, in the order in which it began: faults of its replica group, and that group's outages."""
-    group = send.data.get("group")
-    own = [(gap.start_ns, gap.end_ns) for gap in gaps if group in (None, gap.group)]
-    struck = [fault for fault in faults if fault.outcome is Outcome.OK and group in (None, fault.data.get("group", group))]
+    own = [(gap.start_ns, gap.end_ns) for gap in gaps if gap.group == group]
+    struck = [fault for fault in faults if fault.outcome is Outcome.OK and fault.data.get("group", group) == group]
     return sorted([*own, *((fault.invoked_ns, fault.returned_ns) for fault in struck)], key=lambda span: span[0])
 
 

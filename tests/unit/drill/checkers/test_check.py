@@ -154,6 +154,10 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
         K.DELAY_LATE,
         [delayed("d/1", 0, 1, 1000, group="g0"), fault(900, 8000, group="g1"), deliver("d/1", 9000, 9001, 0)],
     ),
+    "unknown, stored and late because of a fault of another replica group": (
+        K.DELAY_LATE,
+        [delayed("d/1", 0, 1, 1000, outcome="unknown"), fault(900, 8000, group="g1"), deliver("d/1", 9000, 9001, 0)],
+    ),
     "late because of a fault that was not struck": (
         K.DELAY_LATE,
         [delayed("d/1", 0, 1, 1000), fault(900, 8000, outcome="failed"), deliver("d/1", 9000, 9001, 0)],
