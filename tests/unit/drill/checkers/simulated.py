@@ -171,14 +171,7 @@ class Simulation:
             "key": key,
             "value": value,
         }
-        data |= {
-            "group": queue[0],
-            "queue": queue[1],
-            "offset": offset,
-            "wall_ms": WALL_MS + span[0] / MS,
-            "redelivered": False,
-            "committed": True,
-        }
+        data |= {"group": queue[0], "queue": queue[1], "offset": offset, "wall_ms": WALL_MS + span[0] / MS, "redelivered": False}
         self.record(member, OperationKind.DELIVER, span, **data)
         if redelivered:
             self.record(member, OperationKind.DELIVER, span, **(data | {"redelivered": True, "offset": offset + 1000}))
