@@ -16,7 +16,7 @@ from tests.unit.drill.checkers.operations import MS, WALL_MS
 Queue = tuple[str, int]
 QUEUES: tuple[Queue, ...] = (("g0", 0), ("g0", 1), ("g1", 0))
 TOPIC = "t"
-ROUNDS = 12
+ROUNDS = 32
 
 
 @dataclass

@@ -189,17 +189,17 @@ BAD: dict[str, tuple[K, list[Operation]]] = {
     "another checksum": (K.REPLICAS_DIFFER, [replica("n0", 0, s0=1, s1=2), replica("n1", 0, s0=1, s1=3)]),
     "a replica ends before": (K.REPLICAS_DIFFER, [replica("n0", 0, 9, s0=1), replica("n1", 0, 8, s0=1)]),
     "two leaders": (K.TWO_LEADERS, [leader("n0", 3, 0), leader("n1", 3, 5)]),
-    "memory rises": (K.LEAK, [resource(number, rss_bytes=(100 + 10 * number) << 20) for number in range(1, 13)]),
+    "memory rises": (K.LEAK, [resource(number, rss_bytes=(100 + 10 * number) << 20) for number in range(1, 33)]),
     "files rise, also when it leads": (
         K.LEAK,
         [
             each
-            for number in range(1, 25)
+            for number in range(1, 41)
             for each in (leader(f"n{number % 2}", number, 1000 * number - 1), resource(number, files=50 + 3 * number))
         ],
     ),
-    "files rise": (K.LEAK, [resource(number, files=50 + 3 * number) for number in range(1, 13)]),
-    "threads rise": (K.LEAK, [resource(number, threads=20 + number) for number in range(1, 16)]),
+    "files rise": (K.LEAK, [resource(number, files=50 + 3 * number) for number in range(1, 33)]),
+    "threads rise": (K.LEAK, [resource(number, threads=20 + number) for number in range(1, 33)]),
     "not acknowledged any more": (
         K.NOT_RECOVERED,
         [probe(0, 0, 1), fault(10, 20), probe(1, 11, 40_000, "unknown"), probe(2, 40_001, 70_000, "unknown")],
@@ -359,15 +359,15 @@ GOOD: dict[str, list[Operation]] = {
     "nothing committed": [fetch(-1, 0, 1), fetch(0, 2, 3)],
     "heads of replicas deleted": [replica("n0", 0, s0=1, s1=2), replica("n1", 0, s1=2), replica("n2", 0, s1=2)],
     "terms and leaders": [leader("n0", 3, 0), leader("n1", 4, 5), leader("n0", 3, 6), leader("n1", 5, 7)],
-    "memory goes up and down": [resource(number, rss_bytes=(100 + 80 * (number % 2)) << 20) for number in range(1, 31)],
+    "memory goes up and down": [resource(number, rss_bytes=(100 + 80 * (number % 2)) << 20) for number in range(1, 41)],
     "files of clients that came to a new leader": [
         leader("n1", 1, 0),
-        leader("n0", 2, 7500),
-        *(resource(number, files=(38 if number < 8 else 68) + number % 3) for number in range(1, 13)),
+        leader("n0", 2, 19_500),
+        *(resource(number, files=(38 if number < 20 else 78) + number % 3) for number in range(1, 41)),
     ],
     "memory rose once": [resource(number, rss_bytes=(100 if number < 6 else 300) << 20) for number in range(1, 41)],
-    "memory rises in a few rounds": [resource(number, rss_bytes=(100 + 10 * number) << 20) for number in range(1, 9)],
-    "memory is high once": [resource(number, rss_bytes=(900 if number == 11 else 100) << 20) for number in range(1, 13)],
+    "memory rises in a few rounds": [resource(number, rss_bytes=(100 + 20 * number) << 20) for number in range(1, 29)],
+    "memory is high once": [resource(number, rss_bytes=(900 if number == 39 else 100) << 20) for number in range(1, 41)],
     "recovered": [probe(0, 0, 1), fault(10, 20), probe(1, 11, 2000)],
     "a probe that was stopped after the fault": [probe(0, 0, 1), fault(10, 20), probe(1, 90_000, 90_001)],
     "a fault that was never healed": [probe(0, 0, 1), fault(10, None), probe(1, 11, 90_000, "unknown")],

@@ -11,7 +11,7 @@ from dledger_drill.report.terminal import closing_lines
 from tests.unit.drill.report.made import made
 
 
-def whole(rounds: int = 10) -> Report:
+def whole(rounds: int = 30) -> Report:
     """Everything was done in it."""
     report = made(rounds)
     report.workloads = {str(kind): {"ok": 5} for kind in OperationKind}
@@ -42,7 +42,7 @@ def test_each_kind_of_violation_breaks_one_promise() -> None:
 
 
 def test_what_was_not_done_was_not_checked() -> None:
-    assert [text for text, state in states(whole(9)).items() if state is not PromiseState.KEPT] == [
+    assert [text for text, state in states(whole(29)).items() if state is not PromiseState.KEPT] == [
         "nodes leak no memory, files or threads"
     ]
     against = whole()
@@ -68,8 +68,8 @@ def test_page_and_terminal_tell_them() -> None:
         "not possible here: power-all: takes root\\x1b[31m",
         "lost: plain-0/17 is not stored",
         "11 of 13 promises kept; broken: what was acknowledged is stored (1);"
-        " not checked: nodes leak no memory, files or threads (takes 10 rounds with a private cluster)",
+        " not checked: nodes leak no memory, files or threads (takes 30 rounds with a private cluster)",
     ]
     text = page(report)
-    assert "takes 10 rounds with a private cluster" in text
+    assert "takes 30 rounds with a private cluster" in text
     assert "what was acknowledged is stored: broken 1 time<" in text
