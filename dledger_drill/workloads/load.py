@@ -56,14 +56,13 @@ class Load:
             await workload.new_round()
 
     async def drain(self) -> list[str]:
-        """Stop the load, and wait until consumers were given everything, or for ``drain_s``; some of what is left."""
+        """Stop the load, and wait until consumers were given everything, or nothing for ``drain_s``; some of what is left."""
         self._around.running.set()
         await self._stop(workload for workload, _ in self._workloads if not isinstance(workload, READERS))
         await self._stop(workload for workload, _ in self._workloads if isinstance(workload, SparkChild))  # they read to the end
         undelivered = self._recorder.undelivered
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._spec.drain_s):
-                await undelivered.wait_for_none()
+            await undelivered.wait_for_none(self._spec.drain_s)
         for workload, _ in self._workloads:
             workload.close()
         await asyncio.wait([task for _, task in self._workloads])

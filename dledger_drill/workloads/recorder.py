@@ -59,10 +59,12 @@ class Undelivered:
     def examples(self, most: int = 3) -> list[str]:
         return [f"{value} ({group})" for (_, group), values in self._expected.items() for value in sorted(values)[:most]][:most]
 
-    async def wait_for_none(self) -> None:
+    async def wait_for_none(self, timeout_s: float) -> None:
+        """TimeoutError when consumers are given none of them for so long: a slow machine takes its time, and goes on."""
         while self.count:
             self._changed.clear()
-            await self._changed.wait()
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
 
 class Recorder:

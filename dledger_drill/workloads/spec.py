@@ -64,7 +64,7 @@ class LoadSpec:
         rates: Operations a second that differ from ``DEFAULT_RATES``; of a producer: for each process.
         first_number: Number of each process's first message, so that values are unique in a drill of several segments.
         ca, cert, key: Files for TLS; without ``ca`` there is none.
-        drain_s: How long consumers may take for what they were not given yet when the producers stopped.
+        drain_s: How long consumers may take for the next of what they were not given yet when the producers stopped.
         history: Name of the history file.
         delete_topics: Delete the topics after the audit.
     """

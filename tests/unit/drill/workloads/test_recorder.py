@@ -26,6 +26,7 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from tests.unit.drill.checkers.operations import deliver
+from tests.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError, UnreachableError, DeadlineExceededError])
@@ -67,7 +68,7 @@ def test_each_consumer_group_has_to_be_given_each_value_in_whatever_order() -> N
 
 
 async def _wait_while_delivering(undelivered: Undelivered) -> None:
-    waiting = asyncio.create_task(undelivered.wait_for_none())
+    waiting = asyncio.create_task(undelivered.wait_for_none(LIMIT_S))
     for value in ("p/1", "p/2"):
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -81,6 +82,14 @@ def test_waiting_ends_with_the_last_delivery() -> None:
     undelivered.expect("t", "p/1")
     undelivered.expect("t", "p/2")
     asyncio.run(_wait_while_delivering(undelivered))
+
+
+def test_waiting_ends_when_nothing_is_delivered_any_more() -> None:
+    undelivered = Undelivered()
+    undelivered.subscribe("t", "a")
+    undelivered.expect("t", "p/1")
+    with pytest.raises(TimeoutError):
+        asyncio.run(undelivered.wait_for_none(0.01))
 
 
 def test_a_report_has_what_happened_since_the_one_before(tmp_path: Path) -> None:
