@@ -1,7 +1,8 @@
 """Bits that flip in log files, which no process notices until it reads them.
 
 Owns where: inside entries that were written a while ago (docs/reference/formats.md has their layout).  A flip at a log's very end together
-with a crash is a torn write, which nobody can tell from one.  The node is restarted when the fault ends, since that is what finds and
+with a crash is a torn write, which nobody can tell from one; and the block that the log ends in is written again, whole, with the next
+entry, which would undo the flip.  The node is restarted when the fault ends, since that is what finds and
 repairs damage for certain.
 """
 
@@ -18,6 +19,7 @@ from dledger_wire.errors import InvalidArgumentError
 
 LOG_FOLDER = "commitlog"
 OLD_SHARE = 0.8  # of the entries of the newest file: those behind were written just now
+BLOCK_BYTES = 4096  # what a node writes directly to its disk at least
 _HEAD = struct.Struct(">ii")  # magic, size of the entry
 _MAGICS = (1, 2, 3)
 _MIN_ENTRY_BYTES = 48
@@ -70,14 +72,20 @@ def flip(sealed: bool, role: Role) -> Do:
 
 
 def place(found: list[tuple[Path, list[int]]], sealed: bool, draw: random.Random) -> tuple[Path, int]:
-    """A file and a byte in it.  While nothing is sealed, the newest one has to do."""
+    """A file and a byte in it.  While nothing is sealed, the newest one has to do, and the one before it when that has just begun."""
     if not found:
         raise InvalidArgumentError("no entry in the log to flip a bit of")
-    if sealed and len(found) > 1:
-        file, ends = draw.choice(found[:-1])
+    closed, (file, ends) = found[:-1], found[-1]
+    if sealed and closed:
+        file, ends = draw.choice(closed)
         return file, draw.randrange(ends[-1])
-    file, ends = found[-1]
-    return file, draw.randrange(ends[int((len(ends) - 1) * OLD_SHARE)])
+    settled = min(ends[int((len(ends) - 1) * OLD_SHARE)], ends[-1] - ends[-1] % BLOCK_BYTES)
+    if settled:
+        return file, draw.randrange(settled)
+    if not closed:
+        raise InvalidArgumentError(f"{file.name} has only entries that were written just now")
+    file, ends = closed[-1]
+    return file, draw.randrange(ends[-1])
 
 
 _WHERE = {Role.FOLLOWER: "of a follower", Role.MINORITY: "of each node of a minority, the leader perhaps"}
