@@ -2,8 +2,7 @@
 
 Owns where: inside entries that were written a while ago (docs/reference/formats.md has their layout).  A flip at a log's very end together
 with a crash is a torn write, which nobody can tell from one; and the block that the log ends in is written again, whole, with the next
-entry, which would undo the flip.  The node is restarted when the fault ends, since that is what finds and
-repairs damage for certain.
+entry, which would undo the flip.  The node is restarted when the fault ends, since that is what finds and repairs damage for certain.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import random
 import struct
 from pathlib import Path
 
+from dledger.runtime.real_direct import BLOCK
 from dledger_drill.faults.base import Fault, Strike, Target
 from dledger_drill.faults.roles import Do, Role, pick, strike
 from dledger_drill.plan.model import FaultChoice
@@ -19,7 +19,6 @@ from dledger_wire.errors import InvalidArgumentError
 
 LOG_FOLDER = "commitlog"
 OLD_SHARE = 0.8  # of the entries of the newest file: those behind were written just now
-BLOCK_BYTES = 4096  # what a node writes directly to its disk at least
 _HEAD = struct.Struct(">ii")  # magic, size of the entry
 _MAGICS = (1, 2, 3)
 _MIN_ENTRY_BYTES = 48
@@ -76,16 +75,13 @@ def place(found: list[tuple[Path, list[int]]], sealed: bool, draw: random.Random
     if not found:
         raise InvalidArgumentError("no entry in the log to flip a bit of")
     closed, (file, ends) = found[:-1], found[-1]
-    if sealed and closed:
-        file, ends = draw.choice(closed)
-        return file, draw.randrange(ends[-1])
-    settled = min(ends[int((len(ends) - 1) * OLD_SHARE)], ends[-1] - ends[-1] % BLOCK_BYTES)
-    if settled:
-        return file, draw.randrange(settled)
-    if not closed:
+    settled = min(ends[int((len(ends) - 1) * OLD_SHARE)], ends[-1] - ends[-1] % BLOCK)
+    if closed and (sealed or not settled):
+        file, ends = draw.choice(closed) if sealed else closed[-1]
+        settled = ends[-1]
+    if not settled:
         raise InvalidArgumentError(f"{file.name} has only entries that were written just now")
-    file, ends = closed[-1]
-    return file, draw.randrange(ends[-1])
+    return file, draw.randrange(settled)
 
 
 _WHERE = {Role.FOLLOWER: "of a follower", Role.MINORITY: "of each node of a minority, the leader perhaps"}
