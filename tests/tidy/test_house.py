@@ -78,13 +78,14 @@ def test_tests_of_a_layer_are_in_its_folders() -> None:
     """scripts/test looks for them nowhere else: others would never run."""
     folders = {
         "cluster": ("tests/cluster/", "tests/docs/", "tests/drill/"),
+        "deploy": ("tests/deploy/",),
         "browser": ("tests/console/",),
         "spark": ("tests/spark/",),
         "docs": ("tests/docs/",),
     }
     found: list[str] = []
     for file in TESTS:
-        marks = re.findall(r"mark\.(cluster|browser|spark|docs)\b", file.read_text(encoding="utf-8"))
+        marks = re.findall(r"mark\.(cluster|deploy|browser|spark|docs)\b", file.read_text(encoding="utf-8"))
         found += [f"{name(file)}: {mark}" for mark in marks if not name(file).startswith(folders[mark])]
     assert not found, "\n".join(found)
 
