@@ -69,8 +69,8 @@ def _check_length(text: str, file: str) -> None:
 
 
 class NodeConfig(_Model):
-    """One replica: its id, the address it is reached at, where it listens when that is another (a container, NAT), and the address the
-    other replicas use when theirs is a network of its own.
+    """One replica: its id, the address it is reached at, the address the other replicas use when theirs is a network of its own, and
+    where the node listens for either when that is elsewhere (a container, NAT).
 
     ``advertised_address`` beside ``address`` says the same the other way round: ``address`` is then where the node listens.
     """
@@ -79,6 +79,7 @@ class NodeConfig(_Model):
     address: Address
     listen: ListenAddress | None = None
     replica_address: Address | None = None
+    replica_listen: ListenAddress | None = None
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
@@ -311,7 +312,7 @@ class NodeSettings:
         group.  With ``listen`` the ports of the others are listened on at its host, too."""
         place = self.group.nodes.index(self.node)
         found = [self.node.address]
-        if self.node.replica_address is not None:
+        if self.node.replica_address is not None and self.node.replica_listen is None:
             found.append(self.node.replica_address)
         plain = [server.address for server in self.cluster.name_servers if not server.id]
         if self.group is self.cluster.groups[0] and place < len(plain):
@@ -319,6 +320,8 @@ class NodeSettings:
         if self.node.listen is not None:
             host = self.node.listen.rpartition(":")[0]
             found = [self.node.listen, *(f"{host}:{split_address(address)[1]}" for address in found[1:])]
+        if self.node.replica_listen is not None:
+            found.append(self.node.replica_listen)
         return tuple(dict.fromkeys(found))
 
     @property

@@ -38,6 +38,9 @@ class NameServerConfig(ConfigModel):
     address: Address
     # Where the other name servers reach it; by default the port of address and 10000 more, or less where that is above 65535.
     quorum_address: Address | None = None
+    # Where it listens when that is elsewhere (a container, NAT): for clients and nodes, and for the other name servers.
+    listen: ListenAddress | None = None
+    quorum_listen: ListenAddress | None = None
     host: Label = ""
     rack: Label = ""
     metrics: ListenAddress | None = None
@@ -55,6 +58,18 @@ class NameServerConfig(ConfigModel):
         host, _, port = self.address.rpartition(":")
         far = int(port) + QUORUM_PORT_DISTANCE
         return f"{host}:{far if far <= MAX_PORT else int(port) - QUORUM_PORT_DISTANCE}"
+
+    @property
+    def listened(self) -> str:
+        """Where it listens for clients and nodes."""
+        return self.listen or self.address
+
+    @property
+    def quorum_listened(self) -> str:
+        """Where it listens for the other name servers: without a setting of its own beside ``listen``, with the port of ``quorum``."""
+        if self.quorum_listen is not None or self.listen is None:
+            return self.quorum_listen or self.quorum
+        return f"{self.listen.rpartition(':')[0]}:{split_address(self.quorum)[1]}"
 
 
 class NameServiceConfig(ConfigModel):
@@ -77,7 +92,7 @@ class NameServerSettings:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where it listens: for clients and nodes, and for the other name servers."""
-        return (self.server.address, self.server.quorum)
+        return (self.server.listened, self.server.quorum_listened)
 
     @property
     def others(self) -> list[NameServerConfig]:

@@ -82,7 +82,7 @@ def ports_of(config: ClusterConfig) -> Iterator[Port]:
     for number, server in enumerate(config.name_servers):
         if server.id:
             host = server.host or split_address(server.address)[0]
-            listens = (server.address, server.quorum)
+            listens = (server.listened, server.quorum_listened)
             yield from _ports(config, f"name server {server.id}", host, listens, server.metrics, ("name_servers", number))
 
 

@@ -178,6 +178,7 @@ def _wishes(number: int, group: GroupConfig) -> list[Problem]:
 
 def _unique_addresses(config: ClusterConfig) -> list[Problem]:
     places: list[tuple[tuple[str | int, ...], str]] = []
+    unreached: list[Problem] = []
     for number, server in enumerate(config.name_servers):
         here = ("name_servers", number)
         places.append(((*here, "address") if server.id else here, server.address))
@@ -188,8 +189,10 @@ def _unique_addresses(config: ClusterConfig) -> list[Problem]:
             places.append((("groups", number, "nodes", place, "address"), node.address))
             if node.replica_address is not None:
                 places.append((("groups", number, "nodes", place, "replica_address"), node.replica_address))
+            elif node.replica_listen is not None:
+                unreached.append(Problem(("groups", number, "nodes", place, "replica_listen"), "expected replica_address, too"))
     places += [(("spares", number, "address"), spare.address) for number, spare in enumerate(config.spares)]
-    problems: list[Problem] = []
+    problems = unreached
     seen: dict[tuple[str, int], str] = {}
     for location, address in places:
         host, port = split_address(address)

@@ -2,6 +2,9 @@
 
 Owns three of them: bytes of a message before the first one was decrypted, connections that have not said which name server they are, and
 how long they may take.  PySyncObj itself has none, and stops listening for good when the process has no file handles left.
+
+Owns, too, that a name server which moved to another address is found there: its name is looked up for every attempt, without holding up
+PySyncObj's thread, and an attempt to reach an address where nobody answers ends in time.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ import socket
 from typing import Any
 
 from pysyncobj.monotonic import monotonic
-from pysyncobj.tcp_connection import TcpConnection
+from pysyncobj.node import TCPNode
+from pysyncobj.tcp_connection import CONNECTION_STATE, TcpConnection
 from pysyncobj.transport import TCPTransport
+
+from dledger_wire.tcp.resolver import RESOLVER
 
 socket.inet_ntop = _socket.inet_ntop  # the import of PySyncObj puts a function for Windows there, on every system
 
@@ -22,6 +28,7 @@ KNOWN_BYTES = 64 << 20  # a snapshot of what was spread is far below
 MAX_UNKNOWN = 100
 UNKNOWN_S = 5.0
 WARN_S = 10.0
+CONNECT_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +43,15 @@ class BoundedConnection(TcpConnection):  # type: ignore[misc]
             self.disconnect()
             return False
         return go_on
+
+
+class FollowedNode(TCPNode):  # type: ignore[misc]
+    """A name server, wherever its name leads at the time."""
+
+    @property
+    def ip(self) -> str | None:
+        """None: not known yet; the next attempt asks again."""
+        return RESOLVER.address_at_once(self.host)
 
 
 class BoundedTransport(TCPTransport):  # type: ignore[misc]
@@ -62,6 +78,21 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
                 del self._since[conn]
             elif since < before:
                 self._refuse(conn)
+        self._give_up_dialling()
+
+    def _give_up_dialling(self) -> None:
+        """The kernel would try for two minutes, and the name may lead elsewhere by now."""
+        before = monotonic() - CONNECT_S
+        for node, conn in list(self._connections.items()):
+            if conn.state == CONNECTION_STATE.CONNECTING and self._lastConnectAttempt.get(node, 0.0) < before:
+                conn.disconnect()
+
+    def _onIncomingMessageReceived(self, conn: TcpConnection, message: Any) -> None:
+        known = dict(self._connections)
+        super()._onIncomingMessageReceived(conn, message)
+        for node, before in known.items():
+            if self._connections.get(node) is conn and before is not conn:
+                before.disconnect()  # of the time before that name server came back
 
     def _onDisconnected(self, conn: TcpConnection) -> None:
         if self._since.pop(conn, None) is not None and conn in self._unknownConnections:

@@ -98,7 +98,7 @@ class NameServerNode:
             access = self.access
             self.service.sees = lambda caller, topic: access.may_topic(caller, Action.DESCRIBE, topic)
             server = ReflectedServer(
-                self._security.guarded(MeasuredServer(self._env.network.serve(self.settings.server.address), self.measures), access)
+                self._security.guarded(MeasuredServer(self._env.network.serve(self.settings.server.listened), self.measures), access)
             )
             self.service.register(server)
             methods.METADATA.serve(server, self._metadata)

@@ -20,14 +20,17 @@ from typing import Any
 from pysyncobj import SyncObj, SyncObjConf, SyncObjException, replicated
 
 from broker.config.name_servers import PASSWORD_VARIABLE, NameServerConfig, NameServerSettings
-from broker.nameserver.bounded_transport import BoundedTransport
+from broker.config.values import split_address
+from broker.nameserver.bounded_transport import BoundedTransport, FollowedNode
 from broker.nameserver.quorum import NoQuorum, Quorum, QuorumState
 from dledger_wire.errors import AddressInUseError, ConfigError
+from dledger_wire.tcp.resolver import system_addresses
 
 TICK_S = 0.02
 CONNECT_AGAIN_S = 1.0
 MAX_WAITING = 5_000  # messages that were not sent yet; more are lost
 STOP_TIMEOUT_S = 5.0
+KEEPALIVE = (5, 2, 3)  # s without traffic, s between probes, probes
 _ROLES = {0: "follower", 1: "candidate", 2: "leader"}
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ class _Log(SyncObj):  # type: ignore[misc]
         # Set before SyncObj counts what belongs to the replicated object: that part goes into its snapshots.
         self._taken = taken
         self.applied = 0
-        super().__init__(own, list(others), conf, transportClass=BoundedTransport)
+        super().__init__(own, list(others), conf, nodeClass=FollowedNode, transportClass=BoundedTransport)
 
     @replicated  # type: ignore[untyped-decorator]
     def spread(self, data: bytes) -> None:
@@ -91,7 +94,7 @@ class PySyncObjQuorum:
         conf = SyncObjConf(
             password=self._password,
             autoTick=False,
-            bindAddress=own,
+            bindAddress=self._bind_address(),
             maxBindRetries=1,
             connectionRetryTime=CONNECT_AGAIN_S,
             commandsQueueSize=MAX_WAITING,
@@ -100,12 +103,24 @@ class PySyncObjQuorum:
             logCompactionMinTime=60,
             leaderFallbackTimeout=5.0,
             useFork=False,
+            tcp_keepalive=KEEPALIVE,
         )
         try:
             return _Log(own, list(self._ids), conf, taken)
         except SyncObjException:
-            text = f"{self._own.quorum}: cannot listen for the other name servers: address already in use"
-            raise AddressInUseError(text, address=self._own.quorum) from None
+            listened = self._own.quorum_listened
+            text = f"{listened}: cannot listen for the other name servers: it is in use, or no address of this machine"
+            raise AddressInUseError(text, address=listened) from None
+
+    def _bind_address(self) -> str:
+        """Where to listen, as a number: PySyncObj would keep what a name meant for ten minutes.  AddressInUseError: the name is unknown."""
+        listened = self._own.quorum_listened
+        host, port = split_address(listened)
+        try:
+            return f"{system_addresses(host.strip('[]'))[0]}:{port}"
+        except OSError as error:
+            text = f"{listened}: cannot listen for the other name servers: {error.strerror}"
+            raise AddressInUseError(text, address=listened) from None
 
     def _run(self, log: _Log) -> None:
         """Let PySyncObj work; whatever breaks in it, the name server goes on."""

@@ -82,9 +82,12 @@ def _members(cluster: ClusterConfig) -> Iterator[tuple[Principal, list[str]]]:
         addresses = [address for address in (each.address, each.listen, each.replica_address) if address]
         yield principal.node(cluster.cluster, group.name, each.id), _hosts(addresses)
     for spare in cluster.spares:
-        yield principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), _hosts([spare.address])
+        yield (
+            principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id),
+            _hosts([address for address in (spare.address, spare.listen) if address]),
+        )
     for server in cluster.name_server_processes:
-        yield principal.name_server(cluster.cluster, server.id), _hosts([server.address])
+        yield principal.name_server(cluster.cluster, server.id), _hosts([address for address in (server.address, server.listen) if address])
 
 
 def _hosts(addresses: list[str]) -> list[str]:

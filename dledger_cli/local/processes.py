@@ -6,6 +6,7 @@ runs is decided by the lock alone, so a stale pid file never names another proce
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from broker.config.cluster_file import ClusterConfig
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
-from dledger_drill.hosts.ports import can_listen
+from dledger_drill.hosts.ports import why_not_listened
 from dledger_drill.hosts.processes import import_path
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
@@ -119,10 +120,17 @@ def _event_of(line: str) -> str:
 
 
 def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
-    """AddressInUseError names who holds a port that ``name`` wants to listen on."""
+    """AddressInUseError names who holds a port that ``name`` wants to listen on, or says why nobody can listen there."""
     for address in addresses:
-        if not can_listen(address):
+        error = why_not_listened(address)
+        if error is None:
+            continue
+        if error.errno == errno.EADDRINUSE:
             raise AddressInUseError(f"{address} ({name}) is taken{_taken_by(address)}")
+        text = f"{address} ({name}): cannot listen: {error.strerror}"
+        if error.errno != errno.EACCES:  # not of this machine, or a name that is not known here
+            text += f"; where {name} listens, if not at the address that others reach it at, is its setting listen"
+        raise AddressInUseError(text)
 
 
 def _taken_by(address: str) -> str:

@@ -52,12 +52,17 @@ def _reserve(port: int) -> bool:
 
 def can_listen(address: str) -> bool:
     """Whether a server could listen there now."""
+    return why_not_listened(address) is None
+
+
+def why_not_listened(address: str) -> OSError | None:
+    """What keeps a server from listening there now: a gaierror when its name is not known."""
     host, _, port = address.rpartition(":")
-    family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
-        except OSError:
-            return False
-    return True
+    except OSError as error:
+        return error
+    return None

@@ -37,6 +37,7 @@ WRITE_BUFFER_BYTES = 4 << 20
 RECEIVED_BYTES_LIMIT = 512 << 20
 REPEAT_WARNING_S = 10.0
 REVOKED_S = 1.0
+SILENT_S = 10  # without the other side's kernel confirming anything, before a dialled connection is given up
 
 PREFACE = b"DLTP"  # what the opening of a connection begins with
 FRAME = struct.Struct(">BI")
@@ -398,6 +399,22 @@ def watch_for_death(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 7)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def end_when_silent(connection: Connection) -> None:
+    """Have the kernel end a connection that we dialled some ``SILENT_S`` after its other side fell silent, with bytes under way or without:
+    its address may belong to nobody any more, and the name is looked up when it is dialled again (docs/adr/0023).
+
+    Not one that was accepted: a caller may let what we write wait for longer than that, and need not be dialled."""
+    found = connection.transport.get_extra_info("socket") if connection.transport is not None else None
+    if found is None:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S // 2)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000)
 
 
 def fresh(error: DledgerError) -> DledgerError:

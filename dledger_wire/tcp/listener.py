@@ -59,7 +59,10 @@ class Listener:
         host, _, port = self._address.rpartition(":")
         if self._security.tls is not None:
             self._security.tls.server()
-        found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except socket.gaierror as error:
+            raise AddressInUseError(f"{self._address}: cannot listen: {error.strerror}", address=self._address) from None
         try:
             for family, kind, protocol, _, name in dict.fromkeys(found):
                 self._sockets.append(_listening(family, kind, protocol, name))

@@ -9,6 +9,7 @@ made again when it is lost; each stream has a connection of its own, so that bul
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import ssl
@@ -23,7 +24,8 @@ from dledger_wire.security.tls import handshake_failure
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
-from dledger_wire.tcp.connection import PREFACE, Connection, ReceivedBytes
+from dledger_wire.tcp.connection import PREFACE, Connection, ReceivedBytes, end_when_silent
+from dledger_wire.tcp.resolver import RESOLVER, Resolver
 from dledger_wire.tcp.server import TcpServer
 from dledger_wire.tcp.stream import Stream
 
@@ -66,6 +68,8 @@ def _retrieve(task: asyncio.Task[Stream] | asyncio.Task[Calls]) -> None:
 class TcpChannel:
     """Connections to one address."""
 
+    resolver: Resolver = RESOLVER
+
     def __init__(self, address: str, security: NetworkSecurity, memory: ReceivedBytes, answering: Principal | None = None) -> None:
         self._address = address
         self._security = security
@@ -79,14 +83,12 @@ class TcpChannel:
     # -- connections
 
     async def _dial(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        host, _, port = self._address.rpartition(":")
         reason = "no answer"
         tls: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 tls = self._security.tls.client() if self._security.tls is not None and self._security.dials_tls else None
-                _, connection = await loop.create_connection(self._made, host.strip("[]"), int(port), ssl=tls)
+                connection = await self._connect(tls)
         except TimeoutError:
             pass
         except ssl.SSLError as error:
@@ -101,10 +103,31 @@ class TcpChannel:
                 connection.abort()
                 raise self._closed_here()
             self._check_answering(connection)
+            end_when_silent(connection)
             self._connections[connection] = None
             connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
             return connection
         raise UnreachableError(f"{self._address}: {reason}", address=self._address, reason=reason)
+
+    async def _connect(self, tls: ssl.SSLContext | None) -> Connection:
+        """A connection to the first address of the host that answers; each gets its share of the time, lest a silent one takes it all."""
+        loop = asyncio.get_running_loop()
+        host, _, port = self._address.rpartition(":")
+        host = host.strip("[]")
+        end_s = loop.time() + CONNECT_TIMEOUT_S
+        addresses = await self.resolver.addresses(host)
+        failed: OSError = OSError(errno.EADDRNOTAVAIL, "the name has no address")
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            now_s = loop.time()
+            try:
+                async with asyncio.timeout_at(now_s + (end_s - now_s) / left):
+                    name = host if tls is not None else None
+                    return (await loop.create_connection(self._made, address, int(port), ssl=tls, server_hostname=name))[1]
+            except ssl.SSLError:
+                raise
+            except OSError as error:  # a TimeoutError, too
+                failed = error
+        raise failed
 
     def _check_answering(self, connection: Connection) -> None:
         """A certificate without a name of ours will do where the other side proves the cluster's secret besides."""

@@ -237,6 +237,16 @@ def test_a_node_listens_where_it_says_and_is_reached_at_its_address() -> None:
     assert ipv6.node("n0").addresses == ("[::]:1", "[::]:9876")
 
 
+def test_a_port_for_replicas_may_be_published_as_another() -> None:
+    own = "{id: n0, address: 'h:30911', listen: '0.0.0.0:10911', replica_address: 'r:30912', replica_listen: '10.1.0.1:10912'}"
+    config = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", own), "good.yaml")
+    assert config.node("n0").addresses == ("0.0.0.0:10911", "0.0.0.0:9876", "10.1.0.1:10912")
+    assert config.node("n1").links == {"n0": "r:30912"}
+    alone = "{id: n0, address: 'h:30911', replica_listen: '10.1.0.1:10912'}"
+    with pytest.raises(ConfigError, match=r"groups\[0\].nodes\[0\].replica_listen: expected replica_address, too"):
+        ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", alone), "bad.yaml")
+
+
 def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
     own = "{id: n0, address: '0.0.0.0:20911', advertised_address: a.example:10911}"
     config = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", own), "good.yaml")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dledger_cli.local.processes import check_addresses_free
 from dledger_drill.hosts import ports
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import AddressInUseError, DledgerError
 
 SPAN = 80
 FIRST = random.SystemRandom().randrange(
@@ -42,3 +44,14 @@ def test_another_process_is_given_others_until_this_one_ends(monkeypatch: pytest
         for other in others:
             other.kill()
             other.communicate()
+
+
+def test_an_address_that_is_none_of_this_machine_is_told_from_one_that_is_taken() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        with pytest.raises(AddressInUseError, match=r"\(n0\) is taken by pid"):
+            check_addresses_free("n0", [f"127.0.0.1:{holder.getsockname()[1]}"])
+    for address in ("192.0.2.1:10911", "nowhere.invalid:10911"):
+        with pytest.raises(AddressInUseError, match=rf"^{address} \(n0\): cannot listen: .*; where n0 listens, .* is its setting listen$"):
+            check_addresses_free("n0", [address])

@@ -39,6 +39,20 @@ def test_plain_addresses_are_addresses_of_nodes() -> None:
         config.name_server("ns0")
 
 
+def test_name_servers_listen_elsewhere_than_where_they_are_reached() -> None:
+    elsewhere = "listen: '0.0.0.0:9876'"
+    config = parse(
+        f"  - {{id: ns0, address: 'h:30876', {elsewhere}}}\n"
+        f"  - {{id: ns1, address: 'h:31876', quorum_address: 'h:31877', {elsewhere}, quorum_listen: '0.0.0.0:9877'}}\n"
+        "  - {id: ns2, address: 'h:32876', quorum_address: 'h:32877', quorum_listen: '0.0.0.0:9877'}\n"
+    )
+    assert config.name_server("ns0").addresses == ("0.0.0.0:9876", "0.0.0.0:40876")
+    assert config.name_server("ns1").addresses == ("0.0.0.0:9876", "0.0.0.0:9877")
+    assert config.name_server("ns2").addresses == ("h:32876", "0.0.0.0:9877")
+    assert config.registration_addresses == ["h:30876", "h:31876", "h:32876"]
+    assert [server.quorum for server in config.name_server_processes] == ["h:40876", "h:31877", "h:32877"]
+
+
 @pytest.mark.parametrize(
     ("servers", "more", "wanted"),
     [
