@@ -29,6 +29,7 @@ from broker.process.identity import open_identity
 from broker.process.log_ring import LogRing
 from broker.process.logging_setup import ProcessLog, configure_logging
 from broker.process.private_folder import make_private
+from broker.process.service_manager import ServiceManager
 from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.clock import SystemClock
@@ -49,12 +50,12 @@ def run_node(settings: NodeSettings, data: str, log_file: str = "", beside: Abst
     handles = _prepare_process()
     folder = str((Path(data) / settings.node.id).resolve())
 
-    def work(log: ProcessLog) -> None:
+    def work(log: ProcessLog, manager: ServiceManager) -> None:
         for warning in group_warnings(settings.group):
             logger.warning("%s", warning, extra={"event": "cluster_file_advice"})
         logger.info("limit of open files and connections: %s", handles if handles >= 0 else "none")
         with beside:
-            _run_replica(settings, folder, log)
+            _run_replica(settings, folder, log, manager)
 
     return _with_folder(folder, settings.cluster, settings.group.name, settings.node.id, log_file, work)
 
@@ -64,11 +65,11 @@ def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: s
     _prepare_process()
     folder = str((Path(data) / spare.id).resolve())
 
-    def work(log: ProcessLog) -> None:
-        binding = _run(log, _wait_as_spare(cluster, spare, folder, log))
+    def work(log: ProcessLog, manager: ServiceManager) -> None:
+        binding = _run(log, _wait_as_spare(cluster, spare, folder, log, manager))
         if binding is not None:
             log.place(group=binding.group)
-            _run_replica(bound_settings(cluster, spare, binding), folder, log)
+            _run_replica(bound_settings(cluster, spare, binding), folder, log, manager)
 
     return _with_folder(folder, cluster, "", spare.id, log_file, work)
 
@@ -85,19 +86,22 @@ def _prepare_process() -> int:
     return handles
 
 
-def _run_replica(settings: NodeSettings, folder: str, log: ProcessLog) -> None:
+def _run_replica(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
     """Serve until a signal or a failure ends it; once more when the log has to begin anew."""
     while True:
         try:
-            _run(log, _serve(settings, folder, log))
+            _run(log, _serve(settings, folder, log, manager))
             return
         except LogDivergedError as error:
             logger.warning("restarting with an empty log: %s", error, extra={"event": "log_diverged"})
 
 
-async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str, log: ProcessLog) -> Binding | None:
+async def _wait_as_spare(
+    cluster: ClusterConfig, spare: SpareConfig, folder: str, log: ProcessLog, manager: ServiceManager
+) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
     from broker.machine import machine_of
+    from broker.metrics.health import spare_told
     from broker.metrics.ports import spare_port
     from broker.spares.waiting import WaitingSpare
     from dledger_wire.security import principal
@@ -108,20 +112,24 @@ async def _wait_as_spare(cluster: ClusterConfig, spare: SpareConfig, folder: str
         return bound
     waiting = WaitingSpare(cluster, spare, machine.env, process=machine.stats, security=machine.security)
     waiting.log_ring = log.ring
-    async with spare_port(cluster, spare, waiting, machine):
-        return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, lambda: waiting.bound)
+    async with spare_port(cluster, spare, waiting, machine), manager.telling(spare_told):
+        return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, manager, lambda: waiting.bound)
 
 
 def run_name_server(settings: NameServerSettings, data: str, log_file: str = "") -> int:
     """Run a name server until a signal stops it; ``data``/ID is its folder, which holds its lock and whose it is."""
     raise_handle_limit()
     folder = str((Path(data) / settings.server.id).resolve())
-    return _with_folder(
-        folder, settings.cluster, "", settings.server.id, log_file, lambda log: _run(log, _serve_names(settings, folder, log))
-    )
+
+    def work(log: ProcessLog, manager: ServiceManager) -> None:
+        _run(log, _serve_names(settings, folder, log, manager))
+
+    return _with_folder(folder, settings.cluster, "", settings.server.id, log_file, work)
 
 
-def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[ProcessLog], None]) -> int:
+def _with_folder(
+    folder: str, cluster: ClusterConfig, group: str, name: str, log_file: str, work: Callable[[ProcessLog, ServiceManager], None]
+) -> int:
     """Do ``work`` with the folder locked and the log set up; returns the exit status."""
     lock, log = DataFolderLock(folder), None
     try:
@@ -130,7 +138,7 @@ def _with_folder(folder: str, cluster: ClusterConfig, group: str, name: str, log
             make_private(folder, log_file)
             forbid_core_dumps()
         log = configure_logging(group=group, node=name, ring=LogRing(SystemClock().wall_ms), log_file=log_file)
-        work(log)
+        work(log, ServiceManager.of_environment(os.environ))
     except (DledgerError, OSError) as error:
         if log is not None:  # before that the line below is enough
             logger.error("stopped: %s", error, extra={"event": "stopped", "code": getattr(error, "code", "OS")})
@@ -152,8 +160,9 @@ def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
         return runner.run(logged())
 
 
-async def _serve(settings: NodeSettings, folder: str, log: ProcessLog) -> None:
+async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
     from broker.machine import machine_of
+    from broker.metrics.health import node_told
     from broker.metrics.ports import node_port
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms
@@ -166,12 +175,13 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog) -> None:
     node = BrokerNode(settings, machine.env, process=machine.stats, utc_offset_ms=local_utc_offset_ms, security=machine.security)
     node.log_ring = log.ring
     log.term = lambda: node.raft.term if node.is_open else None
-    async with node_port(node, machine):
-        await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder)
+    async with node_port(node, machine), manager.telling(lambda: node_told(node)):
+        await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder, manager)
 
 
-async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog) -> None:
+async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
     from broker.machine import machine_of
+    from broker.metrics.health import name_server_told
     from broker.metrics.ports import name_server_port
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
@@ -183,8 +193,8 @@ async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLo
     await open_identity(machine.env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
     server = NameServerNode(settings, machine.env, quorum, process=machine.stats, security=machine.security)
     server.log_ring = log.ring
-    async with name_server_port(server, machine):
-        await _until_stopped(server, server.stop, settings.addresses, folder)
+    async with name_server_port(server, machine), manager.telling(lambda: name_server_told(server)):
+        await _until_stopped(server, server.stop, settings.addresses, folder, manager)
 
 
 class _Served(Protocol):
@@ -200,13 +210,16 @@ async def _until_stopped(
     stop: Callable[[], Coroutine[Any, Any, None]],
     addresses: Sequence[str],
     folder: str,
+    manager: ServiceManager,
     done: Callable[[], asyncio.Future[T] | None] = lambda: None,
 ) -> T | None:
     """Open it, and stop it in order after a signal, when it failed or when it is ``done``; raises why it failed."""
     signalled = _stop_signal()
+    signalled.add_done_callback(lambda _: manager.stopping("stops in order; a leader hands its leadership over first"))
     if not await started(served.open(), signalled):
         logger.info("stopped by a signal during startup")
         return None
+    manager.listening()
     end = done()
     try:
         logger.info("started", extra={"event": "started", "addresses": list(addresses), "pid": os.getpid(), "data": folder})

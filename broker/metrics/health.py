@@ -1,7 +1,7 @@
 """Whether a process lives, and whether it is ready: each check with its name and, when it fails, the reason.
 
 Alive: its event loop turned lately and it has not stopped by itself; a process that is not should be started anew.  Ready: clients may be
-sent to it.  Owns what is checked.
+sent to it.  Owns what is checked, and the line that tells a service manager of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from broker.nameserver.node import NameServerNode
 from broker.node import BrokerNode
+from broker.process.service_manager import Told
+from dledger.core.types import Role
 from dledger_wire.status import REMOVED
 
 LOOP_S = 5.0
@@ -59,3 +61,29 @@ def name_server_checks(server: NameServerNode) -> list[Check]:
     if not server.is_open:
         return [Check("open", "the name server is starting")]
     return [Check("open"), Check("quorum", "" if server.quorum.state().has_majority else "no majority of the name servers is connected")]
+
+
+def node_told(node: BrokerNode) -> Told:
+    """What a service manager is told of a node."""
+    if not node.is_open:
+        return Told(ready=False, text="recovers its log and what is derived from it")
+    problems = [check.problem for check in node_checks(node) if check.problem]
+    status = node.raft.status()
+    role = status.role.value.replace("_", "-")
+    text = f"{role} of replica group {status.group}, term {status.term}"
+    if status.leader is not None and status.role is not Role.LEADER:
+        text += f", leader {status.leader}"
+    return Told(not problems, "; ".join([text, *problems, *([status.copying] if status.copying else [])]))
+
+
+def name_server_told(server: NameServerNode) -> Told:
+    """What a service manager is told of a name server."""
+    problems = [check.problem for check in name_server_checks(server) if check.problem]
+    if not server.is_open:
+        return Told(ready=False, text="; ".join(problems))
+    return Told(not problems, "; ".join([f"{server.quorum.state().role} of the name servers", *problems]))
+
+
+def spare_told() -> Told:
+    """What a service manager is told of a spare node that no replica group has taken in; it is ready once it listens."""
+    return Told(ready=True, text="spare node, waits for a replica group")

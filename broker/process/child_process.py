@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from broker.process.allocator import MALLOC_SETTINGS
+from broker.process.service_manager import VARIABLES
 from dledger_wire.printable import printable
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
@@ -32,7 +33,7 @@ class ChildProcess:
         self._name = name
         self._command = list(command)
         # The allocator's settings are for messages of a node: they keep memory that a process beside it has to give back.
-        kept_back = {*without, *MALLOC_SETTINGS}
+        kept_back = {*without, *MALLOC_SETTINGS, *VARIABLES}
         self._env = {key: value for key, value in os.environ.items() if key not in kept_back} | {"MALLOC_ARENA_MAX": "2"}
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None

@@ -52,6 +52,11 @@ PROCESS = (
         "The console cannot be started; the node runs without it.",
         "Install the extra `console` and start the node again, or remove the block `console`.",
     ),
+    LogEvent(
+        "service_manager_not_told",
+        "The socket in `NOTIFY_SOCKET` takes nothing: systemd does not learn that the process is ready, and ends it after a while.",
+        "Remove what keeps the process from the socket, such as `RestrictAddressFamilies` without `AF_UNIX`.",
+    ),
     LogEvent("foreign_files", "Files in the data folder are not the node's own.", "Move them away; they are neither read nor deleted."),
     LogEvent(
         "cluster_file_advice",

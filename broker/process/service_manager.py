@@ -1,0 +1,129 @@
+"""What a service manager such as systemd is told of this process: that it starts, is ready, lives, what it does, that it stops.
+
+Owns when each of these is said (docs/adr/0022-ready-when-it-serves-or-waits-for-others.md).  *Ready* is said as soon as clients may be sent
+here, and at the latest ``PATIENCE_S`` after it listens: what it lacks then is up to other hosts, and nobody on this one can wait for those.
+Until then each beat asks for more time, so that a long recovery is not taken for a failed start.  All beats come from the event loop that
+serves: when that hangs they cease, and the manager starts the process anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from broker.process.notify_socket import NotifySocket
+
+logger = logging.getLogger(__name__)
+
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # for the process that it started, and no other
+EVERY_S = 1.0
+PATIENCE_S = 20.0
+EXTENSION_S = 60
+WATCHDOG_BEATS = 4  # in one period of the watchdog: late ones are no reason to end the process
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a process fares: whether clients may be sent to it, and a line for people."""
+
+    ready: bool
+    text: str
+
+
+class ServiceManager:
+    """Of this process; without ``to`` there is none, and nothing is said."""
+
+    def __init__(self, to: NotifySocket | None = None, watchdog_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._to, self._watchdog_s, self._now_s = to, watchdog_s, now_s
+        self._every_s = min(EVERY_S, watchdog_s / WATCHDOG_BEATS) if watchdog_s else EVERY_S
+        self._ready = self._stopping = self._refused = False
+        self._listening_s: float | None = None
+        self._alive_s = -float("inf")  # when it was said last
+        self._text = ""
+
+    @classmethod
+    def of_environment(cls, variables: Mapping[str, str]) -> ServiceManager:
+        """The one that started this process, which its environment names."""
+        address, period, pid = (variables.get(name, "") for name in VARIABLES)
+        if not address:
+            return cls()
+        watchdog_s = int(period) / 1e6 if period.isdecimal() and pid in ("", str(os.getpid())) else 0.0
+        if watchdog_s:
+            faulthandler.enable()  # the watchdog's SIGABRT leaves in the log where each thread was
+        try:
+            return cls(NotifySocket(address), watchdog_s)
+        except ValueError as error:
+            logger.warning("%s", error, extra={"event": "service_manager_not_told"})
+            return cls()
+
+    @asynccontextmanager
+    async def telling(self, look: Callable[[], Told]) -> AsyncIterator[None]:
+        """Meanwhile, say from this event loop how the process fares."""
+        if self._to is None:
+            yield
+            return
+
+        async def tell() -> None:
+            while True:
+                self.beat(look)
+                await asyncio.sleep(self._every_s)
+
+        telling = asyncio.create_task(tell(), name="tell the service manager")
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+    def listening(self) -> None:
+        """It has recovered and listens."""
+        self._listening_s = self._now_s()
+
+    def stopping(self, text: str) -> None:
+        """A signal ends the process, which takes its time."""
+        self._stopping = True
+        self._send(STOPPING=1, STATUS=text)
+
+    def beat(self, look: Callable[[], Told]) -> None:
+        """Say what is new, and that the event loop turns."""
+        lines: dict[str, str | int] = {}
+        now_s = self._now_s()
+        if self._watchdog_s and now_s - self._alive_s >= self._watchdog_s / WATCHDOG_BEATS:
+            lines["WATCHDOG"] = 1
+        told = Told(ready=False, text="") if self._stopping else look()
+        becomes_ready = not self._ready and not self._stopping and self._may_be_ready(told, now_s)
+        if becomes_ready:
+            lines["READY"] = 1
+        elif not self._ready:
+            lines["EXTEND_TIMEOUT_USEC"] = EXTENSION_S * 1_000_000
+        if told.text not in ("", self._text):
+            lines["STATUS"] = told.text
+        if not lines or not self._send(**lines):
+            return
+        self._ready = self._ready or becomes_ready
+        self._text = told.text
+        if "WATCHDOG" in lines:
+            self._alive_s = now_s
+
+    def _may_be_ready(self, told: Told, now_s: float) -> bool:
+        return self._listening_s is not None and (told.ready or now_s - self._listening_s >= PATIENCE_S)
+
+    def _send(self, **lines: str | int) -> bool:
+        if self._to is None:
+            return False
+        try:
+            self._to.send(**lines)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if not self._refused:
+                self._refused = True
+                text = "the service manager cannot be told how this process fares: %s"
+                logger.warning(text, error, extra={"event": "service_manager_not_told"})
+            return False
+        return True
