@@ -247,6 +247,14 @@ def test_a_port_for_replicas_may_be_published_as_another() -> None:
         ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", alone), "bad.yaml")
 
 
+def test_the_guide_to_containers_and_nat_shows_a_valid_file() -> None:
+    text = (ROOT / "docs" / "guides" / "operate.md").read_text(encoding="utf-8").partition("## Containers and NAT\n")[2]
+    shown = text.partition("```yaml\n")[2].partition("```")[0]
+    config = ClusterConfig.parse(f"cluster: shown\n{shown}metrics: {{address: '0.0.0.0:9464'}}\n", "shown.yaml")
+    assert config.name_server("ns0").addresses == ("0.0.0.0:9876", "0.0.0.0:19876")
+    assert {config.node(name).addresses for name in ("n0", "n1", "n2")} == {("0.0.0.0:10911",)}
+
+
 def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
     own = "{id: n0, address: '0.0.0.0:20911', advertised_address: a.example:10911}"
     config = ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", own), "good.yaml")
