@@ -18,6 +18,7 @@ from dledger_cli.bench import commands as bench
 from dledger_cli.commands import (
     acl,
     audit,
+    backup,
     certs,
     cluster,
     console,
@@ -34,6 +35,7 @@ from dledger_cli.commands import (
     nameserver,
     node,
     produce,
+    restore,
     route,
     security,
     spark,
@@ -120,6 +122,8 @@ for module in (
     acl,
     audit,
     expire,
+    backup,
+    restore,
     verify,
     dump,
     bench,
@@ -130,7 +134,7 @@ for module in (
 
 
 WITHOUT_BOOTSTRAP = (updown,)  # these need a cluster file
-ASK_NOBODY = (node, certs, spark)  # the jobs of Spark have options of their own
+ASK_NOBODY = (node, certs, restore, spark)  # the jobs of Spark have options of their own
 
 
 def _add_common(commands: typer.Typer) -> None:

@@ -121,6 +121,7 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
     methods.SET_REPLICA_GROUP: Audited("set replica group", "cluster", _own_group, _replica_group, told=_fields("discard")),
     methods.TAKE_SPARE: Audited("take spare", "cluster", lambda request: str(request.node_id), told=_fields("group")),
     methods.EXPIRE: Audited("expire", "cluster", _own_group, told=_fields("has_reserved", "reserved_ms")),
+    methods.BACKUP_PLAN: Audited("back up", "cluster", _own_group, told=_fields("node_id")),
     methods.INIT_PRODUCER: Audited(
         "fence producer", "producer", lambda request: str(request.stable_id), applies=lambda request: bool(request.stable_id)
     ),

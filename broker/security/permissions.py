@@ -197,6 +197,11 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.COPY_PLAN: members_only,
     methods.COPY_LOG: members_only,
     methods.COPY_STATE: members_only,
+    # A backup reads everything, also the users and what their passwords are checked by.
+    methods.BACKUP_PLAN: _ADMINISTER,
+    methods.BACKUP_LOG: _ADMINISTER,
+    methods.BACKUP_STATE: _ADMINISTER,
+    methods.BACKUP_END: _ADMINISTER,
 }
 
 CHECKS: Mapping[str, Check] = {method.path: check for method, check in _ROWS.items()}

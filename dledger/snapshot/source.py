@@ -1,4 +1,4 @@
-"""Serving snapshots: plans, ranges of the log, files of the state machine.
+"""Serving snapshots to replicas that catch up and to backups: plans, ranges of the log, files of the state machine.
 
 Owns the snapshots being served: each pins the head of the log and holds the state machine's files of its moment in memory, until it has
 been idle for a while.  Bytes are sent with a checksum per piece only; the receiver checks every entry.  One budget of bytes per second is
@@ -31,6 +31,7 @@ PIECE_BYTES = 1 << 20
 PIECES_PER_S = 4
 SMALLEST_PIECE = 4096
 MAX_SNAPSHOTS = 4
+MAX_BACKUPS = 4  # beside them: a backup keeps no replica from catching up
 UNUSED_MS = 120_000
 # The budget never holds more than this much of a second, however long nothing was sent.
 BURST_S = 0.05
@@ -53,8 +54,9 @@ class Captured:
 class _Copy:
     plan: SnapshotPlan
     state: StateSnapshot
-    node_id: str
+    node_id: str  # of the replica that takes it, or the id of the backup
     used_ms: int
+    is_backup: bool
 
 
 class Budget:
@@ -102,6 +104,10 @@ class SnapshotSource:
         methods.COPY_PLAN.serve_bytes(server, self.plan)
         methods.COPY_LOG.serve(server, self.log)
         methods.COPY_STATE.serve_bytes(server, self.state)
+        methods.BACKUP_PLAN.serve_bytes(server, self.backup_plan)
+        methods.BACKUP_LOG.serve(server, self.log)
+        methods.BACKUP_STATE.serve_bytes(server, self.state)
+        methods.BACKUP_END.serve(server, self.backup_ended)
 
     @property
     def pinned_index(self) -> int | None:
@@ -125,23 +131,43 @@ class SnapshotSource:
     # Plans
 
     async def plan(self, data: bytes, _context: CallContext) -> bytes:
+        """For a replica that catches up."""
         request = self._decoded(copy_pb2.CopyPlanRequest, data)
         if not self._is_member(request.node_id):
             raise InvalidArgumentError(f"{self._identity.node_id} knows no member {request.node_id!r} of {self._identity.group}")
+        return (await self._planned(request.node_id, is_backup=False)).encode()
+
+    async def backup_plan(self, data: bytes, _context: CallContext) -> bytes:
+        """For a backup, which is no member."""
+        request = self._decoded(copy_pb2.CopyPlanRequest, data)
+        return (await self._planned(request.node_id, is_backup=True)).encode()
+
+    async def backup_ended(self, request: copy_pb2.CopyEndRequest, _context: CallContext) -> copy_pb2.CopyEnded:
+        """A backup needs its copy no more; of a copy that is not known any more nothing is said."""
+        copy = self._copies.get(request.copy_id)
+        if copy is not None and copy.is_backup:
+            self._drop(request.copy_id)
+        return copy_pb2.CopyEnded()
+
+    async def _planned(self, node_id: str, *, is_backup: bool) -> SnapshotPlan:
         self._forget_unused()
         # A node that requests another plan abandoned its earlier snapshot; what it has received fits the new one too.
-        for copy_id in [copy_id for copy_id, copy in self._copies.items() if copy.node_id == request.node_id]:
+        same_kind = {copy_id: copy for copy_id, copy in self._copies.items() if copy.is_backup == is_backup}
+        for copy_id in [copy_id for copy_id, copy in same_kind.items() if copy.node_id == node_id]:
             self._drop(copy_id)
-        if len(self._copies) >= MAX_SNAPSHOTS:
-            raise BusyError(f"{self._identity.node_id}: already serving {MAX_SNAPSHOTS} snapshots")
+            del same_kind[copy_id]
+        if len(same_kind) >= (MAX_BACKUPS if is_backup else MAX_SNAPSHOTS):
+            what = f"{MAX_BACKUPS} backups" if is_backup else f"{MAX_SNAPSHOTS} snapshots"
+            raise BusyError(f"{self._identity.node_id}: already serving {what}")
         captured = await self._capture()
         copy_id = f"{self._random.getrandbits(64):016x}"
         plan = await self._made(copy_id, captured)
-        self._copies[copy_id] = _Copy(plan, captured.state, request.node_id, self._clock.monotonic_ms())
+        self._copies[copy_id] = _Copy(plan, captured.state, node_id, self._clock.monotonic_ms(), is_backup)
         self._logs[copy_id] = captured.log
         text = "%s: serving %s a snapshot of entries %d to %d, %d bytes"
-        _logger.info(text, self._identity.node_id, request.node_id, plan.start.first_index, plan.last.index, plan.size_bytes)
-        return plan.encode()
+        taker = f"backup {node_id}" if is_backup else node_id
+        _logger.info(text, self._identity.node_id, taker, plan.start.first_index, plan.last.index, plan.size_bytes)
+        return plan
 
     async def _made(self, copy_id: str, captured: Captured) -> SnapshotPlan:
         log, last_index = captured.log, captured.state.index

@@ -17,23 +17,49 @@ if TYPE_CHECKING:
     from dledger_client.admin.replica_comparison import ReplicaComparison
 
 
+EPILOG = "Examples: dledger verify --data data | dledger verify --data data/n0 | dledger verify --online | dledger verify --backup /backup"
+
+
 def register(app: typer.Typer) -> None:
-    app.command("verify", epilog="Examples: dledger verify --data data | dledger verify --data data/n0 | dledger verify --online")(verify)
+    app.command("verify", epilog=EPILOG)(verify)
 
 
 def verify(
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of one node, or of a local cluster.")] = "",
     online: Annotated[bool, typer.Option("--online", help="Compare the replicas of the running cluster instead.")] = False,
+    backup: Annotated[str, typer.Option("--backup", metavar="URL", help="Check the backups at this place instead.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check logs, index units and queues offline; exit 1 and the exact place when something is damaged."""
-    if online == bool(data):
-        raise typer.BadParameter("give either --data DIR or --online")
-    good = _verify_online(config, timeout, as_json=as_json) if online else _verify_offline(data, as_json=as_json)
+    """Check logs, index units and queues offline, or backups; exit 1 and the exact place when something is damaged."""
+    if online + bool(data) + bool(backup) != 1:
+        raise typer.BadParameter("give one of --data DIR, --online and --backup URL")
+    if backup:
+        good = _verify_backup(backup, as_json=as_json)
+    else:
+        good = _verify_online(config, timeout, as_json=as_json) if online else _verify_offline(data, as_json=as_json)
     if not good:
         raise typer.Exit(1)
+
+
+def _verify_backup(url: str, *, as_json: bool) -> bool:
+    from dledger_cli.backup.check import check_repository
+    from dledger_cli.backup.repository import found_repository
+
+    repository = found_repository(url)
+    damages = 0
+    for found in check_repository(repository):
+        damages += 1
+        if as_json:
+            print_json({"file": found.details["file"], "pos": found.details["pos"], "text": found.message, "damage": True})
+        else:
+            print_line(f"DAMAGED  {found.message}")
+    if damages:
+        error_line(f"{url}: damaged in {damages} place{'s' if damages > 1 else ''}")
+    else:
+        note(f"{url}: ok, {len(repository.ids())} backups of cluster {repository.cluster}")
+    return damages == 0
 
 
 def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bool:

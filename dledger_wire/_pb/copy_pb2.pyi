@@ -13,6 +13,37 @@ import typing
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
+class CopyEndRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    COPY_ID_FIELD_NUMBER: builtins.int
+    cluster: builtins.str
+    group: builtins.str
+    copy_id: builtins.str
+    def __init__(
+        self,
+        *,
+        cluster: builtins.str = ...,
+        group: builtins.str = ...,
+        copy_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "copy_id", b"copy_id", "group", b"group"]) -> None: ...
+
+global___CopyEndRequest = CopyEndRequest
+
+@typing.final
+class CopyEnded(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___CopyEnded = CopyEnded
+
+@typing.final
 class CopyPlanRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

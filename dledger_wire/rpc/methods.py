@@ -227,6 +227,13 @@ COPY_PLAN = UnaryMethod("/dledger.v1.Copy/Plan", copy_pb2.CopyPlanRequest, copy_
 COPY_LOG = StreamMethod("/dledger.v1.Copy/Log", copy_pb2.CopyLogRequest, copy_pb2.CopyPiece)
 COPY_STATE = UnaryMethod("/dledger.v1.Copy/State", copy_pb2.CopyStateRequest, copy_pb2.CopyPiece)
 
+# The same for backups: service Backup
+
+BACKUP_PLAN = UnaryMethod("/dledger.v1.Backup/Plan", copy_pb2.CopyPlanRequest, copy_pb2.CopyPlan)
+BACKUP_LOG = StreamMethod("/dledger.v1.Backup/Log", copy_pb2.CopyLogRequest, copy_pb2.CopyPiece)
+BACKUP_STATE = UnaryMethod("/dledger.v1.Backup/State", copy_pb2.CopyStateRequest, copy_pb2.CopyPiece)
+BACKUP_END = UnaryMethod("/dledger.v1.Backup/End", copy_pb2.CopyEndRequest, copy_pb2.CopyEnded)
+
 METHODS = {each.path: each for each in list(globals().values()) if isinstance(each, UnaryMethod | StreamMethod)}
 
 

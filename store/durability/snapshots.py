@@ -165,6 +165,12 @@ class Snapshots:
         return None
 
 
+def described(data: bytes) -> Snapshot | None:
+    """What an ``applied.json`` says, without the content of the other files; None when it is damaged."""
+    parsed = _decode_applied(data)
+    return parsed[0] if parsed is not None else None
+
+
 async def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
     """applied.json: a line with the checksum of the rest, one of JSON.  With breaks, as a large one takes long."""
     parts: list[bytes] = []

@@ -1,0 +1,113 @@
+"""Up to which entry a group is restored, and from which state: the end of a backup, or the last entry of a time.
+
+Owns the choice.  A state is of one entry, that at which its backup was made.  For a time between two backups the state of the earlier one
+is taken with the log of the later one; the node replays what lies between.  Without an earlier state a log that still begins with its
+first entry is replayed whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dledger.log.entry import RawEntry
+from dledger_cli.backup.manifest import GroupBackup, Manifest
+from dledger_cli.backup.reading import entries_from
+from dledger_cli.backup.repository import Repository
+from dledger_wire.batches.batch import BatchView
+from dledger_wire.errors import InvalidArgumentError
+from store.log_view import entry_records
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The last entry that is restored.  ``state`` is of the backup whose state is at it or before; None: the log is replayed whole."""
+
+    log: GroupBackup
+    state: GroupBackup | None
+    index: int
+    term: int
+    end_pos: int
+    chain_crc: int
+    stored_ms: int
+
+
+def end_of(group: GroupBackup) -> Point:
+    """All of a backup."""
+    return Point(group, group, group.last_index, group.last_term, group.end_pos, group.chain_crc, group.stored_ms)
+
+
+def backup_for(manifests: list[Manifest], at_ms: int, url: str) -> Manifest:
+    """The earliest backup that was made at or after a time.  InvalidArgumentError when all are older."""
+    for manifest in manifests:
+        if manifest.created_ms >= at_ms:
+            return manifest
+    newest = f"the newest backup was made at {time_text(manifests[-1].created_ms)}" if manifests else "there is no backup"
+    raise InvalidArgumentError(f"{url}: {newest}, nothing later can be restored")
+
+
+def point_at(repository: Repository, manifests: list[Manifest], manifest: Manifest, name: str, at_ms: int) -> Point:
+    """The last entry of group ``name`` whose time is not after ``at_ms``.  InvalidArgumentError names the earliest time that there is."""
+    log = manifest.groups[name]
+    if log.stored_ms <= at_ms:
+        return end_of(log)
+    states = [found for each in manifests if (found := each.groups.get(name)) is not None and _fits(found, log)]
+    usable = [state for state in states if state.stored_ms <= at_ms]
+    state = max(usable, key=lambda found: found.last_index, default=None)
+    if state is None and log.first_index > 1:
+        earliest = min(found.stored_ms for found in (*states, log))
+        raise _too_early(name, manifest, earliest)
+    return _scan(repository, log, state, at_ms) or _before_the_first(repository, log, name, manifest)
+
+
+def _fits(state: GroupBackup, log: GroupBackup) -> bool:
+    """Whether the entry of a state is in the log, or just below its first one, so that the log goes on from there."""
+    if (state.last_index, state.last_term, state.chain_crc) == (log.first_index - 1, log.before_term, log.before_chain_crc):
+        return True
+    return log.first_index <= state.last_index <= log.last_index
+
+
+def _scan(repository: Repository, log: GroupBackup, state: GroupBackup | None, at_ms: int) -> Point | None:
+    """Entries behind the state's up to the first one that is too late; None when there is none before that."""
+    last: Point | None = None
+    known_ms = 0
+    if state is not None:
+        known_ms = state.stored_ms
+        last = Point(log, state, state.last_index, state.last_term, state.end_pos, state.chain_crc, state.stored_ms)
+    first = state.last_index if state is not None else 0
+    for entry in entries_from(repository, log, max(first, log.first_index)):
+        if state is not None and entry.index == first and (entry.term, entry.chain_crc) != (state.last_term, state.chain_crc):
+            raise InvalidArgumentError(f"{repository.url}: the backups are of different clusters; expected --backup without --at")
+        if entry.index <= first:
+            continue
+        known_ms = max(known_ms, time_of(entry))
+        if known_ms > at_ms:
+            return last
+        if known_ms:
+            last = Point(log, state, entry.index, entry.term, entry.end_pos, entry.chain_crc, known_ms)
+    return last
+
+
+def time_of(entry: RawEntry) -> int:
+    """When the newest message or command in an entry was stored, ms since 1970; 0 for an entry without any."""
+    newest = 0
+    for _, record in entry_records(entry):
+        newest = max(newest, record.store_timestamp if isinstance(record, BatchView) else int(record.arguments.get("at_ms", 0)))
+    return newest
+
+
+def _before_the_first(repository: Repository, log: GroupBackup, name: str, manifest: Manifest) -> Point:
+    for entry in entries_from(repository, log, log.first_index):
+        if time_of(entry):
+            raise _too_early(name, manifest, time_of(entry))
+    raise _too_early(name, manifest, log.stored_ms)
+
+
+def _too_early(name: str, manifest: Manifest, earliest_ms: int) -> InvalidArgumentError:
+    text = f"replica group {name}: backup {manifest.id} has nothing of that time; the earliest it can give is {time_text(earliest_ms)}"
+    return InvalidArgumentError(text)
+
+
+def time_text(at_ms: int) -> str:
+    """A time as --at takes it."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,171 @@
+"""``dledger backup``: copies of the replica groups, while they serve, into a folder or whatever fsspec reaches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import STATUS_DEADLINE_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of, parse_size_option
+from dledger_cli.output import is_terminal, note, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from dledger_cli.backup.manifest import GroupBackup, Manifest
+    from dledger_cli.backup.repository import Repository
+    from dledger_cli.backup.take import Taken
+    from dledger_client.admin.cluster_status import ReplicaGroupStatus
+    from dledger_client.aio import Admin
+
+EPILOG = (
+    "Examples: dledger backup --to /backup/orders | dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB | "
+    "dledger backup --to /backup/orders --list"
+)
+
+
+def register(root: typer.Typer) -> None:
+    root.command("backup", epilog=EPILOG)(backup)
+
+
+def backup(
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="Folder of the cluster's backups, or a URL that fsspec knows.")],
+    groups: Annotated[
+        list[str] | None, typer.Option("--replica-group", "-g", metavar="G", help="Only this replica group; may be repeated. Default: all.")
+    ] = None,
+    from_node: Annotated[
+        str, typer.Option("--from-node", metavar="ID", help="Read from this node. Default: a follower, else the leader.")
+    ] = "",
+    rate: Annotated[str, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second. Default: what nodes give.")] = "0",
+    keep: Annotated[int, typer.Option("--keep", metavar="N", min=0, help="Then remove all but the newest N. Default: none.")] = 0,
+    show: Annotated[bool, typer.Option("--list", help="Only list the backups that are there.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Back up every replica group, each consistent at an entry of its own. Needs the right to administer the cluster.
+
+    The next backup to the same place adds only what is new. It has everything, also users.
+    """
+    from dledger_cli.backup.repository import found_repository, open_repository
+
+    if show:
+        _list(found_repository(to), as_json=as_json)
+        return
+    bytes_per_s = parse_size_option(rate, "--rate")
+    os.umask(0o077)  # what is in it is not for other users of this machine
+    repository = open_repository(to)
+    manifest, taken = _take(repository, config, timeout, groups or [], from_node, bytes_per_s)
+    removed = _removed(repository, keep)
+    if as_json:
+        print_json({"backup": manifest.id, "groups": {name: _json(done) for name, done in taken.items()}, "removed": removed})
+        return
+    for name, done in taken.items():
+        print_line(_line(manifest.id, name, done))
+    if removed:
+        print_line(f"removed {len(removed)} backups, up to {removed[-1]}")
+
+
+def _take(
+    repository: Repository, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int
+) -> tuple[Manifest, dict[str, Taken]]:
+    from dledger_cli.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
+
+    cluster = load_config(config)
+
+    async def work(admin: Admin) -> tuple[Manifest, dict[str, Taken]]:
+        found = await admin.cluster_status(nodes=nodes_of(cluster), timeout_ms=int(min(timeout_s, STATUS_DEADLINE_S) * 1000))
+        chosen = _chosen(found, groups, from_node)
+        name = (await admin.describe_cluster()).name
+        repository.make(name)
+        backup_id, taken = new_id(), {}
+        for status in chosen:
+            before = newest_of(repository, status.name, lambda error: note(f"left aside: {error.message}"))
+            with_progress = _progress(status.name)
+            taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, with_progress)
+            taken[status.name] = await taker.take(sources(name, status, from_node))
+        manifest = manifest_of(backup_id, name, taken)
+        repository.add_whole(manifest)
+        return manifest, taken
+
+    return ask(config, timeout_s, work)
+
+
+def _chosen(found: list[ReplicaGroupStatus], groups: list[str], from_node: str) -> list[ReplicaGroupStatus]:
+    """The replica groups that --replica-group and --from-node name."""
+    from dledger_wire.errors import InvalidArgumentError
+
+    names = [status.name for status in found]
+    unknown = [name for name in groups if name not in names]
+    if unknown:
+        raise InvalidArgumentError(f"no replica group {unknown[0]!r}; this cluster has {', '.join(names)} (--replica-group)")
+    chosen = [status for status in found if not groups or status.name in groups]
+    if from_node:
+        chosen = [status for status in chosen if status.is_member(from_node)] or chosen
+    return chosen
+
+
+def _progress(group: str) -> Callable[[int], None]:
+    """Tells on a terminal how much came."""
+    done = 0
+
+    def came(size: int) -> None:
+        nonlocal done
+        done += size
+        if is_terminal(sys.stderr):
+            print(f"\r\x1b[K{group}: {done >> 20} MiB", end="", file=sys.stderr, flush=True)
+
+    return came
+
+
+def _removed(repository: Repository, keep: int) -> list[str]:
+    from dledger_cli.backup.retention import keep_newest
+
+    if is_terminal(sys.stderr):
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return keep_newest(repository, keep) if keep else []
+
+
+def _line(backup_id: str, name: str, done: Taken) -> str:
+    from broker.config.units import format_size
+
+    backup = done.backup
+    size, added = format_size(backup.size_bytes), format_size(done.added_bytes)
+    return f"{backup_id} {name}: entry {backup.last_index} of term {backup.last_term} from {backup.node}, {size}, {added} of it new"
+
+
+def _json(done: Taken) -> dict[str, object]:
+    return _group_json(done.backup) | {"added_bytes": done.added_bytes}
+
+
+def _group_json(backup: GroupBackup) -> dict[str, object]:
+    return {
+        "node": backup.node,
+        "first_index": backup.first_index,
+        "index": backup.last_index,
+        "term": backup.last_term,
+        "end_pos": backup.end_pos,
+        "stored_ms": backup.stored_ms,
+        "size_bytes": backup.size_bytes,
+    }
+
+
+def _list(repository: Repository, *, as_json: bool) -> None:
+    from broker.config.units import format_size
+    from dledger_cli.backup.point import time_text
+
+    manifests = repository.manifests()
+    if as_json:
+        rows = [
+            {"id": each.id, "created_ms": each.created_ms, "groups": {name: _group_json(group) for name, group in each.groups.items()}}
+            for each in manifests
+        ]
+        print_json({"cluster": repository.cluster, "backups": rows})
+        return
+    table = [
+        (each.id, time_text(each.created_ms), name, group.first_index, group.last_index, format_size(group.size_bytes))
+        for each in manifests
+        for name, group in each.groups.items()
+    ]
+    print_table(("BACKUP", "MADE", "GROUP", "FIRST-INDEX", "INDEX", "SIZE"), table, right=("FIRST-INDEX", "INDEX", "SIZE"))

@@ -1,0 +1,127 @@
+"""``dledger restore``: data folders of a new cluster from a backup, as of its end or of a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import JsonOption, run, time_ms
+from dledger_cli.output import is_terminal, note, print_json, print_line
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig, NodeSettings
+    from dledger_cli.backup.manifest import Manifest
+    from dledger_cli.backup.point import Point
+    from dledger_cli.backup.repository import Repository
+
+EPILOG = (
+    "Examples: dledger restore --from /backup/orders --config new.yaml --data data | dledger restore --from s3://bucket/orders "
+    "--at 2026-01-31T12:30:00 --config new.yaml --id n0 --data /var/lib/dledger"
+)
+
+
+def register(root: typer.Typer) -> None:
+    root.command("restore", epilog=EPILOG)(restore)
+
+
+def restore(
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="Where the backups are.")],
+    config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file of the new cluster.")],
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; a node's files go to DIR/ID, which must be empty.")],
+    node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only this node. Default: all nodes of the cluster file.")] = "",
+    backup_id: Annotated[str, typer.Option("--backup", metavar="ID", help="Which backup. Default: the newest.")] = "",
+    at: Annotated[str, typer.Option("--at", metavar="TIME", help="As of this time: nothing that was stored later.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make data folders of a new cluster from a backup; then start its nodes. The old cluster is not asked, and not needed.
+
+    Restore every node of a replica group from the same backup, to the same time, before the first one starts.
+    """
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.backup.repository import found_repository
+
+    cluster = ClusterConfig.load(config)
+    repository = found_repository(source)
+    at_ms = time_ms(at, "--at")
+    manifests = repository.manifests() if at_ms else []
+    manifest = _manifest(repository, manifests, backup_id, at_ms)
+    nodes = _nodes(cluster, node_id, manifest, config)
+    points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
+    made = [_restore_node(repository, manifest, points[node.group.name], node, Path(data) / node.node.id) for node in nodes]
+    left_out = sorted({group.name for group in cluster.groups} - manifest.groups.keys())
+    for name in left_out:
+        note(f"replica group {name} is not in the backup: it starts empty")
+    if as_json:
+        print_json({"backup": manifest.id, "cluster": cluster.cluster, "nodes": made})
+        return
+    for row in made:
+        print_line(f"{row['folder']}: node {row['id']} of replica group {row['group']} at entry {row['index']}, {row['stored_at']}")
+
+
+def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str, at_ms: int) -> Manifest:
+    from dledger_cli.backup.point import backup_for, time_text
+    from dledger_wire.errors import InvalidArgumentError
+
+    if not backup_id and at_ms:
+        return backup_for(manifests, at_ms, repository.url)
+    ids = repository.ids()
+    if not backup_id and not ids:
+        raise InvalidArgumentError(f"{repository.url}: there is no backup yet")
+    manifest = repository.manifest(backup_id or ids[-1])
+    if at_ms > manifest.created_ms:
+        raise InvalidArgumentError(f"backup {manifest.id} was made at {time_text(manifest.created_ms)}, nothing later can be restored")
+    return manifest
+
+
+def _nodes(cluster: ClusterConfig, node_id: str, manifest: Manifest, file: str) -> list[NodeSettings]:
+    """The nodes whose folders are made.  ConfigError when a replica group of the backup has no place in the new cluster."""
+    from dledger_wire.errors import ConfigError
+
+    missing = sorted(manifest.groups.keys() - {group.name for group in cluster.groups})
+    if missing:
+        text = f"{file}: no replica group {missing[0]}, which the backup has; topics name their groups, so the names must stay"
+        raise ConfigError(text)
+    if node_id:
+        node = cluster.node(node_id)
+        if node.group.name not in manifest.groups:
+            raise ConfigError(f"node {node_id}: replica group {node.group.name} is not in the backup; the node starts empty")
+        return [node]
+    nodes = [cluster.node(node.id) for group, node in cluster.all_nodes() if not node.spare and group.name in manifest.groups]
+    return nodes
+
+
+def _points(repository: Repository, manifests: list[Manifest], manifest: Manifest, groups: list[str], at_ms: int) -> dict[str, Point]:
+    from dledger_cli.backup.point import end_of, point_at
+
+    if not at_ms:
+        return {name: end_of(manifest.groups[name]) for name in groups}
+    return {name: point_at(repository, manifests, manifest, name, at_ms) for name in groups}
+
+
+def _restore_node(repository: Repository, manifest: Manifest, point: Point, node: NodeSettings, folder: Path) -> dict[str, object]:
+    from dledger_cli.backup.node_folder import NodeFolder, check_empty, check_settings
+    from dledger_cli.backup.point import time_text
+
+    check_settings(node, point)
+    check_empty(folder)
+    done = 0
+
+    def came(size: int) -> None:
+        nonlocal done
+        done += size
+        if is_terminal(sys.stderr):
+            print(f"\r\x1b[K{node.node.id}: {done >> 20} MiB", end="", file=sys.stderr, flush=True)
+
+    run(NodeFolder(repository, point, node, folder, came).make(manifest.id))
+    if is_terminal(sys.stderr):
+        print("\r\x1b[K", end="", file=sys.stderr)
+    row = {"id": node.node.id, "group": node.group.name, "folder": str(folder), "index": point.index, "term": point.term}
+    return row | {"stored_ms": point.stored_ms, "stored_at": time_text(point.stored_ms), "replayed_from": _replayed_from(point)}
+
+
+def _replayed_from(point: Point) -> int:
+    """The entry behind which the node replays when it starts."""
+    return point.state.last_index if point.state is not None else 0

@@ -1,0 +1,155 @@
+"""Backups of a cluster that serves, and new clusters from them when nothing of the old one is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dledger_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
+from dledger_client.fetch.records import ReceivedMessage
+from tests.cluster.harness import ROOT, Cluster
+from tests.waiting import LIMIT_MS, wait_until
+
+SETTINGS = {
+    "store": {"mappedFileSizeCommitLog": "1MiB", "maxMessageSize": "100KiB", "mappedFileSizeConsumeQueue": 4000},
+    "broker": {"transactionTimeOut": "400ms", "transactionCheckInterval": "400ms", "transactionCheckMax": 1000},
+}
+TOPIC, LATE = "orders", "late"
+DELAY_MS = 20_000
+
+
+@dataclass
+class Load:
+    """A producer at work; ``acknowledged``: (number, offset) in the order of acknowledgement."""
+
+    bootstrap: str
+    acknowledged: list[tuple[int, int]] = field(default_factory=list)
+    failed: list[BaseException] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with Producer(self.bootstrap, group="load", send_timeout_ms=LIMIT_MS) as producer:
+                number = 0
+                while not self._ended.wait(0.002):
+                    result = producer.send(Message(TOPIC, b"%08d " % number + os.urandom(500).hex().encode()), queue_id=0)
+                    self.acknowledged.append((number, result.queue_offset))
+                    number += 1
+        except BaseException as error:
+            self.failed.append(error)
+
+    def wait_for(self, count: int) -> int:
+        """Until so many more are acknowledged; how many are."""
+        wanted = len(self.acknowledged) + count
+        wait_until(lambda: self.failed or len(self.acknowledged) >= wanted, "messages are acknowledged")
+        assert not self.failed
+        return len(self.acknowledged)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        assert not self.failed
+
+
+def backup(cluster: Cluster, repository: Path, *options: str) -> dict[str, Any]:
+    return dict(json.loads(cluster.cli_ok("backup", "--to", str(repository), "--json", *options)))
+
+
+def begin(cluster: Cluster, repository: Path, *options: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"DLEDGER_CONFIG": str(cluster.local.file), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-m", "dledger_cli", "backup", "--to", str(repository), "--json", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def read_all(cluster: Cluster, topic: str) -> list[tuple[int, bytes, int]]:
+    """(offset, body, when it was stored) of queue 0."""
+    with PullConsumer(cluster.bootstrap) as consumer, Admin(cluster.bootstrap) as admin:
+        (queue,) = admin.topic_offsets(topic)
+        chunks = consumer.read_chunks(topic, 0, queue.min_offset, queue.max_offset)
+        return [(message.queue_offset, bytes(message.body), message.store_timestamp) for chunk in chunks for message in chunk.messages()]
+
+
+def numbers(messages: list[tuple[int, bytes, int]]) -> list[tuple[int, int]]:
+    return [(int(body[:8]), offset) for offset, body, _ in messages]
+
+
+def restored(make_cluster: Callable[..., Cluster], repository: Path, *options: str, nodes: int = 3) -> Cluster:
+    """A new cluster of another name on other ports, from the repository alone."""
+    new = make_cluster(nodes=nodes, settings=SETTINGS | {"cluster": "restored"})
+    new.cli_ok("restore", "--from", str(repository), "--config", str(new.local.file), "--data", str(new.data), *options)
+    new.cli_ok("verify", "--data", str(new.data))
+    new.start()
+    return new
+
+
+def test_everything_is_destroyed_and_comes_back(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster, repository = make_cluster(settings=SETTINGS), tmp_path / "repository"
+    cluster.start()
+    for topic in (TOPIC, LATE):
+        cluster.cli_ok("topic", "create", topic, "--queues", "1")
+    load = Load(cluster.bootstrap)
+    committed = 50
+    load.wait_for(2 * committed)
+    with Producer(cluster.bootstrap, group="slow") as producer:
+        producer.send(Message(LATE, b"delayed", deliver_at_ms=time.time_ns() // 1_000_000 + DELAY_MS))
+    cluster.cli_ok("consume", TOPIC, "--group", "readers", "--from", "first", "--max", str(committed))
+    with TransactionProducer(cluster.bootstrap, "shop", lambda _message: TransactionState.UNKNOWN) as producer:
+        producer.prepare(Message(LATE, b"undecided"))
+
+    # Two backups while the producer goes on; the second brings only what is new.
+    load.wait_for(700)
+    first = backup(cluster, repository)
+    between = load.wait_for(30)
+    second = backup(cluster, repository)
+    load.wait_for(10)
+    load.end()
+    group = cluster.config.groups[0].name
+    assert first["groups"][group]["node"] != cluster.leader()
+    assert second["groups"][group]["index"] > first["groups"][group]["index"]
+    assert second["groups"][group]["added_bytes"] < first["groups"][group]["added_bytes"] / 2
+    messages = read_all(cluster, TOPIC)
+    assert cluster.cli("verify", "--backup", str(repository)).returncode == 0
+    acknowledged = load.acknowledged
+
+    cluster.end()
+    shutil.rmtree(cluster.data)
+
+    new = restored(make_cluster, repository)
+    found = read_all(new, TOPIC)
+    assert found == messages[: len(found)], "a restored log is the old one up to the backup's entry"
+    assert numbers(found)[:between] == acknowledged[:between], "what was acknowledged before the backup is there, once and in order"
+    offsets = json.loads(new.cli_ok("group", "describe", "readers", "--json"))
+    assert committed in {row["offset"] for row in _rows(offsets)}
+    with Producer(new.bootstrap, group="load") as producer:
+        assert producer.send(Message(TOPIC, b"new"), queue_id=0).queue_offset == found[-1][0] + 1
+
+    def decide(_message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+    with TransactionProducer(new.bootstrap, "shop", decide):
+        wait_until(lambda: sorted(body for _, body, _ in read_all(new, LATE)) == [b"delayed", b"undecided"], "what waited is delivered")
+    new.wait_equal()
+    new.cli_ok("verify", "--online")
+    status = new.status_json()
+    assert status["cluster"] == "restored"
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    """Every JSON object in a value that has an offset."""
+    if isinstance(value, dict):
+        own = [value] if "offset" in value else []
+        return own + [row for each in value.values() for row in _rows(each)]
+    return [row for each in value for row in _rows(each)] if isinstance(value, list) else []

@@ -1,0 +1,215 @@
+"""New data folders from a repository: what is in them, as of which time, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.config.cluster_file import ClusterConfig
+from dledger.core.types import EntryKind
+from dledger.log.entry import RawEntry
+from dledger.log.hard_state import newest_of, read_copies
+from dledger.membership.configuration import Configuration
+from dledger.runtime.real_disk import RealDisk
+from dledger_cli.backup.manifest import Manifest
+from dledger_cli.backup.node_folder import TERMS_AHEAD, NodeFolder, check_empty, check_settings
+from dledger_cli.backup.point import Point, backup_for, end_of, point_at
+from dledger_cli.backup.repository import Repository
+from dledger_cli.files.check import check_node
+from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError
+from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source
+
+FIRST, SECOND = 60, 50  # commands before the first backup, and between it and the second
+
+
+@asynccontextmanager
+async def two_backups(folder: Path) -> AsyncIterator[tuple[Repository, list[Manifest], Source]]:
+    repository = local(folder / "repository")
+    async with source(folder / "old") as replica:
+        await replica.append(FIRST)
+        first, _ = await back_up(repository, replica.replica)
+        await replica.append(SECOND)
+        second, _ = await back_up(repository, replica.replica)
+        yield repository, [first, second], replica
+
+
+def texts(entries: list[RawEntry]) -> list[int]:
+    """The numbers of the commands in entries."""
+    bodies = [entry.body_bytes() for entry in entries if entry.kind is EntryKind.NORMAL]
+    records = [json.loads(body[16:].rstrip(b"\0")) for body in bodies]
+    return [int(record["text"].split()[0]) for record in records if record["kind"] == "note"]
+
+
+async def promise_of(folder: Path) -> tuple[int, str | None]:
+    newest = newest_of(await read_copies(await RealDisk(str(folder)).open("hardstate")))
+    assert newest is not None
+    return newest.state.term, newest.state.vote
+
+
+def test_all_nodes_get_one_log_and_are_a_cluster_of_their_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, (_, second), replica):
+            old = await replica.log.read(1, 1 << 20, replica.log.last.index)
+            point = end_of(second.groups[GROUP])
+            for node_id in ("n0", "n1", "n2"):
+                await restore(repository, second, point, node_id, tmp_path / node_id)
+        found = {node_id: await entries_of(tmp_path / node_id) for node_id in ("n0", "n1", "n2")}
+        logs = [b"".join(b"".join(map(bytes, entry.buffers)) for entry in entries) for entries in found.values()]
+        assert logs[0] == logs[1] == logs[2]
+        entries = found["n0"]
+        assert [entry.chain_crc for entry in entries[: len(old)]] == [entry.chain_crc for entry in old]
+        anew = entries[len(old) :]
+        assert [(entry.kind, entry.term) for entry in anew] == [(EntryKind.CONFIG, 1 + TERMS_AHEAD), (EntryKind.NORMAL, 1 + TERMS_AHEAD)]
+        configuration = Configuration.decode(anew[0].body_bytes())
+        assert configuration.addresses == {"n0": "127.0.0.1:20001", "n1": "127.0.0.1:20002", "n2": "127.0.0.1:20003"}
+        for node_id in found:
+            identity = json.loads((tmp_path / node_id / "identity.json").read_text())
+            assert (identity["cluster"], identity["node_id"]) == ("new", node_id)
+            assert identity["store_id"] == configuration.membership.store_of(configuration.members[int(node_id[1])])
+            assert await promise_of(tmp_path / node_id) == (1 + TERMS_AHEAD, None)
+            assert [finding async for finding in check_node(str(tmp_path / node_id), lambda _bytes: None)] == []
+        assert json.loads((tmp_path / "n1" / "config" / "topics.json").read_text()) == {"count": FIRST + SECOND}
+        assert len({dict(configuration.membership.stores)[member] for member in configuration.members}) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [FIRST - 1, FIRST, FIRST + 1, FIRST + 20, FIRST + SECOND - 2, FIRST + SECOND - 1])
+def test_a_time_behind_the_first_backup_is_replayed_from_its_state(tmp_path: Path, number: int) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, manifests, _):
+            point = point_at(repository, manifests, manifests[1], GROUP, at_ms(number) + 999)
+        assert point.stored_ms == at_ms(number)
+        is_end = number == FIRST + SECOND - 1
+        assert point.state == manifests[is_end].groups[GROUP]
+        await restore(repository, manifests[1], point, "n0", tmp_path / "n0")
+        assert texts(await entries_of(tmp_path / "n0")) == list(range(number + 1))
+        upto = json.loads((tmp_path / "n0" / "configuration.json").read_text())["upto"]
+        assert upto == point.state.last_index
+        assert json.loads((tmp_path / "n0" / "config" / "applied.json").read_text().splitlines()[1])["index"] == upto
+
+    asyncio.run(scenario())
+
+
+def test_a_time_before_the_first_backup_replays_a_log_that_has_its_beginning(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, manifests, _):
+            point = point_at(repository, manifests, manifests[0], GROUP, at_ms(5))
+        assert (point.state, point.stored_ms) == (None, at_ms(5))
+        await restore(repository, manifests[0], point, "n0", tmp_path / "n0")
+        assert texts(await entries_of(tmp_path / "n0")) == list(range(6))
+        assert not (tmp_path / "n0" / "config").exists()
+        with pytest.raises(InvalidArgumentError, match=r"the earliest it can give is 2023-11-14T22:13:20.000\+00:00"):
+            point_at(repository, manifests, manifests[0], GROUP, at_ms(0) - 1_000_000)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_without_its_beginning_gives_what_its_states_give(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        repository = local(tmp_path / "repository")
+        async with source(tmp_path / "old") as replica:
+            await replica.append(FIRST)
+            await replica.log.trim(20)
+            assert replica.log.first_index > 1
+            first, _ = await back_up(repository, replica.replica)
+            await replica.append(SECOND)
+            await replica.log.trim(first.groups[GROUP].last_index)
+            second, _ = await back_up(repository, replica.replica)
+        manifests = [first, second]
+        assert second.groups[GROUP].first_index > first.groups[GROUP].first_index
+        with pytest.raises(InvalidArgumentError, match=rf"backup {first.id} has nothing of that time; the earliest it can give is 2023-"):
+            point_at(repository, manifests, first, GROUP, at_ms(FIRST - 2))
+        point = point_at(repository, manifests, second, GROUP, at_ms(FIRST + 3))
+        assert point.state == first.groups[GROUP]
+        await restore(repository, second, point, "n2", tmp_path / "n2")
+        found = texts(await entries_of(tmp_path / "n2"))
+        assert found[-1] == FIRST + 3
+        assert found == list(range(found[0], FIRST + 4))
+        assert [finding async for finding in check_node(str(tmp_path / "n2"), lambda _bytes: None)] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_later_time_than_the_newest_backup_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (_, manifests, _replica):
+            assert backup_for(manifests, manifests[0].created_ms, "x") == manifests[0]
+            assert backup_for(manifests, manifests[0].created_ms + 1, "x") == manifests[1]
+            with pytest.raises(InvalidArgumentError, match=r"x: the newest backup was made at .*, nothing later can be restored"):
+                backup_for(manifests, manifests[1].created_ms + 1, "x")
+
+    asyncio.run(scenario())
+
+
+def test_damage_in_the_repository_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, (_, second), _replica):
+            part = list(second.groups[GROUP].parts())[2]
+        file = tmp_path / "repository" / part.file
+        whole = file.read_bytes()
+        for damage in (whole[:-7], whole[:300] + bytes([whole[300] ^ 4]) + whole[301:], whole + b"x"):
+            file.write_bytes(damage)
+            with pytest.raises(StorageDamagedError, match=f"^{file} is damaged: "):
+                await restore(repository, second, end_of(second.groups[GROUP]), "n0", tmp_path / "n0")
+            assert not (tmp_path / "n0").exists()
+        file.write_bytes(whole)
+        await restore(repository, second, end_of(second.groups[GROUP]), "n0", tmp_path / "n0")
+        with pytest.raises(DataDirectoryError, match="n0 is not empty; expected a new folder"):
+            check_empty(tmp_path / "n0")
+
+    asyncio.run(scenario())
+
+
+def test_an_interrupted_restore_is_no_data_folder(tmp_path: Path) -> None:
+    """``identity.json`` is written last, and no node starts on a folder that has a log without it."""
+
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, (_, second), _replica):
+            point: Point = end_of(second.groups[GROUP])
+        came = 0
+
+        def stop_in_the_middle(size: int) -> None:
+            nonlocal came
+            came += size
+            if came > 10_000:
+                assert not (tmp_path / "n0" / "identity.json").exists()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            await NodeFolder(repository, point, new_cluster().node("n0"), tmp_path / "n0", stop_in_the_middle).make(second.id)
+        assert not (tmp_path / "n0").exists()
+
+    asyncio.run(scenario())
+
+
+def test_nodes_of_different_points_are_different_folders(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, manifests, _):
+            points = [end_of(manifest.groups[GROUP]) for manifest in manifests]
+            for number, (manifest, point) in enumerate(zip(manifests, points, strict=True)):
+                await restore(repository, manifest, point, "n0", tmp_path / f"{number}" / "n0")
+        identities = [json.loads((tmp_path / f"{number}" / "n0" / "identity.json").read_text()) for number in range(2)]
+        assert identities[0]["store_id"] != identities[1]["store_id"]
+
+    asyncio.run(scenario())
+
+
+def test_settings_that_could_not_read_the_state_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (_, (_, second), _replica):
+            point = end_of(second.groups[GROUP])
+        other = ClusterConfig.parse(NEW_FILE.replace("store: {", "store: {mappedFileSizeConsumeQueue: 4000, "), "new.yaml")
+        with pytest.raises(ConfigError, match="mappedFileSizeConsumeQueue: the backup has files of 6000000 bytes"):
+            check_settings(other.node("n0"), point)
+        text = NEW_FILE.replace("\nstore", "\n      - {id: n3, address: 127.0.0.1:20004, spare: true}\nstore")
+        spare = ClusterConfig.parse(text, "new.yaml")
+        with pytest.raises(ConfigError, match="node n3 is spare"):
+            check_settings(spare.node("n3"), point)
+
+    asyncio.run(scenario())
