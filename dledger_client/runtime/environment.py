@@ -25,11 +25,13 @@ from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.rpc.transport import Network
 from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.tcp.resolver import RESOLVER
 
 # Runs a blocking function outside of the event loop.
 RunInThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
+ELSEWHERE = "192.0.2.1"  # RFC 5737: for documentation; only the way there counts
 OLD_PARAMETERS = ("network", "clock", "random", "beside", "around")
 
 
@@ -125,11 +127,13 @@ def _own_network(security: NetworkSecurity) -> Network:
 
 
 def own_address(bootstrap: Bootstrap) -> str:
-    """The IPv4 address this machine reaches the cluster from; nothing is sent to find out."""
+    """The IPv4 address this machine reaches the cluster from; nothing is sent to find out.
+
+    A name that is not known within moments holds nobody up: then it is the address from which this machine reaches others at all.
+    """
     host, _, port = parse_bootstrap(bootstrap)[0].rpartition(":")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host.strip("[]"), int(port)))
+    for place in (*RESOLVER.addresses_at_once(host.strip("[]")), ELSEWHERE):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((place, int(port)))
             return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+    return "127.0.0.1"

@@ -86,18 +86,21 @@ class Resolver:
         return _counting(answer.exception(), said) or answer.result()
 
     def address_at_once(self, host: str) -> str | None:
-        """One of the addresses of ``host``, for a thread that must go on; None when it is not known yet, or there is no such host."""
+        """One of ``addresses_at_once``; another one at each second, so that of several each has its turn."""
+        found = self.addresses_at_once(host)
+        return found[int(time.monotonic()) % len(found)] if found else None
+
+    def addresses_at_once(self, host: str) -> Addresses:
+        """Where ``host`` is, for whoever must go on; empty when it is not known yet, or there is no such host."""
         if is_numeric(host):
-            return host
+            return (host,)
         lookup, said = self._begin(host)
         try:
-            found = lookup.answer.result(lookup.left_s(AT_ONCE_S))
+            return lookup.answer.result(lookup.left_s(AT_ONCE_S))
         except TimeoutError:
-            found = said
+            return said
         except OSError as error:
-            found = _counting(error, said)
-        # Another one at each second, so that of several each has its turn.
-        return found[int(time.monotonic()) % len(found)] if found else None
+            return _counting(error, said)
 
     def _begin(self, host: str) -> tuple[_Lookup, Addresses]:
         """The lookup that is under way or begins now, and what was said last."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from dledger_client.runtime import environment
 from dledger_wire.errors import UnreachableError
 from dledger_wire.rpc.transport import CallContext
 from dledger_wire.tcp import connection, resolver
@@ -137,6 +138,16 @@ def test_a_thread_that_must_go_on_is_told_nothing_or_what_was_said_last() -> Non
     names.answering.clear()
     assert found.address_at_once("a") == "10.0.0.1"
     assert found.address_at_once("c") is None
+    names.answering.set()
+
+
+def test_a_client_is_made_although_the_resolver_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names()
+    names.answering.clear()
+    monkeypatch.setattr(environment, "RESOLVER", Resolver(names))
+    with socket.socket(socket.AF_INET) as checked:
+        checked.bind((environment.own_address("silent.example:10911"), 0))  # an address of this machine
+    assert environment.own_address("127.0.0.1:10911") == "127.0.0.1"
     names.answering.set()
 
 
