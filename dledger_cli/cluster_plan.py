@@ -108,6 +108,8 @@ def _differences(group: GroupConfig, registered: RegisteredGroup) -> list[str]:
                 notes.append(f"{node.id} is not a member of {group.name}: dledger member add --id {node.id} {option}")
             continue
         there = members[node.id]
+        if there.address != node.address:
+            notes.append(f"{node.id} is at {there.address}: restart it with this file to move it to {node.address}")
         if there.host and (there.host, there.rack) != (node.host_label, node.rack):
             notes.append(f"{node.id}: restart it to take its labels (host {node.host_label}, rack {node.rack or '-'})")
     unnamed = members.keys() - {node.id for node in group.nodes}

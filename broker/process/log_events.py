@@ -96,6 +96,11 @@ LEADERSHIP = (
         "Compare cluster files and data folders; [replace the node](../guides/replace-a-node.md) when its folder is new.",
     ),
     LogEvent(
+        "member_moved",
+        "The leader wrote the new address of a member into the log.",
+        "Change the address in the cluster file of every machine; see [move](../guides/move.md).",
+    ),
+    LogEvent(
         "clock_compared",
         "This machine's clock left, or came back to, that of the group's majority.",
         "Let the machine synchronize its clock.",

@@ -75,11 +75,13 @@ class TransferRequested:
 class ChangeRequested:
     """Replace the membership by ``membership`` (one voter more or less, any learners); needs a committed entry of this term.
 
-    It has to name the folders that this leader knows, see ``Raft.named``; the same members may be asked for in order to name them.
+    It has to name the folders that this leader knows, see ``Raft.named``; the same members may be asked for in order to name them, or
+    because one of them ``moves``: the entry then has another address, which the core does not know.
     """
 
     membership: Membership
     size_bytes: int
+    moves: bool = False
 
 
 @dataclass(slots=True)

@@ -140,13 +140,13 @@ class Memberships:
 
     def on_change_requested(self, event: ChangeRequested) -> None:
         core = self._core
-        reason = self._why_not(event.membership)
+        reason = self._why_not(event.membership, moves=event.moves)
         if reason is not None:
             core.emit(Refused(reason, core.leader))
             return
         core.replication.append_own(EntryMeta(core.term, event.size_bytes, EntryKind.CONFIG, event.membership))
 
-    def _why_not(self, wanted: Membership) -> RefusedReason | None:
+    def _why_not(self, wanted: Membership, *, moves: bool) -> RefusedReason | None:
         core = self._core
         if core.role is not Role.LEADER:
             return RefusedReason.NOT_LEADER
@@ -158,7 +158,7 @@ class Memberships:
             return RefusedReason.NOT_READY
         if self.change_in_flight:
             return RefusedReason.CHANGE_IN_PROGRESS
-        if not _is_single_step(self.current, wanted):
+        if not _is_single_step(self.current, wanted, moves=moves):
             return RefusedReason.INVALID_CHANGE
         if wanted != self.with_known_stores(wanted):
             return RefusedReason.INVALID_CHANGE
@@ -170,13 +170,13 @@ class Memberships:
         return None
 
 
-def _is_single_step(current: Membership, wanted: Membership) -> bool:
-    """At most one voter more or less, at least one left, no duplicates, and some change, if only of registered folders."""
+def _is_single_step(current: Membership, wanted: Membership, *, moves: bool) -> bool:
+    """At most one voter more or less, at least one left, no duplicates, and some change, if only of registered folders or of an address."""
     members = wanted.members
     if not wanted.voters or len(set(members)) != len(members):
         return False
     same = sorted(wanted.voters) == sorted(current.voters) and sorted(wanted.learners) == sorted(current.learners)
-    if same and wanted.stores == current.stores:
+    if same and wanted.stores == current.stores and not moves:
         return False
     changed = [voter for voter in wanted.voters if voter not in current.voters]
     changed += [voter for voter in current.voters if voter not in wanted.voters]

@@ -21,6 +21,7 @@ class Members:
 
     def __init__(self, addresses: Mapping[NodeId, str], links: Mapping[NodeId, str]) -> None:
         self._links = dict(links)
+        self._configured = dict(addresses)  # by the settings
         self._committed_addresses = dict(addresses)
         self._settled = Membership(tuple(addresses))  # of the newest configuration known to be committed
         self.settled_index = 0
@@ -48,6 +49,15 @@ class Members:
         """
         links, before = self.links, self._settled.members if self._open else ()
         return {node: links[node] for node in (*membership.members, *before) if node in links}
+
+    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
+        """Where to dial a replica, one after the other until it answers: where it says that it is, where it is ``known`` to be, and where
+        the settings have it.  A member that moved is found by one of them, even if the whole group moved while it was stopped.
+
+        An address for links in the settings is the only one: it leads through a network of its own.
+        """
+        places = (known,) if peer in self._links else (told, known, self._configured.get(peer, ""))
+        return tuple(dict.fromkeys(place for place in places if place))
 
     @property
     def newest_index(self) -> int:
@@ -95,3 +105,7 @@ class Members:
         if missing:
             raise InvalidArgumentError(f"no address known for {', '.join(missing)}")
         return Configuration(wanted, known)
+
+    def moves(self, configuration: Configuration) -> bool:
+        """Whether it has another address for a member that is known."""
+        return any(self._addresses.get(member, address) != address for member, address in configuration.addresses.items())

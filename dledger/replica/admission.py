@@ -60,6 +60,15 @@ class PeerAdmission:
         if self.stores.settle(committed, by_snapshot=by_snapshot):
             self._tasks.spawn(self.stores.save(), "save-peer-stores")
 
+    def moved(self, links: RaftLinks) -> dict[str, str]:
+        """Members on the folders that the configuration names, and at other addresses: peers where they say that they are, and this node
+        once a peer has reached it there."""
+        own, membership, known = self._identity, self._core.membership, self._members.addresses
+        found = {peer: told for peer, told in links.told_addresses().items() if membership.store_of(peer) == links.store_of(peer) != ""}
+        if links.is_reached_at(own.address) and membership.store_of(own.node_id) == own.store_id:
+            found[own.node_id] = own.address
+        return {member: address for member, address in found.items() if member in membership and known.get(member) != address}
+
     def link_state(self, links: RaftLinks, peer: NodeId) -> tuple[bool, str]:
         """Whether a member is connected, and why it does not count as one."""
         connected, refused = links.link_state(peer)

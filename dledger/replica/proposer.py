@@ -139,12 +139,12 @@ class Proposer:
         else:
             self.proposals.fail_pending(self._owner.not_leader)
 
-    def offer_configuration(self, configuration: Configuration) -> None:
-        """Propose a membership change.  Raises why it is refused."""
+    def offer_configuration(self, configuration: Configuration, *, moves: bool) -> None:
+        """Propose a membership change; ``moves``: a member gets another address.  Raises why it is refused."""
         self._configuration = configuration
         try:
             size_bytes = ENTRY_HEADER_SIZE + len(configuration.encode())
-            self.raise_refused(self._owner.step(ChangeRequested(configuration.membership, size_bytes)))
+            self.raise_refused(self._owner.step(ChangeRequested(configuration.membership, size_bytes, moves)))
         finally:
             self._configuration = None
 

@@ -33,8 +33,8 @@ from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
-from dledger.membership.folder_registration import FolderRegistration
 from dledger.membership.handshake import Handshake
+from dledger.membership.member_registration import MemberRegistration
 from dledger.repair import LogRepairer, PeerRepair, serve_entry
 from dledger.replica.admission import PeerAdmission
 from dledger.replica.applier import Applier
@@ -84,7 +84,8 @@ class Replica:
         self.driver = Driver(core, self.log, env.clock, self, self.measures, sync_flush=sync_flush, flush_bytes=flush_bytes)
         self.proposer = Proposer(self, settings, self.measures)
         self.transfer = LeadershipTransfer(self, self.proposer, self.measures)
-        self.registration = FolderRegistration(core, self.offer_configuration, settings.core.heartbeat_interval_ms / 1000)
+        delay_s = settings.core.heartbeat_interval_ms / 1000
+        self.registration = MemberRegistration(core, lambda: self.admission.moved(self.links), self.offer_configuration, delay_s)
         self.reads = ReadBarriers()
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
         self.applier = Applier(self.log, self.machine, self._applied, self.repairer.repair)
@@ -259,7 +260,7 @@ class Replica:
         if self.role is not Role.LEADER:
             raise self.not_leader()
         configuration = self.members.changed(self.core.with_known_stores(wanted), addresses)
-        self.proposer.offer_configuration(configuration)
+        self.proposer.offer_configuration(configuration, moves=self.members.moves(configuration))
         self.members.learn(self.log.last.index, configuration)
         self.connect_members()
         return self.proposer.await_entry(self.log.last)
@@ -299,6 +300,13 @@ class Replica:
 
     def address_of(self, peer: NodeId) -> str:
         return self.members.links.get(peer, "")
+
+    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
+        return self.members.places_of(peer, known, told)
+
+    def reached(self) -> None:
+        if self.running:
+            self.registration.schedule()
 
     # Snapshots
 

@@ -1,6 +1,6 @@
 """Raft's transport: one outgoing stream per peer, which carries every message of this node to it.
 
-Owns connecting, reconnecting, the bounded send queues, the identity check on both ends, and the report that a peer is gone.  Messages
+Owns who is dialled (``peer_link.py`` how), the identity check on both ends, and the report that a peer is gone.  Messages
 may be lost (queue full, no connection) but are never duplicated or reordered on one stream.  It does not interpret messages, except
 that a later acknowledgement or heartbeat response supersedes one still in the queue.
 """
@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
+from dledger.core.messages import Message
 from dledger.core.types import NodeId
 from dledger.log.hard_state import MAX_VOTE_BYTES
 from dledger.membership import handshake
 from dledger.membership.handshake import Handshake
+from dledger.transport.peer_link import PeerLink
 from dledger_wire.addresses import is_address
-from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server, connect_to
+from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
 from dledger_wire.security import principal
 from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
-
-RECONNECT_MIN_S = 0.03
-RECONNECT_MAX_S = 0.5
-HELLO_TIMEOUT_S = 2.0
-QUEUE_LIMIT = 512  # messages; the core keeps far fewer in flight, the rest would be old heartbeats
 
 _logger = logging.getLogger(__name__)
 
@@ -78,127 +73,14 @@ class LinkOwner(Protocol):
         """Where to dial a replica that some configuration names; else empty."""
         ...
 
+    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
+        """Where to dial a replica that is ``known`` to be at an address and told another one when it dialled (empty: it has not), in the
+        order to try them."""
+        ...
 
-def _supersedes(later: Message, earlier: Message) -> bool:
-    if type(later) is AppendResponse and type(earlier) is AppendResponse:
-        return later.success and earlier.success and later.term == earlier.term and later.match.index >= earlier.match.index
-    if type(later) is HeartbeatResponse and type(earlier) is HeartbeatResponse:
-        return later.term == earlier.term and later.round >= earlier.round
-    return False
-
-
-class _PeerLink:
-    """The outgoing side to one peer.  While it is not connected whatever is sent is dropped: Raft sends it again when it matters."""
-
-    def __init__(self, links: RaftLinks, peer: NodeId, address: str) -> None:
-        self.peer = peer
-        self.address = address
-        self.connected = False
-        self.store_id = ""  # of the folder it was on when it was connected last
-        self._links = links
-        self._queue: deque[Message] = deque()
-        self._wake = asyncio.Event()
-        self._retry = asyncio.Event()
-        self._broken: DledgerError | None = None
-        self._last_trouble = ""
-
-    def send(self, message: Message) -> None:
-        if not self.connected:
-            return
-        queue = self._queue
-        if queue and _supersedes(message, queue[-1]):
-            queue[-1] = message
-        elif len(queue) < QUEUE_LIMIT:
-            queue.append(message)
-        self._wake.set()
-
-    def retry_now(self) -> None:
-        """The peer has just dialled us, so it is up: do not wait for the back-off to end."""
-        self._retry.set()
-
-    async def run(self) -> None:
-        pause_s = RECONNECT_MIN_S
-        while True:
-            channel = connect_to(self._links.network, self.address, self._links.identity.principal_of(self.peer))
-            try:
-                await self._session(methods.RAFT_LINK.open(channel, metadata=self._links.metadata_for(self.peer)))
-            except DledgerError as error:
-                self._tell(error)
-            finally:
-                was_connected, self.connected = self.connected, False
-                self._queue.clear()
-                await channel.close()
-            if was_connected:
-                pause_s = RECONNECT_MIN_S
-                self._links.broke(self.peer)
-            self._retry.clear()
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._retry.wait()
-                pause_s = RECONNECT_MIN_S
-            except TimeoutError:
-                pause_s = min(2 * pause_s, RECONNECT_MAX_S)
-
-    async def _session(self, stream: ByteStream) -> None:
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT_S):
-                hello = await stream.read()
-        except TimeoutError:
-            raise DeadlineExceededError(f"{self.address}: no handshake within {HELLO_TIMEOUT_S} s") from None
-        if hello is None:
-            raise UnreachableError(f"{self.address}: closed before the handshake")
-        self.store_id = await self._links.check_hello(self.peer, hello)
-        self._broken = None
-        self.connected = True
-        self._last_trouble = ""
-        _logger.info("%s: connected to %s at %s", self._links.identity.node_id, self.peer, self.address)
-        self._links.up(self.peer)
-        watcher = self._links.tasks.spawn(self._watch(stream), f"watch-{self.peer}")
-        try:
-            await self._send_all(stream)
-        finally:
-            watcher.cancel()
-
-    async def _watch(self, stream: ByteStream) -> None:
-        """The acceptor says nothing after its greeting; the end of its side is the first sign that it died."""
-        error = UnreachableError(f"{self.address}: {self.peer} closed the link")
-        try:
-            while await stream.read() is not None:
-                pass
-        except DledgerError as found:
-            error = UnreachableError(found.message)
-        self._broken = error
-        self._wake.set()
-
-    async def _send_all(self, stream: ByteStream) -> None:
-        queue, wake, encode = self._queue, self._wake, self._links.owner.encode
-        while True:
-            while queue and self._broken is None:
-                data = await encode(queue.popleft())
-                if data is not None:
-                    await stream.write(data)
-            if self._broken is not None:
-                raise self._broken
-            wake.clear()
-            await wake.wait()
-
-    def _tell(self, error: DledgerError) -> None:
-        if isinstance(error, InvalidArgumentError):
-            self._links.refused(self.peer, error)
-            self._links.owner.link_refused(self.peer, error)
-        text = f"{type(error).__name__}: {error.message}"
-        if text != self._last_trouble:  # once per reason, not twice a second
-            self._last_trouble = text
-            level = logging.INFO if isinstance(error, UnreachableError) else logging.WARNING
-            _logger.log(
-                level,
-                "%s: link to %s at %s: %s",
-                self._links.identity.node_id,
-                self.peer,
-                self.address,
-                text,
-                extra={"event": "link_failed"},
-            )
+    def reached(self) -> None:
+        """A link with a peer is up, dialled by one of both."""
+        ...
 
 
 class RaftLinks:
@@ -213,11 +95,13 @@ class RaftLinks:
         self.network = network
         self.tasks = tasks
         self.owner = owner
-        self._outgoing: dict[NodeId, _PeerLink] = {}
+        self._outgoing: dict[NodeId, PeerLink] = {}
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
         self._inbound: dict[tuple[NodeId, str], ByteStream] = {}  # by peer and data folder: one does not push out the other
         self._members: dict[NodeId, str] = {}
         self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
+        self._told: dict[NodeId, str] = {}  # where they say that they are
+        self._reached_at: dict[NodeId, str] = {}  # where they dialled us
         self._up: dict[NodeId, bool] = {}
         self._refusals: dict[str, None] = {}
         self._refused: dict[NodeId, str] = {}  # peers whose last link was refused, by them or by us, and why
@@ -243,12 +127,12 @@ class RaftLinks:
 
     def _dial(self) -> None:
         addresses = {**self._callers, **self._members}
-        for peer in [peer for peer, link in self._outgoing.items() if addresses.get(peer) != link.address]:
+        for peer in [peer for peer, link in self._outgoing.items() if addresses.get(peer) != link.known]:
             del self._outgoing[peer]
             self._runs.pop(peer).cancel()
         for peer, address in addresses.items():
             if peer != self.identity.node_id and peer not in self._outgoing:
-                link = self._outgoing[peer] = _PeerLink(self, peer, address)
+                link = self._outgoing[peer] = PeerLink(self, peer, address)
                 self._runs[peer] = self.tasks.spawn(link.run(), f"link-{peer}")
 
     def send(self, to: NodeId, message: Message) -> None:
@@ -275,7 +159,24 @@ class RaftLinks:
         link = self._outgoing.get(peer)
         return link.store_id if link is not None else ""
 
-    def metadata_for(self, peer: NodeId) -> dict[str, str]:
+    def places_of(self, link: PeerLink) -> tuple[str, ...]:
+        """Where to dial a peer, in the order to try them."""
+        return self.owner.places_of(link.peer, link.known, self._told.get(link.peer, ""))
+
+    def told_addresses(self) -> dict[NodeId, str]:
+        """Where the peers are that were reached where they say, or by an address that is only for links."""
+        found = {}
+        for peer, link in self._outgoing.items():
+            told = self._told.get(peer, "")
+            if link.connected and told and (told == link.address or told not in self.places_of(link)):
+                found[peer] = told
+        return found
+
+    def is_reached_at(self, address: str) -> bool:
+        """Whether a peer has dialled this node at that address."""
+        return address in self._reached_at.values()
+
+    def metadata_for(self, link: PeerLink) -> dict[str, str]:
         identity = self.identity
         return {
             "dledger-cluster": identity.cluster,
@@ -283,23 +184,25 @@ class RaftLinks:
             "dledger-node": identity.node_id,
             "dledger-hello": self._hello().hex(),
             "dledger-address": identity.address,
-            "dledger-to": peer,
+            "dledger-at": link.address,
+            "dledger-to": link.peer,
         }
 
     def _hello(self) -> bytes:
         return self.owner.handshake().encode(self.identity.node_id)
 
-    async def check_hello(self, peer: NodeId, data: bytes) -> str:
-        """The folder that ``peer`` is on; InvalidArgumentError when it may not come with it."""
+    async def check_hello(self, link: PeerLink, data: bytes) -> str:
+        """The folder that a peer is on; InvalidArgumentError when it may not come with it."""
         node_id, said = handshake.decode(data)
-        if node_id != peer:
-            raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
-        await self.owner.check_handshake(peer, said, dialled=True)
+        if node_id != link.peer:
+            raise InvalidArgumentError(f"expected node {link.peer}, found node {node_id!r}")
+        await self.owner.check_handshake(link.peer, said, dialled=link.address == link.known)
         return said.store_id
 
     def up(self, peer: NodeId) -> None:
         self._up[peer] = True
         self._refused.pop(peer, None)
+        self.owner.reached()
 
     def refused(self, peer: NodeId, error: InvalidArgumentError) -> None:
         """A link to ``peer`` did not come about, since one of both knows the other otherwise."""
@@ -320,7 +223,7 @@ class RaftLinks:
             self._tell_refusal(context.peer, refusal)
             raise
         self._inbound[caller] = stream  # from here on nothing of an earlier stream counts, which the greeting does not know of
-        self._note_caller(peer, context.metadata.get("dledger-address", ""))
+        self._note_caller(peer, context.metadata.get("dledger-address", ""), context.metadata.get("dledger-at", ""))
         await stream.write(self._hello())
         self.up(peer)
         if peer in self._outgoing:
@@ -337,11 +240,15 @@ class RaftLinks:
                 del self._inbound[caller]
             if all(other != peer for other, _store in self._inbound):
                 self.broke(peer)
+                self._told.pop(peer, None)
+                self._reached_at.pop(peer, None)
                 if self._callers.pop(peer, "") and self._open:
                     self._dial()
 
-    def _note_caller(self, peer: NodeId, told: str) -> None:
-        place = self.owner.address_of(peer) or (told if is_address(told) else "")
+    def _note_caller(self, peer: NodeId, told: str, at: str) -> None:
+        self._told[peer] = told = told if is_address(told) else ""
+        self._reached_at[peer] = at
+        place = self.owner.address_of(peer) or told
         if place:
             self._callers[peer] = place
             self._dial()

@@ -14,7 +14,7 @@ from dledger_cli.output import error_line, note, print_line
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 30.0
 
 def register(app: typer.Typer) -> None:
     app.command("up", epilog="Examples: dledger up | dledger up --config cluster-configs/local-3.yaml --data /tmp/d")(up)
-    app.command("down", epilog="Example: dledger down --data data")(down)
+    app.command("down", epilog="Examples: dledger down --data data | dledger down --id n2")(down)
 
 
 def up(
@@ -153,10 +153,11 @@ def _explain(
 
 def down(
     data: DataOption = "data",
+    only: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Stop only this one.  May be repeated.")] = None,
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
 ) -> None:
-    """Stop everything of the data folder, one after the other: followers first, then the leader, name servers last."""
+    """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
 
@@ -166,7 +167,7 @@ def down(
         return
     cluster = LocalCluster(ClusterConfig.load(str(file)), Path(data))
     failed = False
-    for node_id in _stop_order(cluster):
+    for node_id in _stop_order(cluster, _known(cluster, only)):
         if not cluster.signal(node_id, signal.SIGTERM):
             continue
         if cluster.wait_stopped(node_id, timeout):
@@ -180,12 +181,21 @@ def down(
         raise typer.Exit(1)
 
 
-def _stop_order(cluster: LocalCluster) -> list[str]:
+def _known(cluster: LocalCluster, only: Sequence[str] | None) -> Collection[str]:
+    """What is to be stopped: everything, unless some are named."""
+    known = cluster.all_ids()
+    for name in only or []:
+        if name not in known:
+            raise typer.BadParameter(f"no node {name!r} in {cluster.file}; it has {', '.join(known)}", param_hint="--id")
+    return only or known
+
+
+def _stop_order(cluster: LocalCluster, wanted: Collection[str]) -> list[str]:
     from dledger_wire.errors import DledgerError
 
-    running = cluster.running()
+    running = {name: pid for name, pid in cluster.running().items() if name in wanted}
     if not running:
-        note("no node is running")
+        note("no node is running" if len(wanted) != 1 else f"{next(iter(wanted))} is not running")
         return []
     try:
         groups = run(cluster_status(cluster.config, as_node=True))

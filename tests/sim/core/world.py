@@ -432,7 +432,7 @@ class World:
     # Groups
 
     def _name_soon(self, node: CoreNode) -> None:
-        """A leader has those named that it has met, as the node does (``dledger/membership/folder_registration.py``)."""
+        """A leader has those named that it has met, as the node does (``dledger/membership/member_registration.py``)."""
         if node.role is Role.LEADER and not node.naming and node.core.with_known_stores(node.core.membership) != node.core.membership:
             node.naming = True
             self.after(HEARTBEAT_MS, self._name, node, node.starts)

@@ -168,8 +168,8 @@ def order_to_campaign_of_an_older_term(patch: pytest.MonkeyPatch) -> None:
 def _allowing(patch: pytest.MonkeyPatch, reason: RefusedReason) -> None:
     why_not = Memberships._why_not
 
-    def lax(self: Memberships, wanted: Membership) -> RefusedReason | None:
-        found = why_not(self, wanted)
+    def lax(self: Memberships, wanted: Membership, *, moves: bool) -> RefusedReason | None:
+        found = why_not(self, wanted, moves=moves)
         if found is reason and sorted(wanted.voters) != sorted(self.current.voters):
             return None
         return found

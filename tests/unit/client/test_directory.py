@@ -80,7 +80,7 @@ def test_a_plan_names_what_differs_and_refuses_what_contradicts() -> None:
     text = """
 cluster: c
 groups:
-  - {name: g0, voters: 5, nodes: [{id: n-a, address: "a:1"}, {id: n-b, address: "b:1", rack: r9}, {id: n-d, address: "d:1"}]}
+  - {name: g0, voters: 5, nodes: [{id: n-a, address: "a:9"}, {id: n-b, address: "b:1", rack: r9}, {id: n-d, address: "d:1"}]}
   - {name: g2, nodes: [{id: x, address: "x:1"}]}
 spares: [{id: sp0, address: "s:1"}]
 """
@@ -96,6 +96,7 @@ spares: [{id: sp0, address: "s:1"}]
     plan = make_plan(config, running, {"g0": ReplicaGroupState("g0", "active", 0, 3, 0, 0)})
     assert plan.steps == ["set the policy of g0: voters 5", "add replica group g2: x at x:1", "drain replica group g1, then remove it"]
     assert plan.notes == [
+        "n-a is at a:1: restart it with this file to move it to a:9",
         "n-b: restart it to take its labels (host b, rack r9)",
         "n-c of g0 is not in the file: dledger member remove --id n-c --replica-group g0",
         "n-d is not a member of g0: dledger member add --id n-d --replica-group g0",

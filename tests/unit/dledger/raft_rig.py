@@ -453,7 +453,8 @@ class Cluster:
         for name in names or self.names:
             await self.start_one(name)
 
-    async def start_one(self, name: NodeId, *, store_id: str = "", cluster: str = "c") -> RaftNode:
+    async def start_one(self, name: NodeId, *, store_id: str = "", cluster: str = "c", told: str = "") -> RaftNode:
+        """``told``: the address that it says it is at, if that is not where it is."""
         self.starts += 1
         values: dict[str, Any] = {
             "peers": self.addresses,
@@ -465,7 +466,7 @@ class Cluster:
         network = self.net.process(name)
         draws, disk = random.Random(f"{name}{self.starts}"), self.disks[name]
         env = Environment(clock=LoopClock(), random=draws, disk=disk, network=network, boot_id=self.boot_id)
-        identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", self.addresses[name])
+        identity = NodeIdentity(cluster, "g", name, store_id or f"store-{name}", told or self.addresses[name])
         machine = self.machines[name] = Recorder(self.disks[name])
         node = await RaftNode.open(identity, RaftSettings(**values), env, machine, log_opened=machine.recover)
         self.nodes[name] = node

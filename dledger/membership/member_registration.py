@@ -1,4 +1,5 @@
-"""Registration of data folders: a leader appends a configuration that adds the folders of the members it has heard from.
+"""Registration of members: a leader appends a configuration that adds the data folders of those it has heard from, and the addresses of
+those that are elsewhere now.
 
 Owns the timing: one heartbeat interval after the first response, so that one entry covers every member that responds by then, and again
 while something prevents it (a change in flight, nothing committed yet in this term, a transfer).
@@ -17,11 +18,18 @@ from dledger_wire.errors import DledgerError
 _logger = logging.getLogger(__name__)
 
 
-class FolderRegistration:
-    """Of one replica."""
+class MemberRegistration:
+    """Of one replica.  ``moved``: the members that have another address than the configuration names, with that address."""
 
-    def __init__(self, core: Raft, offer: Callable[[Membership, Mapping[str, str]], asyncio.Future[EntryId]], delay_s: float) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        moved: Callable[[], dict[str, str]],
+        offer: Callable[[Membership, Mapping[str, str]], asyncio.Future[EntryId]],
+        delay_s: float,
+    ) -> None:
         self._core = core
+        self._moved = moved
         self._offer = offer
         self._delay_s = delay_s
         self._timer: asyncio.TimerHandle | None = None
@@ -30,7 +38,7 @@ class FolderRegistration:
     def schedule(self) -> None:
         """Somebody was met, or this node has become leader."""
         if self._timer is None and self._is_due():
-            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._name)
+            self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._register)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -43,15 +51,19 @@ class FolderRegistration:
 
     def _is_due(self) -> bool:
         core = self._core
-        return core.role is Role.LEADER and core.with_known_stores(core.membership) != core.membership
+        return core.role is Role.LEADER and (core.with_known_stores(core.membership) != core.membership or bool(self._moved()))
 
-    def _name(self) -> None:
+    def _register(self) -> None:
         self._timer = None
         if not self._is_due():
             return
+        moved = self._moved()
         try:
-            self._offered = self._offer(self._core.membership, {})
-            self._offered.add_done_callback(lambda future: future.exception())  # a later leader names them
+            self._offered = self._offer(self._core.membership, moved)
+            self._offered.add_done_callback(lambda future: future.exception())  # a later leader registers them
         except DledgerError as error:
-            _logger.debug("folders of members not registered yet: %s", error.message)
+            _logger.debug("members not registered yet: %s", error.message)
             self.schedule()
+            return
+        for member, address in moved.items():
+            _logger.info("%s is at %s now", member, address, extra={"event": "member_moved", "member": member, "address": address})
