@@ -116,7 +116,7 @@ class GroupBackup(_Model):
 
 
 class Manifest(_Model):
-    """A whole backup."""
+    """A whole backup.  ``created_ms`` is when it began."""
 
     format: int = FORMAT
     id: str
@@ -124,6 +124,10 @@ class Manifest(_Model):
     software: str
     created_ms: int
     groups: dict[str, GroupBackup]
+
+    def covers(self, at_ms: int) -> bool:
+        """Whether nothing that was stored until a time can be missing: it began later, or has something later of every group."""
+        return self.created_ms >= at_ms or all(group.stored_ms >= at_ms for group in self.groups.values())
 
     def files(self) -> set[str]:
         """Every file that it needs."""

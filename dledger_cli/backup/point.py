@@ -38,11 +38,11 @@ def end_of(group: GroupBackup) -> Point:
 
 
 def backup_for(manifests: list[Manifest], at_ms: int, url: str) -> Manifest:
-    """The earliest backup that was made at or after a time.  InvalidArgumentError when all are older."""
+    """The earliest backup that has everything up to a time.  InvalidArgumentError when all are older."""
     for manifest in manifests:
-        if manifest.created_ms >= at_ms:
+        if manifest.covers(at_ms):
             return manifest
-    newest = f"the newest backup was made at {time_text(manifests[-1].created_ms)}" if manifests else "there is no backup"
+    newest = f"the newest backup was begun at {time_text(manifests[-1].created_ms)}" if manifests else "there is no backup"
     raise InvalidArgumentError(f"{url}: {newest}, nothing later can be restored")
 
 

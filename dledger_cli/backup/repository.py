@@ -137,6 +137,7 @@ class Repository:
         """Every file of logs and states, with its size."""
         with self._told(""):
             try:
+                self._files.invalidate_cache()
                 found = self._files.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}

@@ -282,8 +282,7 @@ class _PartCopy:
             await asyncio.to_thread(self._file.discard)
 
 
-def manifest_of(backup_id: str, cluster: str, groups: dict[str, Taken]) -> Manifest:
-    """The manifest of what was taken."""
-    now_ms = SystemClock().wall_ms()
+def manifest_of(backup_id: str, cluster: str, begun_ms: int, groups: dict[str, Taken]) -> Manifest:
+    """The manifest of what was taken.  ``begun_ms`` is of before the first plan: what was stored until then is in it."""
     backups = {name: taken.backup for name, taken in groups.items()}
-    return Manifest(id=backup_id, cluster=cluster, software=installed_version(), created_ms=now_ms, groups=backups)
+    return Manifest(id=backup_id, cluster=cluster, software=installed_version(), created_ms=begun_ms, groups=backups)

@@ -71,6 +71,7 @@ def _take(
     repository: Repository, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int
 ) -> tuple[Manifest, dict[str, Taken]]:
     from dledger_cli.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
+    from dledger_wire.clock import SystemClock
 
     cluster = load_config(config)
 
@@ -79,13 +80,13 @@ def _take(
         chosen = _chosen(found, groups, from_node)
         name = (await admin.describe_cluster()).name
         repository.make(name)
-        backup_id, taken = new_id(), {}
+        backup_id, begun_ms, taken = new_id(), SystemClock().wall_ms(), {}
         for status in chosen:
             before = newest_of(repository, status.name, lambda error: note(f"left aside: {error.message}"))
             with_progress = _progress(status.name)
             taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, with_progress)
             taken[status.name] = await taker.take(sources(name, status, from_node))
-        manifest = manifest_of(backup_id, name, taken)
+        manifest = manifest_of(backup_id, name, begun_ms, taken)
         repository.add_whole(manifest)
         return manifest, taken
 

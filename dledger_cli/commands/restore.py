@@ -71,8 +71,8 @@ def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str,
     if not backup_id and not ids:
         raise InvalidArgumentError(f"{repository.url}: there is no backup yet")
     manifest = repository.manifest(backup_id or ids[-1])
-    if at_ms > manifest.created_ms:
-        raise InvalidArgumentError(f"backup {manifest.id} was made at {time_text(manifest.created_ms)}, nothing later can be restored")
+    if at_ms and not manifest.covers(at_ms):
+        raise InvalidArgumentError(f"backup {manifest.id} was begun at {time_text(manifest.created_ms)}, nothing later can be restored")
     return manifest
 
 

@@ -100,10 +100,10 @@ async def source(folder: Path, network: Callable[[], TcpNetwork] = TcpNetwork) -
 async def back_up(repository: Repository, *replicas: Replica) -> tuple[Manifest, Taken]:
     """What the command does for a cluster of one group."""
     repository.make(CLUSTER)
-    backup_id = new_id()
+    backup_id, begun_ms = new_id(), SystemClock().wall_ms()
     taker = GroupTaker(repository, backup_id, GROUP, newest_of(repository, GROUP, lambda _error: None))
     taken = await taker.take(replicas)
-    manifest = manifest_of(backup_id, CLUSTER, {GROUP: taken})
+    manifest = manifest_of(backup_id, CLUSTER, begun_ms, {GROUP: taken})
     repository.add_whole(manifest)
     return manifest, taken
 

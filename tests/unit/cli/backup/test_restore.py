@@ -141,7 +141,10 @@ def test_a_later_time_than_the_newest_backup_is_refused(tmp_path: Path) -> None:
         async with two_backups(tmp_path) as (_, manifests, _replica):
             assert backup_for(manifests, manifests[0].created_ms, "x") == manifests[0]
             assert backup_for(manifests, manifests[0].created_ms + 1, "x") == manifests[1]
-            with pytest.raises(InvalidArgumentError, match=r"x: the newest backup was made at .*, nothing later can be restored"):
+            began_early = manifests[0].model_copy(update={"created_ms": 0})
+            assert backup_for([began_early, manifests[1]], at_ms(FIRST - 1), "x") == began_early, "it has something of that time"
+            assert backup_for([began_early, manifests[1]], at_ms(FIRST), "x") == manifests[1], "the first may miss something"
+            with pytest.raises(InvalidArgumentError, match=r"x: the newest backup was begun at .*, nothing later can be restored"):
                 backup_for(manifests, manifests[1].created_ms + 1, "x")
 
     asyncio.run(scenario())
