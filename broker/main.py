@@ -25,6 +25,7 @@ from broker.process.allocator import restart_with_malloc_settings
 from broker.process.core_dumps import forbid_core_dumps
 from broker.process.data_dir_lock import DataFolderLock
 from broker.process.file_limit import raise_handle_limit
+from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import open_identity
 from broker.process.log_ring import LogRing
 from broker.process.logging_setup import ProcessLog, configure_logging
@@ -107,6 +108,7 @@ async def _wait_as_spare(
     from dledger_wire.security import principal
 
     machine = machine_of(cluster, principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), folder)
+    await refuse_newer_files(machine.env.disk)
     bound = await read_binding(machine.env.disk)
     if bound is not None:
         return bound

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from broker.api.admin import AdminService
 from broker.api.checksums import FoundDamage
 from broker.api.diagnostics import DiagnosticsService
+from broker.api.feature_level import FeatureLevelService
 from broker.api.fetch import FetchService
 from broker.api.group_offsets import GroupOffsetsService
 from broker.api.group_settings import GroupSettingsService
@@ -46,8 +47,10 @@ from broker.leadership.role_manager import RoleManager
 from broker.measures import MeasuredServer, ServiceMeasures
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.table import RouteTable
+from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
+from broker.process.level_stamp import LevelStamp
 from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
@@ -61,6 +64,7 @@ from dledger.clock.group_time import GroupTime
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId
 from dledger.log.config import LogConfig
+from dledger.membership.feature_levels import FeatureLevels
 from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
@@ -126,7 +130,10 @@ class BrokerNode:
         lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
         self.roles = RoleManager(env.clock, self, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
-            store_settings or store_settings_of(settings), self._group_env, role_changed=self._role_changed, failed=self.fail
+            store_settings or store_settings_of(settings),
+            self._group_env,
+            role_changed=self._role_changed,
+            failed=self.fail,
         )
         self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean)
         self.security = ReplicaSecurity(security, settings, env, self.store)
@@ -134,7 +141,7 @@ class BrokerNode:
         self._stopping = False
         self._context: ServiceContext | None = None
         self._failed: asyncio.Future[BaseException] | None = None
-        self._identity: FolderIdentity | None = None
+        self._stamp: LevelStamp | None = None
         self._raft: RaftNode | None = None
         self._registrar: Registrar | None = None
         self._names: NameService | None = None
@@ -159,7 +166,7 @@ class BrokerNode:
 
     @property
     def identity(self) -> FolderIdentity:
-        return _opened(self._identity)
+        return _opened(self._stamp).identity
 
     @property
     def name_service(self) -> NameService:
@@ -176,19 +183,30 @@ class BrokerNode:
         self._failed = asyncio.get_running_loop().create_future()
         settings, env = self.settings, self._env
         cluster, group = settings.cluster.cluster, settings.group.name
-        self._identity = identity = await open_identity(env, cluster, group, settings.node.id)
+        await refuse_newer_files(env.disk)
+        build = self.store.feature_level.build
+        identity = await open_identity(env, cluster, group, settings.node.id, build)
+        self._stamp = LevelStamp(env.disk, identity, self.store.feature_level, self._tasks)
         foreign = await foreign_files(env.disk, thorough=False)
         if foreign:
             _logger.warning("%s", describe_foreign(env.disk, foreign), extra={"event": "foreign_files"})
         node = settings.node
-        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address)
+        levels = FeatureLevels(build, self._process().version, lambda: self.store.feature_level.now)
+        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
         raft_settings = raft_settings_of(settings, self._log_config)
         self.roles.start()
         await self.leader_history.open(self._tasks)
         try:
             self._raft = await RaftNode.open(
-                raft_identity, raft_settings, env, self.store, log_opened=self.store.recover, state_paths=STATE_PATHS, time=self._time
+                raft_identity,
+                raft_settings,
+                env,
+                self.store,
+                log_opened=self.store.recover,
+                state_paths=STATE_PATHS,
+                time=self._time,
             )
+            self._stamp.start()
             # Nothing is awaited between the end of ``RaftNode.open`` and here: services are registered before the first change of role.
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             self.security.open(self.raft)
@@ -235,6 +253,7 @@ class BrokerNode:
             DiagnosticsService(context, self._process, self.leader_history),
             LogTailService(self.log_ring, self.settings.group.name, self.settings.node.id),
             ReplicaGroupService(context),
+            FeatureLevelService(context),
             RetentionService(context),
             BoundService(self.settings),
             *self.security.services(context, registrar.groups),

@@ -12,6 +12,7 @@ from dledger.core.config import CoreConfig
 from dledger.core.status import CoreStatus
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.config import LogConfig
+from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class PeerStatus:
     silent_ms: int = -1
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
+    levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
+    version: str = ""
 
     def answers(self, within_ms: int) -> bool:
         """Whether it is connected and the leader heard from it in the last ``within_ms``; never true where ``silent_ms`` is not known."""
@@ -74,8 +77,9 @@ def peer_statuses(
     core: CoreStatus,
     link: Callable[[NodeId], tuple[bool, str]],
     timeout_ms: int,
+    build: Callable[[NodeId], tuple[LevelRange, str]],
 ) -> tuple[PeerStatus, ...]:
-    """Every member as this node sees it; ``link`` gives whether one is connected, and why it is refused."""
+    """Every member as this node sees it; ``link`` gives whether one is connected, and why it is refused; ``build`` its build."""
     known = {peer.node: peer for peer in core.peers}
     found = []
     for node in (*membership.voters, *membership.learners):
@@ -83,6 +87,7 @@ def peer_statuses(
         connected, refused = (True, "") if node == own else link(node)
         answers = peer is not None and peer.match and peer.state == "replicate" and peer.silent_ms < timeout_ms
         leads = node == own and core.role is Role.LEADER
+        levels, version = build(node)
         found.append(
             PeerStatus(
                 node_id=node,
@@ -94,6 +99,8 @@ def peer_statuses(
                 silent_ms=peer.silent_ms if peer is not None else -1,
                 refused=refused,
                 acknowledges=leads if peer is None else bool(answers and connected and not refused),
+                levels=levels,
+                version=version,
             )
         )
     return tuple(found)

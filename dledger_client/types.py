@@ -37,6 +37,7 @@ from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUse
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
+from dledger_client.admin.upgrade import GroupUpgrade, NodeBuild, RaisedLevel, UpgradeCheck
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
@@ -87,6 +88,7 @@ __all__ = [
     "DelayLevel",
     "GroupMember",
     "GroupTransactions",
+    "GroupUpgrade",
     "LeaderChange",
     "LeaderTransfer",
     "LeftMessages",
@@ -99,6 +101,7 @@ __all__ = [
     "MessageQueue",
     "NameServerStatus",
     "Node",
+    "NodeBuild",
     "NodeDetails",
     "NodeExpiry",
     "NodeStatus",
@@ -117,6 +120,7 @@ __all__ = [
     "QueueOffsets",
     "QueueRange",
     "QueueSelector",
+    "RaisedLevel",
     "ReadAt",
     "ReceivedMessage",
     "RegisteredGroup",
@@ -147,6 +151,7 @@ __all__ = [
     "TransactionOutcome",
     "TransactionResult",
     "TransactionState",
+    "UpgradeCheck",
     "WaitingDelays",
     "WaitingMessage",
     "averagely",

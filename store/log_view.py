@@ -13,6 +13,8 @@ from dledger.log.entry import RawEntry
 from dledger.log.index_units import EntryPlace
 from dledger.log.segment import Segment
 from dledger_wire.batches.batch import BatchView, CommandView, iter_records
+from dledger_wire.errors import CorruptBatchError
+from dledger_wire.formats import RECORD, newer
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 
 SCAN_BYTES = 8 << 20
@@ -49,10 +51,15 @@ def entry_records(entry: RawEntry) -> Iterator[tuple[int, BatchView | CommandVie
         return
     pos = entry.pos + ENTRY_HEADER_SIZE
     # Each buffer holds whole records: a sealed payload is one buffer, an entry read from a file or a message is one.
-    for buffer in entry.body():
-        for record in iter_records(buffer):
-            yield pos + record.pos, record
-        pos += len(buffer)
+    try:
+        for buffer in entry.body():
+            for record in iter_records(buffer):
+                yield pos + record.pos, record
+            pos += len(buffer)
+    except CorruptBatchError as error:
+        if "newer" in error.details:
+            raise newer(f"entry {entry.index} of the log, at byte {pos}: record", error.detail_int("newer"), RECORD) from None
+        raise
 
 
 def scan_start(log: ReadableLog, pos: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dledger_wire.feature_levels import THIS_BUILD, LevelRange
 from dledger_wire.frames.frame import pack_host
 from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZE, QUEUE_UNITS_PER_FILE
 
@@ -18,6 +19,7 @@ class StoreSettings:
     ``diskSpaceEnoughFree``: with so much free, no disk counts as too full (``expiry.py``).
     ``reserve_bytes``: room kept for deleting from a full disk (``reserve.py``).
     ``snapshot_interval_ms``: how often the derived state is made durable, which bounds what a restart applies again.
+    ``levels``: the feature levels that this build can do.
     """
 
     store_host: str = "0.0.0.0:0"
@@ -47,6 +49,7 @@ class StoreSettings:
     span_gap_bytes: int = 16 << 10
     open_files_limit: int = 64
     max_producers: int = 10_000
+    levels: LevelRange = THIS_BUILD
     producer_expiry_ms: int = 7 * 86_400_000
     store_host_bytes: bytes = field(init=False, default=b"")
 

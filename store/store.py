@@ -63,7 +63,7 @@ class MessageStore:
         self.queues = QueueTable(settings, env.disk)
         self._state = state = StoreState(settings, self.queues.max_offset)
         self.traffic = Traffic(lambda topic: state.topics.get(topic) is not None)
-        self.replica_group = state.replica_group
+        self.replica_group, self.feature_level = state.replica_group, state.feature_level
         self.security = state.security
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
         self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
@@ -180,6 +180,7 @@ class MessageStore:
             queues={queue.key: queue.mark() for queue in self.queues},
             sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,
+            feature_level=self.feature_level.level,
         )
 
     # Copies: another replica takes the state from here, or this one was given one
@@ -272,7 +273,10 @@ class MessageStore:
             raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
-        """A command to propose; refused here when it could never succeed."""
+        """A command to propose; refused here when it could never succeed, and while the group's feature level does not have it."""
+        if self.feature_level.level < command.LEVEL:
+            text = f"{command.KIND} needs feature level {command.LEVEL}, the replica group is at {self.feature_level.level}"
+            raise NotReadyError(f"{text}: upgrade all nodes, then dledger cluster upgrade-finish")
         return self._message_log.command(command)
 
     # Expiry

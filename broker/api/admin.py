@@ -190,6 +190,9 @@ class AdminService:
             messages_out_total=traffic.messages_out,
             bytes_out_total=traffic.bytes_out,
             loop_lag_ms=process.loop_lag_ms,
+            feature_level=context.store.feature_level.level,
+            lowest_level=context.store.feature_level.build.lowest,
+            highest_level=context.store.feature_level.build.highest,
         )
         _add_peers(reply, raft)
         return reply

@@ -1,56 +1,73 @@
-"""Who a data folder belongs to: ``identity.json``, written once when the folder is first used.
+"""Who a data folder belongs to: ``identity.json``, written when the folder is first used, and when the replica group's feature level rises.
 
-Owns the file and the refusal of a folder that belongs to another node, group, cluster or format version.  The store id is random, so a
-known node that comes back with a wiped folder is recognised as somebody who has forgotten what he promised.
+Owns the file and the refusal of a folder that belongs to another node, group or cluster, or that needs a newer release.  The store id is
+random, so a known node that comes back with a wiped folder is recognised as somebody who has forgotten what he promised.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from dledger.log.segment import UNITS_FOLDER
-from dledger.runtime.env import Environment
+from dledger.runtime.env import Disk, Environment
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
+from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal
+from dledger_wire.formats import IDENTITY, newer
 from store.queues.queue_files import QUEUE_FOLDER
 
-IDENTITY_FILE = "identity.json"
-FORMAT_VERSION = 1
+IDENTITY_FILE = IDENTITY.file
+WITHOUT_LEVEL = 1  # format of a folder whose group is at feature level 0: builds from before feature levels read no other
 OWN_FOLDERS = tuple(f"{folder}/" for folder in (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER))
 
 
 @dataclass(frozen=True, slots=True)
 class FolderIdentity:
+    """``feature_level``: what a build must be able to do to work on the folder; ``release``: the first one that can."""
+
     format_version: int
     cluster: str
     group: str
     node_id: str
     store_id: str
+    feature_level: int = 0
+    release: str = ""
+
+    def at_level(self, level: int, release: str) -> FolderIdentity:
+        return replace(self, format_version=IDENTITY.current, feature_level=level, release=release)
 
 
-async def open_identity(env: Environment, cluster: str, group: str, node_id: str) -> FolderIdentity:
-    """Read the folder's identity, or make one in an empty folder.  DataDirectoryError when it is somebody else's."""
+async def open_identity(env: Environment, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
+    """Read the folder's identity, or make one in an empty folder.  DataDirectoryError when it is somebody else's, or not for ``build``."""
+    where = env.disk.local_path("")
     if not await env.disk.exists(IDENTITY_FILE):
         used = [name for name in await env.disk.list("") if name in OWN_FOLDERS]
         if used:
-            where = env.disk.local_path("")
             raise DataDirectoryError(
                 f"data folder {where} has {', '.join(used)} but no {IDENTITY_FILE}: it is damaged or not a node's folder"
             )
-        made = FolderIdentity(FORMAT_VERSION, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
-        await env.disk.write_atomic(IDENTITY_FILE, json.dumps(asdict(made), indent=1).encode() + b"\n")
+        made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
+        await write_identity(env.disk, made)
         return made
     found = await _read(env)
-    wanted = FolderIdentity(FORMAT_VERSION, cluster, group, node_id, found.store_id)
-    if found != wanted:
-        where = env.disk.local_path("")
+    if (found.cluster, found.group, found.node_id) != (cluster, group, node_id):
         owner = f"node {found.node_id} of replica group {found.group}, cluster {found.cluster}"
         raise DataDirectoryError(
             f"data folder {where} belongs to {owner}, not to node {node_id} of replica group {group}, cluster {cluster}"
         )
+    if text := refusal("this build", build, found.feature_level, found.release):
+        raise DataDirectoryError(f"data folder {where}: {text}", feature_level=str(found.feature_level))
     return found
+
+
+async def write_identity(disk: Disk, identity: FolderIdentity) -> None:
+    """Durable when this returns."""
+    fields = asdict(identity)
+    if identity.format_version == WITHOUT_LEVEL:
+        del fields["feature_level"], fields["release"]
+    await disk.write_atomic(IDENTITY_FILE, json.dumps(fields, indent=1).encode() + b"\n")
 
 
 async def _read(env: Environment) -> FolderIdentity:
@@ -66,10 +83,8 @@ async def _read(env: Environment) -> FolderIdentity:
             raise DataDirectoryError(f"{where} is damaged: expected a JSON object, found {type(fields).__name__}")
         # Another version may have other fields: it is told first.
         version = fields["format_version"]
-        if version != FORMAT_VERSION:
-            raise DataDirectoryError(
-                f"data folder {env.disk.local_path('')} has format version {version}, this program reads {FORMAT_VERSION}"
-            )
+        if version not in range(IDENTITY.oldest, IDENTITY.current + 1):
+            raise newer(where, version, IDENTITY)
         return FolderIdentity(**fields)
     except KeyError as error:
         raise DataDirectoryError(f"{where} is damaged: no {error.args[0]} in it") from error

@@ -153,6 +153,11 @@ STORAGE = (
     LogEvent("key_index_pauses", "The disk is full; messages are found by key only up to here.", _DISK),
     LogEvent("key_index_not_written", "The key index could not be written; the next start makes it from the log.", "Check the disk."),
     LogEvent(
+        "feature_level",
+        "The feature level of the replica group has risen, and the data folder is marked with it.",
+        "Nothing. Older releases are refused from here on.",
+    ),
+    LogEvent(
         "file_not_written",
         "A small file of the data folder could not be written; what it has is known in memory.",
         "Check the disk and the folder's rights.",

@@ -119,6 +119,7 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
         "change member", "cluster", lambda request: str(request.id), _members, told=_fields("action", "address", "replaces")
     ),
     methods.SET_REPLICA_GROUP: Audited("set replica group", "cluster", _own_group, _replica_group, told=_fields("discard")),
+    methods.RAISE_FEATURE_LEVEL: Audited("raise feature level", "cluster", _own_group, told=_fields("level")),
     methods.TAKE_SPARE: Audited("take spare", "cluster", lambda request: str(request.node_id), told=_fields("group")),
     methods.EXPIRE: Audited("expire", "cluster", _own_group, told=_fields("has_reserved", "reserved_ms")),
     methods.BACKUP_PLAN: Audited("back up", "cluster", _own_group, told=_fields("node_id")),

@@ -159,6 +159,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.DESCRIBE_REPLICA_GROUP: _DESCRIBE,
     methods.SET_REPLICA_GROUP: _ADMINISTER,
     methods.TAKE_SPARE: _for_its_group,
+    methods.RAISE_FEATURE_LEVEL: _ADMINISTER,
     methods.EXPIRE: _ADMINISTER,
     methods.TOPIC_TRAFFIC: _DESCRIBE,
     methods.LEADER_HISTORY: _DESCRIBE,

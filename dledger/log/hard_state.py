@@ -21,10 +21,11 @@ from dledger.runtime.env import Disk, File
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import StorageDamagedError
+from dledger_wire.formats import HARD_STATE
 
 HARD_STATE_PATH: Final = "hardstate"
 MAGIC: Final = 0x44_4C_48_53  # "DLHS"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = HARD_STATE.current
 COPY_BYTES: Final = 4096
 SLOT_BYTES: Final = 2 * COPY_BYTES
 FILE_BYTES: Final = 2 * SLOT_BYTES
@@ -51,11 +52,15 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class SlotCopy:
-    """One of the four blocks as found: ``record`` is None when it holds none, ``blank`` when it was never written."""
+    """One of the four blocks as found: ``record`` is None when it holds none, ``blank`` when it was never written.
+
+    ``version``: the format that it says it has, 0 when it says none.
+    """
 
     pos: int
     record: Record | None
     blank: bool
+    version: int = 0
 
 
 def encode_record(record: Record) -> bytes:
@@ -93,8 +98,17 @@ async def read_copies(file: File) -> list[SlotCopy]:
         except OSError:
             copies.append(SlotCopy(pos, None, blank=False))
         else:
-            copies.append(SlotCopy(pos, decode_record(data), blank=not any(data)))
+            magic, version = _RECORD.unpack_from(data)[:2] if len(data) >= _RECORD.size else (0, 0)
+            copies.append(SlotCopy(pos, decode_record(data), not any(data), version if magic == MAGIC else 0))
     return copies
+
+
+def newer_version(copies: Sequence[SlotCopy]) -> int | None:
+    """The format of a newer release that both copies of a slot have; one alone may be a damaged byte."""
+    for first, second in (copies[:2], copies[2:]):
+        if first.version == second.version > FORMAT_VERSION:
+            return first.version
+    return None
 
 
 def newest_of(copies: Sequence[SlotCopy]) -> Record | None:

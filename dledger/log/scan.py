@@ -16,6 +16,7 @@ from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.index_units import EntryPlace
 from dledger.runtime.env import Buffer, File
 from dledger_wire.checksum import crc32c
+from dledger_wire.formats import ENTRY
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
 
 FIRST_PIECE_BYTES = 4096
@@ -42,6 +43,7 @@ class Stop:
     """No entry at ``pos``.  ``end_pos`` is where a filler says the segment ends.
 
     ``named`` is the entry that a whole header there names, with a chain checksum that follows the entry before; its body is bad.
+    ``newer`` is the magic of an entry that follows the one before just as well, and that only a newer release knows.
     """
 
     kind: StopKind
@@ -49,6 +51,7 @@ class Stop:
     reason: str
     end_pos: int = 0
     named: EntryPlace | None = None
+    newer: int = 0
 
 
 class PieceReader:
@@ -117,7 +120,8 @@ class SegmentWalk:
             header, head, self.index, self.term, self.pos, self.chain_crc
         )
         if fault is not None:
-            return Stop(StopKind.BAD, self.pos, fault)
+            follows = self.chain_crc is not None and not link_fault(header, head, self.index, self.term, self.pos, self.chain_crc)
+            return Stop(StopKind.BAD, self.pos, fault, newer=header.magic if follows and header.magic > ENTRY.current else 0)
         place = EntryPlace(header.index, header.term, self.pos, header.size, EntryKind(header.magic))
         named = None if self.chain_crc is None else place
         body = (await self._reader.view(self.pos, header.size))[ENTRY_HEADER_SIZE:]

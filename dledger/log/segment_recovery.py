@@ -43,6 +43,8 @@ from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import FilePool, InUse, log_path, units_path
 from dledger.runtime.env import Disk, File
+from dledger_wire.errors import DataDirectoryError
+from dledger_wire.formats import ENTRY, newer
 from dledger_wire.layout import (
     ENTRY_HEADER_SIZE,
     FILLER,
@@ -134,6 +136,12 @@ def verdict(stop: Stop, good: int, units: UnitsFound, next_start: int | None, co
     if not units.exists:
         return DamageKind.BAD_ENTRY, f"{stop.reason}; without index units a torn tail cannot be distinguished from damage"
     return DamageKind.TORN_TAIL, f"a write that was never acknowledged ({stop.reason}); the next start truncates it"
+
+
+def newer_entry(disk: Disk, start_pos: int, index: int, stop: Stop) -> DataDirectoryError:
+    """The refusal of a log that holds an entry of a newer release: it is neither torn nor damaged."""
+    where = f"{disk.local_path(log_path(start_pos))}: entry {index} at byte {stop.pos - start_pos}"
+    return newer(where, stop.newer, ENTRY)
 
 
 @dataclass(slots=True)
@@ -231,6 +239,8 @@ class SegmentRecovery:
             self._note_term(step.place.term, step.place.index)
             self._move_behind(step.place, step.chain_crc)
             self.report.entries_checked += 1
+        if step.newer:
+            raise newer_entry(self.disk, self.start_pos, walk.index, step)
         return step
 
     def _move_behind(self, place: EntryPlace, chain_crc: int | None) -> None:

@@ -13,9 +13,9 @@ from dledger.log.entry import Header
 from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newest_of, read_copies
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.report import DamageKind, Finding
-from dledger.log.scan import Found, SegmentWalk, StopKind, written_end, written_start
+from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import UNITS_FOLDER, FilePool, InUse, list_starts, log_path, units_path
-from dledger.log.segment_recovery import Position, UnitsFound, load_units, verdict, was_only_prepared
+from dledger.log.segment_recovery import Position, UnitsFound, load_units, newer_entry, verdict, was_only_prepared
 from dledger.log.start import LOG_START_PATH, LogStart, load_log_start
 from dledger.runtime.env import Disk
 from dledger.runtime.folders import LOG_FOLDER
@@ -33,7 +33,10 @@ class _At:
 
 
 async def verify_log(disk: Disk, *, piece_bytes: int = 4 << 20, on_progress: Callable[[int], None] | None = None) -> AsyncIterator[Finding]:
-    """Everything that is not as it should be, in file order.  ``on_progress`` gets the bytes of log checked so far."""
+    """Everything that is not as it should be, in file order.  ``on_progress`` gets the bytes of log checked so far.
+
+    DataDirectoryError for an entry that only a newer release knows: what is behind it cannot be judged.
+    """
     files = FilePool(disk, 16)
     check = _Check(disk, files, piece_bytes, on_progress or (lambda _bytes: None))
     try:
@@ -112,9 +115,7 @@ class _Check:
                 file, start_pos, next_start, self._piece_bytes, pos=start_pos, index=at.index, term=at.term, chain_crc=at.chain_crc
             )
             while True:
-                while isinstance(step := await walk.next(), Found):
-                    found[step.place.index - first_index] = step.place
-                    self._progress(step.place)
+                step = await self._walk(walk, start_pos, first_index, found)
                 at.index, at.term, at.chain_crc = walk.index, walk.term, walk.chain_crc
                 behind = next_start is None and await written_end(file, start_pos, step.pos, self._piece_bytes) > step.pos
                 found_out = verdict(step, walk.index - first_index, units, next_start, behind)
@@ -143,6 +144,15 @@ class _Check:
                     )
         for finding in self._units(start_pos, first_index, units, found, sealed=next_start is not None):
             yield finding
+
+    async def _walk(self, walk: SegmentWalk, start_pos: int, first_index: int, found: dict[int, EntryPlace]) -> Stop:
+        """Note every entry up to where the walk stops."""
+        while isinstance(step := await walk.next(), Found):
+            found[step.place.index - first_index] = step.place
+            self._progress(step.place)
+        if step.newer:
+            raise newer_entry(self._disk, start_pos, walk.index, step)
+        return step
 
     async def _prepared(self, start_pos: int) -> Finding:
         """What to say of a file that never got an entry, and is not all zeros."""

@@ -11,17 +11,26 @@ from dledger.core.types import NodeId
 from dledger.membership.boot_history import BootHistory
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """``configuration`` is the entry of the newest configuration in its log, 0 for none; ``term`` and ``last_index`` what it holds."""
+    """``configuration`` is the entry of the newest configuration in its log, 0 for none; ``term`` and ``last_index`` what it holds.
+
+    ``levels``: the feature levels that its build can do; ``group_level``: the one it knows its group to be at, and ``group_release`` the
+    first release for that.
+    """
 
     store_id: str
     configuration: int
     term: int
     last_index: int
     boots: BootHistory
+    levels: LevelRange = BEFORE_LEVELS
+    group_level: int = 0
+    group_release: str = ""
+    version: str = ""
 
     def encode(self, node_id: NodeId) -> bytes:
         hello = raft_pb2.LinkHello(
@@ -32,6 +41,11 @@ class Handshake:
             last_index=self.last_index,
             starts=self.boots.starts,
             lives=self.boots.drawn,
+            lowest_level=self.levels.lowest,
+            highest_level=self.levels.highest,
+            group_level=self.group_level,
+            group_release=self.group_release,
+            version=self.version,
         )
         return bytes(hello.SerializeToString())
 
@@ -45,4 +59,15 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
     if not hello.store_id:
         raise InvalidArgumentError(f"store: {hello.node_id!r} sent no store id")
     boots = BootHistory(hello.starts, tuple(hello.lives))
-    return NodeId(hello.node_id), Handshake(hello.store_id, hello.configuration, hello.term, hello.last_index, boots)
+    said = Handshake(
+        store_id=hello.store_id,
+        configuration=hello.configuration,
+        term=hello.term,
+        last_index=hello.last_index,
+        boots=boots,
+        levels=LevelRange(hello.lowest_level, hello.highest_level),
+        group_level=hello.group_level,
+        group_release=hello.group_release,
+        version=hello.version,
+    )
+    return NodeId(hello.node_id), said

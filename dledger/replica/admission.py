@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.core.types import Membership, NodeId
+from dledger.membership.feature_levels import refuses_build_of
 from dledger.membership.handshake import Handshake
 from dledger.membership.peer_stores import is_older_folder, older_folder
 from dledger.replica.opening import OpenedFolder, ReplicaSetup
 from dledger.transport.link import RaftLinks
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
 from dledger_wire.tasks import BackgroundTasks
 
 
@@ -31,13 +33,25 @@ class PeerAdmission:
         self._core = folder.core
         self._tasks = tasks
         self._on_failure = on_failure
+        self._levels = setup.identity.levels
+        self._said: dict[NodeId, Handshake] = {}  # the newest of each peer that was let in
 
     def handshake(self) -> Handshake:
-        core = self._core
-        return Handshake(self._identity.store_id, self._members.newest_index, core.term, core.last.index, self._boots)
+        core, levels, now = self._core, self._levels, self._levels.group()
+        return Handshake(
+            store_id=self._identity.store_id,
+            configuration=self._members.newest_index,
+            term=core.term,
+            last_index=core.last.index,
+            boots=self._boots,
+            levels=levels.build,
+            group_level=now.level,
+            group_release=now.release,
+            version=levels.version,
+        )
 
     async def check(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
-        """InvalidArgumentError when ``peer`` may not connect with the folder in its handshake."""
+        """InvalidArgumentError when ``peer`` may not connect with the folder in its handshake, or with its build."""
         core, registered = self._core, self._members.settled_store(peer)
         self.stores.check(peer, said, registered, self._members.settled_index)
         promised = core.acknowledged(peer)
@@ -46,13 +60,23 @@ class PeerAdmission:
                 raise older_folder(peer, f"it is in term {said.term}, and answered in term {promised.term}")
             if said.last_index < promised.index and self._sync_flush:
                 raise older_folder(peer, f"its log ends at entry {said.last_index}, and it acknowledged entry {promised.index}")
+        self._levels.check(peer, said)
+        if dialled:
+            self._said[peer] = said
         if dialled and peer in core.membership:
+            try:
+                self._levels.check_own(self._identity.node_id, said)
+            except DataDirectoryError as error:
+                self._on_failure(error)
+                raise InvalidArgumentError(error.message) from None
             await self.stores.met(peer, said, registered)
 
     def refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
         """A link to ``peer``, dialled at its address, was refused."""
         if is_older_folder(refusal, self._identity.node_id):
             # This node may have voted or acknowledged what its folder has forgotten, and other peers may not notice: it must stop.
+            self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
+        if refuses_build_of(refusal, self._identity.node_id):
             self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
 
     def settle(self, committed: Membership, *, by_snapshot: bool = False) -> None:
@@ -68,6 +92,13 @@ class PeerAdmission:
         if links.is_reached_at(own.address) and membership.store_of(own.node_id) == own.store_id:
             found[own.node_id] = own.address
         return {member: address for member, address in found.items() if member in membership and known.get(member) != address}
+
+    def build_of(self, peer: NodeId) -> tuple[LevelRange, str]:
+        """The feature levels and the version that a peer told when it was let in last."""
+        if peer == self._identity.node_id:
+            return self._levels.build, self._levels.version
+        said = self._said.get(peer)
+        return (said.levels, said.version) if said is not None else (BEFORE_LEVELS, "")
 
     def link_state(self, links: RaftLinks, peer: NodeId) -> tuple[bool, str]:
         """Whether a member is connected, and why it does not count as one."""

@@ -31,7 +31,7 @@ def status_of(replica: Replica) -> RaftStatus:
         copying=replica.catch_up.state,
         refused_messages=replica.driver.refused_messages,
         failed=str(failed.result()) if failed.done() and not failed.cancelled() else "",
-        peers=peer_statuses(identity.node_id, replica.membership, addresses, core, link, timeout_ms),
+        peers=peer_statuses(identity.node_id, replica.membership, addresses, core, link, timeout_ms, replica.admission.build_of),
         uncommitted_bytes=core.uncommitted_bytes,
         proposals_waiting=replica.proposer.proposals.waiting,
     )

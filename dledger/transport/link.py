@@ -17,6 +17,7 @@ from dledger.core.messages import Message
 from dledger.core.types import NodeId
 from dledger.log.hard_state import MAX_VOTE_BYTES
 from dledger.membership import handshake
+from dledger.membership.feature_levels import NO_LEVELS, FeatureLevels
 from dledger.membership.handshake import Handshake
 from dledger.transport.peer_link import PeerLink
 from dledger_wire.addresses import is_address
@@ -32,13 +33,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who a replica is: ``store_id`` is drawn when its data folder is made, so a folder that was wiped shows as another one."""
+    """Who a replica is: ``store_id`` is drawn when its data folder is made, so a folder that was wiped shows as another one.
+
+    ``levels``: the feature levels of its build and of its group; peers that cannot do the group's are refused.
+    """
 
     cluster: str
     group: str
     node_id: NodeId
     store_id: str
     address: str
+    levels: FeatureLevels = NO_LEVELS
 
     def principal_of(self, member: NodeId) -> Principal:
         """The name that a member of this replica group has in its certificate."""

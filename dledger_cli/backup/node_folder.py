@@ -16,12 +16,11 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
-from broker.process.identity import FORMAT_VERSION, IDENTITY_FILE, FolderIdentity
+from broker.process.identity import WITHOUT_LEVEL, FolderIdentity, write_identity
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.hard_state import HardStateFile
@@ -87,8 +86,8 @@ class NodeFolder:
             await self._begin_anew(configuration)
             await self._disk.write_atomic(ABORT_PATH, b"")  # as after a crash: queue files and indexes are made by the first start
             own, stores = self._node, dict(configuration.membership.stores)
-            identity = FolderIdentity(FORMAT_VERSION, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
-            await self._disk.write_atomic(IDENTITY_FILE, json.dumps(asdict(identity), indent=1).encode() + b"\n")
+            identity = FolderIdentity(WITHOUT_LEVEL, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
+            await write_identity(self._disk, identity)
             return configuration
         except BaseException as error:
             shutil.rmtree(self._folder, ignore_errors=True)

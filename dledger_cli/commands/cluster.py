@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dledger_cli.commands import upgrade
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config
 from dledger_cli.output import error_line, note, print_json
 from dledger_cli.watching import reading_command
@@ -29,12 +30,13 @@ POLL_S = 0.5
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Replica groups of a cluster: add, drain, remove, overview.", no_args_is_help=True, rich_markup_mode=None)
+    app = typer.Typer(help="Replica groups of a cluster: add, drain, remove, upgrade.", no_args_is_help=True, rich_markup_mode=None)
     reading_command(app, "status", epilog="Examples: dledger cluster status | dledger cluster status --json")(status)
     app.command("add-group", epilog="Example: dledger cluster add-group g1.yaml")(add_group)
     app.command("apply", epilog="Examples: dledger cluster apply cluster.yaml --dry-run | dledger cluster apply cluster.yaml")(apply)
     app.command("drain", epilog="Examples: dledger cluster drain g1 | dledger cluster drain g1 --undo")(drain)
     app.command("remove-group", epilog="Example: dledger cluster remove-group g1 --yes")(remove_group)
+    upgrade.register_in(app)
     root.add_typer(app, name="cluster")
 
 

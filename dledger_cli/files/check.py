@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import foreign_files
 from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
@@ -12,8 +13,9 @@ from store.offline.verify import verify_store
 
 
 async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIterator[Finding]:
-    """Everything that is not as it should be."""
+    """Everything that is not as it should be.  DataDirectoryError for a file of a newer release, which this build cannot judge."""
     disk = RealDisk(folder)
+    await refuse_newer_files(disk)
     async for finding in verify_log(disk, on_progress=on_progress):
         if finding.kind is not DamageKind.FOREIGN_FILE:  # they come all together
             yield finding

@@ -49,6 +49,9 @@ _AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
     "messages_out_total",
     "bytes_out_total",
     "loop_lag_ms",
+    "feature_level",
+    "lowest_level",
+    "highest_level",
 )
 IN_SYNC_LAG_ENTRIES = 64  # a member with less to go counts as in sync
 
@@ -125,6 +128,9 @@ class NodeStatus:
         messages_out_total: Messages it gave to readers since its start.
         bytes_out_total: Their bytes.
         loop_lag_ms: How late its event loop was at most in the last ten to twenty seconds, in milliseconds.
+        feature_level: The feature level of its replica group, as far as it has applied the log.
+        lowest_level: The lowest feature level that its build can do.
+        highest_level: The highest feature level that its build can do; 0 for a build from before feature levels.
     """
 
     replica_group: str
@@ -165,6 +171,9 @@ class NodeStatus:
     messages_out_total: int = 0
     bytes_out_total: int = 0
     loop_lag_ms: float = 0.0
+    feature_level: int = 0
+    lowest_level: int = 0
+    highest_level: int = 0
 
     group = RenamedAttribute("replica_group")
 

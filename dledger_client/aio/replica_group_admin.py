@@ -5,12 +5,16 @@ Each method delegates to the module of its subject in ``dledger_client.admin``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dledger_client.admin import directory as cluster_directory
-from dledger_client.admin import drain, membership, name_servers, replica_groups
+from dledger_client.admin import drain, membership, name_servers, replica_groups, upgrade
+from dledger_client.admin.cluster_status import ReplicaGroupStatus, ask_nodes, known_nodes
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
+from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
 from dledger_wire.status import REMOVED
 
@@ -166,3 +170,44 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
             >>> await admin.remove_replica_group("g1")
         """
         return await replica_groups.set_state(self._calls, replica_group, REMOVED, discard=discard)
+
+    async def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:
+        """Whether the nodes can be upgraded or downgraded now, one by one, to the build of this client.
+
+        Args:
+            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Returns:
+            The build and the feature levels of every node, what would be switched on, and what speaks against stopping a node now.
+
+        Examples:
+            >>> print((await admin.upgrade_check()).problems)
+        """
+        return upgrade.check(await self._status_of(nodes, timeout_ms), self._calls.router.clock.wall_ms())
+
+    async def finish_upgrade(self, replica_group: str = "", *, level: int = 0, timeout_ms: int = 2000) -> list[RaisedLevel]:
+        """Raise the feature level, so that what the new release brings is switched on.  Older builds are refused from then on.
+
+        Args:
+            replica_group: The group of nodes. Default: all.
+            level: The level to raise it to. Default: the highest that every member can do.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Returns:
+            What became of each replica group; a group that is at the level already stays there.
+
+        Raises:
+            NotReadyError: A member is away, or its build cannot do the level; nothing was changed in its replica group.
+
+        Examples:
+            >>> print([(raised.replica_group, raised.level) for raised in await admin.finish_upgrade()])
+        """
+        if replica_group:
+            await self._calls.replica_group(replica_group)
+        groups = await self._status_of(None, timeout_ms)
+        return await upgrade.finish(self._calls, [group for group in groups if replica_group in ("", group.name)], level)
+
+    async def _status_of(self, nodes: Mapping[str, Mapping[str, str]] | None, timeout_ms: int) -> list[ReplicaGroupStatus]:
+        known = nodes if nodes is not None else known_nodes(await self._calls.replica_groups())
+        return await ask_nodes(self._calls.router, known, timeout_ms / 1000)

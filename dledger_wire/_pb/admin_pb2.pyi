@@ -169,6 +169,9 @@ class NodeStatusReply(google.protobuf.message.Message):
     MESSAGES_OUT_TOTAL_FIELD_NUMBER: builtins.int
     BYTES_OUT_TOTAL_FIELD_NUMBER: builtins.int
     LOOP_LAG_MS_FIELD_NUMBER: builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: builtins.int
+    LOWEST_LEVEL_FIELD_NUMBER: builtins.int
+    HIGHEST_LEVEL_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -207,6 +210,11 @@ class NodeStatusReply(google.protobuf.message.Message):
     bytes_out_total: builtins.int
     loop_lag_ms: builtins.float
     """how late its event loop was at most in the last ten to twenty seconds"""
+    feature_level: builtins.int
+    """the replica group's, as far as this node has applied the log"""
+    lowest_level: builtins.int
+    """what this build can do"""
+    highest_level: builtins.int
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -266,8 +274,11 @@ class NodeStatusReply(google.protobuf.message.Message):
         messages_out_total: builtins.int = ...,
         bytes_out_total: builtins.int = ...,
         loop_lag_ms: builtins.float = ...,
+        feature_level: builtins.int = ...,
+        lowest_level: builtins.int = ...,
+        highest_level: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "first_index", b"first_index", "group", b"group", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "loop_lag_ms", b"loop_lag_ms", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "feature_level", b"feature_level", "first_index", b"first_index", "group", b"group", "highest_level", b"highest_level", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "loop_lag_ms", b"loop_lag_ms", "lowest_level", b"lowest_level", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 
@@ -565,6 +576,45 @@ class LeftInGroup(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["consumer_group", b"consumer_group", "kind", b"kind", "messages", b"messages", "topic", b"topic"]) -> None: ...
 
 global___LeftInGroup = LeftInGroup
+
+@typing.final
+class RaiseFeatureLevelRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: builtins.int
+    level: builtins.int
+    def __init__(
+        self,
+        *,
+        level: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["level", b"level"]) -> None: ...
+
+global___RaiseFeatureLevelRequest = RaiseFeatureLevelRequest
+
+@typing.final
+class RaiseFeatureLevelReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    OLD_LEVEL_FIELD_NUMBER: builtins.int
+    LEVEL_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    old_level: builtins.int
+    level: builtins.int
+    release: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        old_level: builtins.int = ...,
+        level: builtins.int = ...,
+        release: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "level", b"level", "old_level", b"old_level", "release", b"release"]) -> None: ...
+
+global___RaiseFeatureLevelReply = RaiseFeatureLevelReply
 
 @typing.final
 class TakeSpareRequest(google.protobuf.message.Message):

@@ -25,6 +25,11 @@ class LinkHello(google.protobuf.message.Message):
     LAST_INDEX_FIELD_NUMBER: builtins.int
     STARTS_FIELD_NUMBER: builtins.int
     LIVES_FIELD_NUMBER: builtins.int
+    LOWEST_LEVEL_FIELD_NUMBER: builtins.int
+    HIGHEST_LEVEL_FIELD_NUMBER: builtins.int
+    GROUP_LEVEL_FIELD_NUMBER: builtins.int
+    GROUP_RELEASE_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
     configuration: builtins.int
@@ -33,6 +38,15 @@ class LinkHello(google.protobuf.message.Message):
     last_index: builtins.int
     starts: builtins.int
     """how often a node was started on the folder"""
+    lowest_level: builtins.int
+    """the feature levels that its build can do; a build from before feature levels tells none: 0 to 0"""
+    highest_level: builtins.int
+    group_level: builtins.int
+    """the replica group's feature level, as far as this replica has applied the log"""
+    group_release: builtins.str
+    """the first release that can do it"""
+    version: builtins.str
+    """of its build"""
     @property
     def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """what the latest of those starts drew, oldest first"""
@@ -47,8 +61,13 @@ class LinkHello(google.protobuf.message.Message):
         last_index: builtins.int = ...,
         starts: builtins.int = ...,
         lives: collections.abc.Iterable[builtins.int] | None = ...,
+        lowest_level: builtins.int = ...,
+        highest_level: builtins.int = ...,
+        group_level: builtins.int = ...,
+        group_release: builtins.str = ...,
+        version: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "last_index", b"last_index", "lives", b"lives", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "last_index", b"last_index", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
 
 global___LinkHello = LinkHello
 

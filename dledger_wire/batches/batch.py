@@ -38,12 +38,14 @@ from dledger_wire.batches.small_batch import SMALL_COUNT, proven_good, stamp_sma
 from dledger_wire.check import require
 from dledger_wire.checksum import Buffer, crc32c
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
+from dledger_wire.formats import RECORD
 from dledger_wire.frames.frame_check import check_frames
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, MIN_FRAME_SIZE, SYS_FLAG_AT
 from dledger_wire.frames.frames import HOST_FLAGS, frame_positions, host_kinds, stamp_frames, uniform_stride
 
 MAGIC = 0x444C4252  # "DLBR"
 VERSION = 1
+MUST_BE_KNOWN = RECORD.current  # version of a command that a replica may not skip
 KIND_MESSAGES = 1
 KIND_COMMAND = 2
 FLAG_SEQUENCED = 1  # producer id, epoch and first sequence mean something
@@ -162,22 +164,26 @@ def stamp_sequence(parts: list[Buffer], sequence: Sequence64) -> None:
     _U32.pack_into(header, _CRC_AT, crc32c(*parts))
 
 
-def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
-    """A group-state command as a record; ``arguments`` is plain JSON data."""
+def encode_command(kind: str, arguments: dict[str, Any], *, must_be_known: bool = False) -> bytes:
+    """A group-state command as a record; ``arguments`` is plain JSON data.
+
+    ``must_be_known``: a build that does not know the command stops at the record, those from before record version 2 as well.
+    """
     require("kind" not in arguments, "a command's arguments may not be called kind")
     body = json.dumps({"kind": kind, **arguments}, sort_keys=True, separators=(",", ":")).encode()
     size = _padded(COMMAND_HEADER_SIZE + len(body))
-    header = COMMAND_HEADER.pack(MAGIC, size, VERSION, KIND_COMMAND, 0, len(body))
+    header = COMMAND_HEADER.pack(MAGIC, size, MUST_BE_KNOWN if must_be_known else VERSION, KIND_COMMAND, 0, len(body))
     return header + body + bytes(size - COMMAND_HEADER_SIZE - len(body))
 
 
 class CommandView:
     """A command record: ``kind`` and the other arguments."""
 
-    __slots__ = ("arguments", "kind", "pos", "size")
+    __slots__ = ("arguments", "kind", "must_be_known", "pos", "size")
 
     def __init__(self, data: memoryview, pos: int) -> None:
         self.pos, self.size = pos, len(data)
+        self.must_be_known = data[8] >= MUST_BE_KNOWN
         length = int.from_bytes(data[12:16], "big")
         try:
             loaded = strict_json.parse(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
@@ -285,6 +291,9 @@ class BatchView:
         return starts
 
 
+_KNOWN = {(VERSION, KIND_MESSAGES), (VERSION, KIND_COMMAND), (MUST_BE_KNOWN, KIND_COMMAND)}
+
+
 def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
     """The records of an entry's body or of a produce payload, in order.  Raises CorruptBatchError at the first byte that is none."""
     view, pos = memoryview(body), 0
@@ -292,7 +301,9 @@ def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
         if len(view) - pos < COMMAND_HEADER_SIZE:
             raise CorruptBatchError(f"record at {pos}: {len(view) - pos} bytes left, expected a record", first_bad=-1)
         magic, size, version, kind, _, count = COMMAND_HEADER.unpack_from(view, pos)
-        if magic != MAGIC or version != VERSION or kind not in (KIND_MESSAGES, KIND_COMMAND):
+        if magic == MAGIC and version > RECORD.current:
+            raise CorruptBatchError(f"record at {pos}: version {version}; this build reads {RECORD.reads}", first_bad=-1, newer=version)
+        if magic != MAGIC or (version, kind) not in _KNOWN:
             raise CorruptBatchError(f"record at {pos}: magic {magic:#010x}, version {version}, kind {kind} is no record's", first_bad=-1)
         least = COMMAND_HEADER_SIZE + count if kind == KIND_COMMAND else HEADER_SIZE
         if size % 8 or not least <= size <= len(view) - pos:

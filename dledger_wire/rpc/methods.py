@@ -154,6 +154,9 @@ SEGMENT_CHECKSUMS = UnaryMethod("/dledger.v1.Admin/SegmentChecksums", admin_pb2.
 DESCRIBE_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/DescribeReplicaGroup", admin_pb2.Empty, admin_pb2.ReplicaGroupReply)
 SET_REPLICA_GROUP = UnaryMethod("/dledger.v1.Admin/SetReplicaGroup", admin_pb2.ReplicaGroupRequest, admin_pb2.ReplicaGroupReply)
 TAKE_SPARE = UnaryMethod("/dledger.v1.Admin/TakeSpare", admin_pb2.TakeSpareRequest, admin_pb2.TakeSpareReply)
+RAISE_FEATURE_LEVEL = UnaryMethod(
+    "/dledger.v1.Admin/RaiseFeatureLevel", admin_pb2.RaiseFeatureLevelRequest, admin_pb2.RaiseFeatureLevelReply
+)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView, CommandView
 from dledger_wire.check import require
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DataDirectoryError, DledgerError
 from dledger_wire.frames.frame import frame_positions
 from dledger_wire.names import TIMER_TOPIC
 from store.append.message_log import VOID, MessageLog
+from store.commands.feature_level import GroupLevel, RaiseFeatureLevel
 from store.commands.registry import decode_command
 from store.commands.topics import DeleteTopic
 from store.log_view import entry_records
@@ -96,8 +97,13 @@ class Dispatcher:
         try:
             command = decode_command(record.kind, record.arguments)
         except DledgerError as error:  # of a newer version: every replica of this version refuses it
+            if record.must_be_known:
+                text = f"entry {entry.index} of the log: {error.message}: it is of a newer release, start that one"
+                raise DataDirectoryError(text) from None
             outcome = CommandOutcome(error=error)
         else:
+            if isinstance(command, RaiseFeatureLevel):
+                self._state.feature_level.require_known(GroupLevel(command.level, command.release))
             outcome = self._state.machine.apply(command, context)
             if isinstance(command, DeleteTopic):
                 self._topic_deleted(command.name, deleted=outcome.error is None)

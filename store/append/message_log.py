@@ -120,7 +120,8 @@ class PreparedCommand(Generic[ResultT]):
         self._kind = command.KIND
         self.deletes = command.name if isinstance(command, DeleteTopic) else ""
         self.registers = command.identity if isinstance(command, InitProducer) else ""
-        self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms})
+        must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
+        self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms}, must_be_known=must_be_known)
         self.size_bytes = len(self._record)
         self.term = 0
         self.outcome: CommandOutcome | None = None

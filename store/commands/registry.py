@@ -13,6 +13,7 @@ from store.commands.consumer_groups import (
     PutSubscriptionGroup,
     ResetOffsets,
 )
+from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
@@ -49,6 +50,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         DeleteUser,
         ChangeRules,
         CopySecurity,
+        RaiseFeatureLevel,
     )
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 from dledger.runtime.env import Disk
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
+from dledger_wire.formats import HEAD_BYTES, SECTION, SNAPSHOT, json_version, newer
 from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.queues.consume_queue import QueueMark
 from store.state.json_pieces import encode, encode_slowly, pieces
@@ -26,6 +27,7 @@ CONFIG_FOLDER = "config"
 APPLIED = "applied.json"
 BACKUP = ".bak"
 FORMAT = 1
+FORMAT_WITH_LEVEL = SNAPSHOT.current  # from feature level 1 on: builds from before it take such a snapshot for none
 PIECE_BYTES = 128 << 10  # of producers encoded without a break
 
 
@@ -51,6 +53,7 @@ class Snapshot:
     sequences: Sequence[CapturedProducer] = ()
     sequence_rows: list[Any] = field(default_factory=list)  # in their place in one that was read
     queue_file_units: int = QUEUE_UNITS_PER_FILE
+    feature_level: int = 0
 
 
 def config_path(name: str) -> str:
@@ -139,6 +142,7 @@ class Snapshots:
     async def _parse(self, name: str, data: bytes) -> tuple[Snapshot | None, dict[str, bytes]]:
         """(the snapshot that an applied.json describes, None when it or a file of it is damaged; its section files' content)"""
         contents: dict[str, bytes] = {}
+        _refuse_newer(data, self._disk.local_path(config_path(name)))
         parsed = _decode_applied(data)
         if parsed is None:
             self.damaged.append(self._disk.local_path(config_path(name)))
@@ -152,6 +156,9 @@ class Snapshots:
                 self.damaged.append(self._disk.local_path(config_path(section)))
             if content is None:
                 return None, contents
+            version = json_version(content[:HEAD_BYTES]) or 1
+            if version > SECTION.current:
+                raise newer(self._disk.local_path(config_path(section)), version, SECTION)
             contents[section] = content
             snapshot.sections[section] = strict_json.parse(content)
         return snapshot, contents
@@ -187,7 +194,7 @@ def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[b
         [*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs] for key, mark in snapshot.queues.items()
     ]
     fields = {
-        "format": FORMAT,
+        "format": FORMAT_WITH_LEVEL if snapshot.feature_level else FORMAT,
         "index": snapshot.index,
         "term": snapshot.term,
         "endPos": snapshot.end_pos,
@@ -210,14 +217,30 @@ def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[b
     yield (opening + b",".join(gathered) if gathered else b"") + b"]}"
 
 
-def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
+def _refuse_newer(data: bytes, where: str) -> None:
+    """DataDirectoryError for a whole applied.json of a newer release; a damaged one may say anything."""
+    version = json_version(data[:HEAD_BYTES])
+    if version is not None and version > SNAPSHOT.current and _body_of(data) is not None:
+        raise newer(where, version, SNAPSHOT)
+
+
+def _body_of(data: bytes) -> bytes | None:
+    """What the line of checksum of an applied.json is about; None when it does not match."""
     head, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
     try:
-        if strict_json.parse(head)["crc32c"] != f"{crc32c(body):08x}":
-            return None
+        return body if strict_json.parse(head)["crc32c"] == f"{crc32c(body):08x}" else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
+    body = _body_of(data)
+    if body is None:
+        return None
+    try:
         fields = strict_json.parse(body)
-        if fields["format"] != FORMAT:
+        if fields["format"] not in (FORMAT, FORMAT_WITH_LEVEL):
             return None
         snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])
         for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from dledger.runtime.env import Disk
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
+from dledger_wire.formats import KEY_INDEX
 from store.durability.snapshots import config_path
 from store.key_index.index_file import Geometry, IndexMark, created_ms_of
 
 MARKS = "keyIndex.json"
-FORMAT = 1
+FORMAT = KEY_INDEX.current
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.formats import SECTION
 from store.commands.command import JsonObject
 from store.commands.security import (
     EVERYBODY,
@@ -30,7 +31,7 @@ from store.commands.security import (
 )
 from store.state.state_machine import CommandContext, CommandHandlers
 
-FORMAT = 1
+FORMAT = SECTION.current
 
 
 class SecurityState:

@@ -8,6 +8,7 @@ from typing import Protocol
 from store.settings import StoreSettings
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.delays import DelayOffsets
+from store.state.feature_level import FeatureLevelState
 from store.state.offset_history import OffsetHistory
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
@@ -33,6 +34,7 @@ class StoreState:
 
     def __init__(self, settings: StoreSettings, max_offset: Callable[[QueueKey], int]) -> None:
         self._max_offset = max_offset
+        self.feature_level = FeatureLevelState(settings.levels)
         self.replica_group = ReplicaGroupState()
         self.security = SecurityState()
         self.topics = Topics(self._undrained, self._stored, self.replica_group)
@@ -59,6 +61,7 @@ class StoreState:
             self.offset_history,
             self.replica_group,
             self.security,
+            self.feature_level,
         ]
         self.machine = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])
 

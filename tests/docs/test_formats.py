@@ -8,6 +8,8 @@ from pathlib import Path
 from dledger.log.hard_state import COPY_BYTES, MAGIC
 from dledger_wire import layout, store_layout
 from dledger_wire.batches import batch
+from dledger_wire.feature_levels import LEVELS
+from dledger_wire.formats import FORMATS
 from dledger_wire.frames import frame_layout
 from store.key_index.index_file import Geometry
 
@@ -68,3 +70,14 @@ def test_index_file() -> None:
 def test_hard_state() -> None:
     assert MAGIC.to_bytes(4, "big") == b"DLHS"
     assert COPY_BYTES == 4096
+
+
+def test_the_table_of_versions_is_the_one_of_the_code() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (\d+) \| ([^|]+) \|$", TEXT.split("## Versions", 1)[1].split("\n## ", 1)[0], re.MULTILINE)
+    assert rows == [(known.name, known.file, str(known.current), known.reads) for known in FORMATS]
+
+
+def test_the_guide_names_every_feature_level() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "upgrade.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", guide, re.MULTILINE)
+    assert rows == [(str(level.number), level.release, level.switches_on) for level in LEVELS]

@@ -144,7 +144,7 @@ class SimCluster:
             invariants.forget_stored(node_id)  # it begins anew
             invariants.coverage.count(coverage.BEGUN_ANEW)
         settings = self.config.node(node_id)
-        store = store_settings_of(settings)
+        store = replace(store_settings_of(settings), levels=host.levels)
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store, security=security)
         invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from broker.node import BrokerNode
 from dledger.runtime.env import Environment
+from dledger_wire.feature_levels import THIS_BUILD, LevelRange
 from dledger_wire.security.network_security import NetworkSecurity
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
@@ -65,6 +66,7 @@ class Host(Machine):
     rotten: str = ""  # of which files bits were flipped on its disk
     old_folder: Folder | None = None  # the one of before the member was replaced
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
+    levels: LevelRange = THIS_BUILD  # the feature levels that the build on it can do
 
     @property
     def node_id(self) -> str:

@@ -25,6 +25,7 @@ from store.commands.consumer_groups import (
     PutSubscriptionGroup,
     ResetOffsets,
 )
+from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
@@ -112,6 +113,7 @@ CASES: list[tuple[str, Command[object]]] = [
             rules=(Rule("alice", Effect.ALLOW, Resource.CLUSTER, "*", Action.ADMINISTER),),
         ),
     ),
+    ("feature_level", RaiseFeatureLevel(level=1, release="0.3.0")),
 ]
 
 
@@ -128,7 +130,8 @@ class Raw:
 
 def record_of(number: int) -> bytes:
     command = CASES[number][1]
-    return encode_command(command.KIND, {**command.encode(), "at_ms": FIRST_MS + number})
+    must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
+    return encode_command(command.KIND, {**command.encode(), "at_ms": FIRST_MS + number}, must_be_known=must_be_known)
 
 
 def golden_records() -> dict[str, dict[str, str]]:

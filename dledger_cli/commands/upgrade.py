@@ -1,0 +1,101 @@
+"""``dledger cluster upgrade-check`` and ``upgrade-finish``: whether nodes may get other builds, and switching on what is new."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config, nodes_of
+from dledger_cli.output import error_line, note, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
+
+HEADER = ("REPLICA-GROUP", "LEVEL", "NODE", "VERSION", "CAN-DO")
+POLL_S = 0.5
+
+
+def register_in(app: typer.Typer) -> None:
+    """Add the commands to ``dledger cluster``."""
+    app.command("upgrade-check", epilog="Examples: dledger cluster upgrade-check | dledger cluster upgrade-check --json")(upgrade_check)
+    finish = "Examples: dledger cluster upgrade-finish | dledger cluster upgrade-finish --yes --wait 600"
+    app.command("upgrade-finish", epilog=finish)(upgrade_finish)
+
+
+def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+    """Show builds and feature levels, what would be switched on, and what speaks against an upgrade or a downgrade to this build now.
+
+    Exit 1 when something speaks against it: a node that does not answer, or that writes cannot do without, a full disk, a level that this
+    build cannot do.
+    """
+    nodes = nodes_of(load_config(config))
+    found = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
+    if as_json:
+        print_json({**asdict(found), "problems": list(found.problems)})
+    else:
+        _show(found)
+    for text in found.problems:
+        error_line(text)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _show(found: UpgradeCheck) -> None:
+    rows = []
+    for group in found.groups:
+        for node in group.nodes:
+            levels = f"{node.lowest_level} to {node.highest_level}" if node.reachable else "-"
+            rows.append((group.replica_group, group.level, node.id, node.version or "-", levels))
+    print_table(HEADER, rows, right=("LEVEL",))
+    for group in found.groups:
+        name = group.replica_group
+        if group.switches_on:
+            print_line(f"{name}: dledger cluster upgrade-finish would raise it from level {group.level} to {group.can_rise_to}:")
+            for text in group.switches_on:
+                print_line(f"  {text}")
+        for text in group.waits_for:
+            note(f"{name}: a higher level waits: {text}")
+    if not found.problems:
+        text = f"nothing speaks against upgrading or downgrading the nodes to this build ({found.version}, levels {found.lowest_level} to"
+        note(f"{text} {found.highest_level}), one at a time")
+
+
+def upgrade_finish(
+    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group. Default: all.")] = "",
+    level: Annotated[int, typer.Option("--level", metavar="N", min=0, help="Default: the highest that every member can do.")] = 0,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until every member can do it.")] = 0.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Raise the feature level: what the new release brings is switched on, and older builds are refused from then on.  It is not undone."""
+    from dledger_wire.errors import NotReadyError
+
+    confirm(f"Raise the feature level of {group or 'every replica group'}? Older releases cannot be started again", yes)
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            raised = ask(config, timeout, lambda admin: admin.finish_upgrade(group, level=level))
+            break
+        except NotReadyError as error:
+            if time.monotonic() > deadline:
+                raise
+            note(error.message)
+            time.sleep(POLL_S)
+    _show_raised(raised, as_json=as_json)
+
+
+def _show_raised(raised: list[RaisedLevel], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"groups": [asdict(each) for each in raised]})
+        return
+    for each in raised:
+        if each.level == each.old_level:
+            note(f"replica group {each.replica_group} is at feature level {each.level} already")
+        else:
+            text = f"replica group {each.replica_group}: feature level {each.old_level} -> {each.level}"
+            note(f"{text}; its nodes need dledger {each.release} or newer from here on")
