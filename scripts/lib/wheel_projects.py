@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("README.md", "LICENSE")
+SHARED = "cluster-configs"  # the wheel of the nodes installs its files under share/dledger
 DESCRIPTION = "Clients and Spark data source of dledger, a Raft-replicated message storage cluster"
 
 
@@ -58,6 +59,21 @@ def split(document: dict[str, Any], version: str) -> dict[str, tuple[dict[str, A
     }
 
 
+def shared_files(folder: Path) -> dict[str, list[str]]:
+    """[tool.setuptools.data-files]: folder in an installation -> the project's files for it."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(each for each in (folder / SHARED).rglob("*") if each.is_file()):
+        place = Path("share", "dledger", file.parent.relative_to(folder / SHARED))
+        found.setdefault(str(place), []).append(str(file.relative_to(folder)))
+    return found
+
+
+def set_modes(folder: Path) -> None:
+    """As in git, whatever the umask of who checked it out: a wheel keeps the modes."""
+    for each in folder.rglob("*"):
+        each.chmod(0o755 if each.is_dir() or each.stat().st_mode & 0o100 else 0o644)
+
+
 def write(folder: Path, project: dict[str, Any], packages: list[str], document: dict[str, Any]) -> None:
     folder.mkdir(parents=True)
     data = {"*": document["tool"]["setuptools"]["package-data"]["*"]}
@@ -70,11 +86,19 @@ def write(folder: Path, project: dict[str, Any], packages: list[str], document: 
         f"include = {toml([each for package in packages for each in (package, f'{package}.*')])}",
     ]
     lines += ["", "[tool.setuptools.package-data]", *(f"{json.dumps(key)} = {toml(value)}" for key, value in data.items())]
+    if project["name"] == "dledger":
+        shutil.copytree(ROOT / SHARED, folder / SHARED)
+        lines += [
+            "",
+            "[tool.setuptools.data-files]",
+            *(f"{json.dumps(key)} = {toml(value)}" for key, value in shared_files(folder).items()),
+        ]
     (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in COPIED:
         shutil.copy(ROOT / name, folder / name)
     for package in packages:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    set_modes(folder)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def whole() -> Path:
 
 def tops(file: Path) -> set[str]:
     with zipfile.ZipFile(file) as zipped:
-        return {name.partition("/")[0] for name in zipped.namelist() if ".dist-info/" not in name}
+        return {name.partition("/")[0] for name in zipped.namelist() if ".dist-info/" not in name and ".data/data/share/" not in name}
 
 
 def metadata(file: Path) -> tuple[str, list[str]]:

@@ -1,0 +1,101 @@
+"""What a release of this commit lacks, one line each; exit status 1 if there is anything.
+
+Owns the checklist: a clean tree, a tag ``vX.Y.Z`` on this commit, the newest section of CHANGELOG.md of that version, with a date and with
+nothing left under Unreleased, and in pyproject.toml the version that a build without tags begins with: the next one.  Formats that changed
+since the release before are named in that section.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\d{4}-\d\d-\d\d))?$\n(?P<text>.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
+VERSION = re.compile(r"\d+\.\d+\.\d+")
+FORMATS = ("docs/reference/formats.md", "proto")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of CHANGELOG.md; ``date`` is empty where it has none."""
+
+    name: str
+    date: str
+    text: str
+
+
+def sections_of(changelog: str) -> list[Section]:
+    return [Section(found["name"], found["date"] or "", found["text"].strip()) for found in SECTION.finditer(changelog)]
+
+
+def next_version(version: str) -> str:
+    """What a build of the commits after a release is called, as setuptools-scm does where it finds the tag."""
+    major, minor, patch = version.split(".")
+    return f"{major}.{minor}.{int(patch) + 1}"
+
+
+def fallback_of(pyproject: str) -> str:
+    return str(tomllib.loads(pyproject)["tool"]["setuptools_scm"]["fallback_version"])
+
+
+def lacks_of_files(changelog: str, pyproject: str) -> list[str]:
+    """What CHANGELOG.md and pyproject.toml lack, whatever is tagged: true between releases, too."""
+    sections = sections_of(changelog)
+    if len(sections) < 2 or sections[0].name != "Unreleased":
+        return ["CHANGELOG.md: expected a section [Unreleased] and the releases below it"]
+    found = [f"CHANGELOG.md: [{each.name}]: expected a version and its date, ## [1.2.3] - 2026-01-31"
+             for each in sections[1:] if not VERSION.fullmatch(each.name) or not each.date]  # fmt: skip
+    if not found:
+        numbers = [tuple(map(int, each.name.split("."))) for each in sections[1:]]
+        if numbers != sorted(set(numbers), reverse=True):
+            found.append("CHANGELOG.md: expected every version once, the newest first")
+        wanted = f"{next_version(sections[1].name)}.dev0"
+        if fallback_of(pyproject) != wanted:
+            found.append(
+                f"pyproject.toml: fallback_version is {fallback_of(pyproject)}; expected {wanted}, what follows {sections[1].name}"
+            )
+    return found
+
+
+def lacks_of_tag(changelog: str, tags: list[str], *, formats_changed: bool) -> list[str]:
+    """What is between this commit and a release.  ``tags``: those of this commit."""
+    unreleased, newest, *_ = sections_of(changelog)
+    found = []
+    if unreleased.text:
+        found.append(f"CHANGELOG.md: [Unreleased] has entries; expected them under [{newest.name}] or a new version")
+    if f"v{newest.name}" not in tags:
+        found.append(f"git: this commit has {'no tag' if not tags else ', '.join(tags)}; expected v{newest.name}, as CHANGELOG.md says")
+    if formats_changed and "### Formats" not in newest.text:
+        found.append(f"CHANGELOG.md: formats changed since the release before; expected a part ### Formats in [{newest.name}]")
+    return found
+
+
+def git(*arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603, S607
+    return done.stdout.split("\n")[:-1] if done.returncode == 0 else []
+
+
+def main() -> int:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = lacks_of_files(changelog, (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    changed = git("status", "--porcelain")
+    if changed:
+        found.append(f"git: {len(changed)} files are changed or new; expected a clean tree: {changed[0][3:]}")
+    if not found or len(sections_of(changelog)) > 1:
+        before = git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
+        differs = bool(before) and bool(git("diff", "--name-only", before[0], "HEAD", "--", *FORMATS))
+        found += lacks_of_tag(changelog, git("tag", "--points-at", "HEAD"), formats_changed=differs)
+    for line in found:
+        print(f"release: {line}", file=sys.stderr)
+    if not found:
+        print(f"ready: {sections_of(changelog)[1].name}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
