@@ -153,3 +153,36 @@ def _rows(value: Any) -> list[dict[str, Any]]:
         own = [value] if "offset" in value else []
         return own + [row for each in value.values() for row in _rows(each)]
     return [row for each in value for row in _rows(each)] if isinstance(value, list) else []
+
+
+def part_files(repository: Path) -> set[Path]:
+    return set(repository.glob("*/log/*"))
+
+
+def test_a_backup_that_is_killed_or_loses_its_node_harms_nothing(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster, repository = make_cluster(settings=SETTINGS), tmp_path / "repository"
+    cluster.start()
+    cluster.cli_ok("topic", "create", TOPIC, "--queues", "1")
+    cluster.cli_ok("produce", TOPIC, "--count", "3000", "--size", "1000", "--compress", "none")
+    cluster.wait_equal()
+
+    killed = begin(cluster, repository, "--rate", "100KiB")
+    wait_until(lambda: part_files(repository), "the first bytes come")
+    killed.kill()
+    killed.communicate()
+    assert json.loads(cluster.cli_ok("backup", "--to", str(repository), "--list", "--json"))["backups"] == []
+    left = part_files(repository)
+
+    going_on = begin(cluster, repository, "--rate", "200KiB")
+    (part,) = wait_until(lambda: part_files(repository) - left, "the first bytes of the next one come")
+    backup_id = part.name.split("-", 2)[2]
+    nodes = cluster.local.node_ids()
+    (victim,) = wait_until(lambda: [node for node in nodes if f"serving backup {backup_id}" in cluster.log_text(node)], "a node says so")
+    cluster.kill(victim)
+    output, errors = going_on.communicate()
+    assert going_on.returncode == 0, errors
+    made = json.loads(output)
+    assert made["backup"] == backup_id
+    assert made["groups"][cluster.config.groups[0].name]["node"] != victim
+    assert cluster.cli("verify", "--backup", str(repository)).returncode == 0
+    assert len(json.loads(cluster.cli_ok("backup", "--to", str(repository), "--list", "--json"))["backups"]) == 1
