@@ -28,14 +28,14 @@ def wheelhouse(folder: Path, *, version: str | None = None, extras: tuple[str, .
         extras: Of pyproject.toml, whose packages are to be there, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for wheel in _others(extras).glob("*.whl"):
+    for wheel in needed_wheels(extras).glob("*.whl"):
         shutil.copy(wheel, folder)
     environment = dict(os.environ) if version is None else {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": version}
     _run([str(ROOT / "scripts" / "wheels"), str(folder)], environment)
     return folder
 
 
-def _others(extras: tuple[str, ...]) -> Path:
+def needed_wheels(extras: tuple[str, ...] = ()) -> Path:
     """The folder with the wheels of what the project needs, fetched once for each lock file."""
     python = _python_of(base_tree())
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
