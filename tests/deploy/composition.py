@@ -83,12 +83,17 @@ class Composition:
         """Start every service when those that it depends on are as it wants them, and wait until all are healthy."""
         waiting = dict(self.services)
         while waiting:
-            name = wait_until(lambda: next((each for each in waiting if self._may_start(each)), None), lambda: f"{list(waiting)} may start")
+            name = wait_until(
+                lambda: next((each for each in waiting if self._may_start(each)), None), lambda: f"{list(waiting)} may start", pause_s=0.5
+            )
             assert name is not None
             self.start(name)
             del waiting[name]
         for name in self.services:
-            wait_until(lambda name=name: self.healthy(name), lambda name=name: f"{name} is healthy\n{self.containers[name].log[-3000:]}")  # type: ignore[misc]
+            self.wait_healthy(name)
+
+    def wait_healthy(self, name: str) -> None:
+        wait_until(lambda: self.healthy(name), lambda: f"{name} is healthy\n{self.containers[name].log[-3000:]}", pause_s=0.5)
 
     def start(self, name: str) -> None:
         service = self.services[name]

@@ -157,6 +157,8 @@ class Network:
     def attach(self, name: str, pid: int) -> None:
         wire = f"to-{name}"
         inside = ["nsenter", f"--target={pid}", "--net", "--"]
+        # The kernel may be about to take the one of a container away that has just ended.
+        self.run(["sh", "-c", f"ip link delete {wire} 2>/dev/null || true"])
         self.run(["ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
         self.run(["ip", "link", "set", wire, "master", "bridge0", "up"])
         run([*inside, "ip", "address", "add", f"{self.names[name]}/24", "dev", "eth0"])
