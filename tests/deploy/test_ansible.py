@@ -95,9 +95,8 @@ class Operator:
         before = self.told_by_hosts()
         done = self.play(name, *options, check=False)
         assert done.returncode != 0, done.stdout
-        assert not re.search(r"changed=[1-9]", done.stdout), done.stdout
         assert self.told_by_hosts() == before
-        return done.stdout + done.stderr
+        return " ".join((done.stdout + done.stderr).split())  # lines are broken where they are long
 
     def told_by_hosts(self) -> dict[str, str]:
         """What plays change of a host: programs, configuration, units, processes."""
@@ -175,6 +174,7 @@ def test_nothing_is_touched_while_a_member_is_down(operator: Operator) -> None:
     told = operator.refused("deploy.yml", "-e", f"dledger_version={NEW}")
     assert f"runs another version than {NEW}; change it with rolling-upgrade.yml" in told
     operator.lab["db2"].run("systemctl start dledger@n2")
+    operator.dledger("status", "--until", "healthy", "--timeout", str(LIMIT_S))
     told = operator.refused("replace-node.yml", "-e", "dledger_replace=db2")
     assert "n2 is in sync" in told
 
