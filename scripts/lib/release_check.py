@@ -2,7 +2,7 @@
 
 Owns the checklist: a clean tree, a tag ``vX.Y.Z`` on this commit, the newest section of CHANGELOG.md of that version, with a date and with
 nothing left under Unreleased, and in pyproject.toml the version that a build without tags begins with: the next one.  Formats that changed
-since the release before are named in that section.
+since the release before are named in that section, and every feature level says a release that exists, or between releases the next one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from dledger_wire.feature_levels import LEVELS, Level
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\d{4}-\d\d-\d\d))?$\n(?P<text>.*?)(?=^## \[|\Z)", re.MULTILINE | re.DOTALL)
 VERSION = re.compile(r"\d+\.\d+\.\d+")
-FORMATS = ("docs/reference/formats.md", "proto")
+FORMATS = ("docs/reference/formats.md", "dledger_wire/formats.py", "proto")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,20 @@ def lacks_of_files(changelog: str, pyproject: str) -> list[str]:
     return found
 
 
+def lacks_of_levels(changelog: str, levels: Sequence[Level] = LEVELS) -> list[str]:
+    """Feature levels whose first release is none.  While [Unreleased] has entries it may be the next release, of whatever size."""
+    unreleased, *releases = sections_of(changelog)
+    names = [each.name for each in releases]
+    if unreleased.text:
+        major, minor, _ = map(int, names[0].split("."))
+        names = [f"{major + 1}.0.0", f"{major}.{minor + 1}.0", next_version(names[0]), *names]
+    return [
+        f"dledger_wire/feature_levels.py: level {level.number} is of release {level.release}; expected one of {', '.join(names)}"
+        for level in levels
+        if level.release not in names
+    ]
+
+
 def lacks_of_tag(changelog: str, tags: list[str], *, formats_changed: bool) -> list[str]:
     """What is between this commit and a release.  ``tags``: those of this commit."""
     unreleased, newest, *_ = sections_of(changelog)
@@ -83,6 +100,8 @@ def git(*arguments: str) -> list[str]:
 def main() -> int:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     found = lacks_of_files(changelog, (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    if not found:
+        found += lacks_of_levels(changelog)
     changed = git("status", "--porcelain")
     if changed:
         found.append(f"git: {len(changed)} files are changed or new; expected a clean tree: {changed[0][3:]}")

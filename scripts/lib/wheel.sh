@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# wheel.sh DIR: makes what a user gets.  DIR holds both wheels (scripts/wheels), the one of `pip install .` in DIR/checkout, tests, documents and
-# scripts, and no package of the project; DIR/.venv has both wheels installed, and beside them only what our .venv has of other people's packages.
+# wheel.sh DIR: makes what a user gets.  DIR/release holds what scripts/release builds, DIR/checkout the wheel of `pip install .`, DIR tests, documents
+# and scripts, and no package of the project; DIR/.venv has both wheels installed, and beside them only what our .venv has of other people's packages.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(realpath -m "$1")
@@ -8,7 +8,7 @@ rm -rf "$work"
 mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
-version=$("$root/scripts/wheels" "$work")
+version=$("$root/scripts/release" "$work/release" | sed -n 1p)
 mapfile -t packages < <("$root/.venv/bin/python" "$root/scripts/lib/wheel_projects.py")
 
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
@@ -18,7 +18,7 @@ SETUPTOOLS_SCM_PRETEND_VERSION=$version \
 rm -rf "$work/source"
 
 "$root/.venv/bin/python" -m venv --without-pip "$work/.venv"
-"$root/.venv/bin/python" -m pip --python "$work/.venv/bin/python" install -q --disable-pip-version-check --no-deps --no-index "$work"/*.whl
+"$root/.venv/bin/python" -m pip --python "$work/.venv/bin/python" install -q --disable-pip-version-check --no-deps --no-index "$work"/release/*.whl
 site() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 # A plain path in a .pth file is searched, but .pth files there are not read: .venv's own link to the checkout has no effect.
 site "$root/.venv/bin/python" > "$(site "$work/.venv/bin/python")/other-packages.pth"

@@ -1,7 +1,7 @@
-"""The two wheels of ``scripts/wheels`` (docs/adr/0012): the light one alone, both in either order, one removed; what a checkout installs.
+"""The two wheels of a release (docs/adr/0012): the light one alone, both in either order, one removed; what a checkout installs.
 
-``scripts/test docs`` builds them beside this folder.  Environments here get other people's packages as links to those of the running
-one, so that nothing is fetched and nothing is there that a test did not name.
+``scripts/test docs`` builds them beside this folder (``scripts/lib/wheel.sh``).  Environments here get other people's packages as links to
+those of the running one, so that nothing is fetched and nothing is there that a test did not name.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def wheel(pattern: str) -> Path:
 
 @pytest.fixture
 def light() -> Path:
-    return wheel("dledger_client-*.whl")
+    return wheel("release/dledger_client-*.whl")
 
 
 @pytest.fixture
 def whole() -> Path:
-    return wheel("dledger-*.whl")
+    return wheel("release/dledger-*.whl")
 
 
 def tops(file: Path) -> set[str]:

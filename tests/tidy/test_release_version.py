@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from dledger_wire.feature_levels import Level
+
 ROOT = Path(__file__).resolve().parents[2]
 LOG = "## [Unreleased]\n{open}\n## [0.3.0] - 2026-12-01\n\n### Added\n- x\n{more}\n## [0.2.0] - 2026-11-22\n\n- y\n"
 PROJECT = '[tool.setuptools_scm]\nfallback_version = "{0}"\n'
@@ -28,6 +30,7 @@ def checklist() -> ModuleType:
 def test_the_changelog_and_the_version_without_tags_agree(checklist: ModuleType) -> None:
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "pyproject.toml")]
     assert checklist.lacks_of_files(*texts) == []
+    assert checklist.lacks_of_levels(texts[0]) == []
     tag = checklist.git("describe", "--tags", "--abbrev=0", "--match=v*")
     if tag:
         assert tag[0] in {f"v{each.name}" for each in checklist.sections_of(texts[0])}, "the newest tag has a section"
@@ -58,3 +61,20 @@ def test_what_is_between_a_commit_and_its_release(checklist: ModuleType) -> None
     assert checklist.lacks_of_tag(ready, [], formats_changed=False) == [
         "git: this commit has no tag; expected v0.3.0, as CHANGELOG.md says"
     ]
+
+
+@pytest.mark.parametrize(
+    ("unreleased", "release", "expected"),
+    [
+        ("", "0.2.0", ""),
+        ("", "0.3.1", "0.3.0, 0.2.0"),
+        ("\n- new\n", "0.3.1", ""),
+        ("\n- new\n", "0.4.0", ""),
+        ("\n- new\n", "1.0.0", ""),
+        ("\n- new\n", "0.5.0", "1.0.0, 0.4.0, 0.3.1, 0.3.0, 0.2.0"),
+    ],
+)
+def test_a_feature_level_says_a_release_or_the_next_one(checklist: ModuleType, unreleased: str, release: str, expected: str) -> None:
+    changelog = LOG.format(open=unreleased, more="")
+    found = [f"dledger_wire/feature_levels.py: level 1 is of release {release}; expected one of {expected}"] if expected else []
+    assert checklist.lacks_of_levels(changelog, [Level(0, "0.3.0", "a"), Level(1, release, "b")]) == found
