@@ -41,6 +41,7 @@ class Member:
 
     def __init__(self, cluster: Cluster, group: str, topic: str, folder: Path, name: str, *options: str) -> None:
         self.name, self.group, self.topic = name, group, topic
+        self.root = ROOT  # of the sources it runs
         self.file = folder / f"{group}-{name}.txt"
         self._errors = folder / f"{group}-{name}.log"
         offsets = folder / f"offsets-{name}"
@@ -50,9 +51,9 @@ class Member:
 
     def start(self) -> None:
         with open(self._errors, "ab") as errors:
-            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            environment = os.environ | {"PYTHONPATH": str(self.root)}
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=environment
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=self.root, env=environment
             )
 
     def kill(self) -> None:
