@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.machines import Lab, wheelhouse
+from tests.machines import Lab
+from tests.machines.wheels import needed_wheels
 from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,11 +77,10 @@ class Admin:
             program = _output("which", tool).strip()
             (tools / tool).write_text(f'#!/bin/sh\nexec {program} -F {config} "$@"\n')
             (tools / tool).chmod(0o755)
-        wheels = wheelhouse(folder / "wheels", extras=("console",))
         self.environment = {
             "PATH": f"{tools}:{os.environ['PATH']}",
             "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(wheels),
+            "PIP_FIND_LINKS": str(needed_wheels(("console",))),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_HOSTNAME": "localhost",
         }
