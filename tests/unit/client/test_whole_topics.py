@@ -46,6 +46,7 @@ async def until_sent(producer: Producer) -> None:
 async def forget(rig: Rig) -> None:
     """A replica group is away, and no name server remembers it."""
     kill_group(rig, "g1")
+    await asyncio.sleep(3)  # a registration that was on its way reaches a name server that is to forget it
     servers = rig.cluster.name_servers
     for name in servers.hosts:
         servers.wipe(name)
