@@ -90,14 +90,12 @@ class Lab:
         *,
         check: bool = True,
         env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
         timeout_s: float = 600,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program of this machine inside the lab's network, where names of hosts are known."""
+        """Run a program of this machine inside the lab's network, where names of hosts are known.  Its folder is /."""
         done = subprocess.run(
             self.network.command(command),
             env={**os.environ, **(env or {})},
-            cwd=cwd,
             capture_output=True,
             text=True,
             check=False,
