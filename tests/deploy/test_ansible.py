@@ -22,7 +22,7 @@ import yaml
 from tests.machines import Lab, wheelhouse
 from tests.waiting import LIMIT_S, wait_until
 
-pytestmark = [pytest.mark.xdist_group("ansible"), pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.plays, pytest.mark.timeout(2400)]
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "cluster-configs" / "ansible"
 PROGRAMS = Path(sys.executable).parent
