@@ -159,7 +159,7 @@ def test_a_changed_setting_restarts_one_node_after_the_other(operator: Operator)
     operator.settings["dledger_settings"]["broker"] = {"defaultTopicQueueNums": 6}
     done = operator.play("deploy.yml")
     after = operator.nodes()
-    assert all(after[node]["pid"] != before[node]["pid"] for node in before)
+    assert {node: after[node]["pid"] != before[node]["pid"] for node in before} == dict.fromkeys(before, True), (before, after, done.stdout)
     leader = next(host for host, names in operator.hosts.items() if before[names["dledger_id"]]["role"] == "leader")
     restarted = re.findall(r"TASK \[dledger_node : Restart the node\] \*+\nchanged: \[(\S+)\]", done.stdout)
     assert restarted[-1] == leader
