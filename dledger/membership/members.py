@@ -57,7 +57,7 @@ class Members:
         An address for links in the settings is the only one: it leads through a network of its own.
         """
         places = (known,) if peer in self._links else (told, known, self._configured.get(peer, ""))
-        return tuple(dict.fromkeys(place for place in places if place))
+        return tuple(dict.fromkeys(place for place in places if place)) or (known,)  # a log may hold a member without an address
 
     @property
     def newest_index(self) -> int:
