@@ -73,10 +73,10 @@ class PeerAdmission:
 
     def refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
         """A link to ``peer``, dialled at its address, was refused."""
-        if is_older_folder(refusal, self._identity.node_id):
-            # This node may have voted or acknowledged what its folder has forgotten, and other peers may not notice: it must stop.
-            self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
-        if refuses_build_of(refusal, self._identity.node_id):
+        own = self._identity.node_id
+        if is_older_folder(refusal, own) or refuses_build_of(refusal, own):
+            # This node may have voted or acknowledged what its folder has forgotten, or its build cannot do what the group does.  Other
+            # peers may not notice: it must stop.
             self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
 
     def settle(self, committed: Membership, *, by_snapshot: bool = False) -> None:
