@@ -174,8 +174,8 @@ def test_a_backup_that_is_killed_or_loses_its_node_harms_nothing(make_cluster: C
     left = part_files(repository)
 
     going_on = begin(cluster, repository, "--rate", "200KiB")
-    (part,) = wait_until(lambda: part_files(repository) - left, "the first bytes of the next one come")
-    backup_id = part.name.split("-", 2)[2]
+    begun = wait_until(lambda: part_files(repository) - left, "the first bytes of the next one come")
+    (backup_id,) = {part.name.split("-", 2)[2] for part in begun}
     nodes = cluster.local.node_ids()
     (victim,) = wait_until(lambda: [node for node in nodes if f"serving backup {backup_id}" in cluster.log_text(node)], "a node says so")
     cluster.kill(victim)

@@ -26,6 +26,8 @@ COMMANDS = (
         "expire",
         "verify",
         "dump",
+        "backup",
+        "restore",
     ),
     *(f"topic {verb}" for verb in ("create", "update", "list", "describe", "delete")),
     *(
@@ -40,7 +42,7 @@ COMMANDS = (
         "group update",
     ),
     *("nameserver", "nameserver status"),
-    *(f"cluster {verb}" for verb in ("status", "add-group", "apply", "drain", "remove-group")),
+    *(f"cluster {verb}" for verb in ("status", "add-group", "apply", "drain", "remove-group", "upgrade-check", "upgrade-finish")),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
     *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
 )
@@ -75,13 +77,16 @@ RUN = (
     "dledger expire --older-than 24h --yes",
     "dledger expire --id n1 --yes --json",
     "dledger verify --online",
+    "dledger cluster upgrade-check",
+    "dledger cluster upgrade-check --json",
+    "dledger cluster upgrade-finish --yes --wait 600",
     "dledger dump data/n0/commitlog/00000000000000000000 --messages",
     "dledger bench latency --messages 1000",
     "dledger group delete audit --yes",
     "dledger topic update orders --perm 4",
     "dledger topic delete orders --yes",
 )
-RUN_STOPPED = ("dledger verify --data data", "dledger verify --data data/n0", "dledger up", "dledger down --data data")
+RUN_STOPPED = ("dledger verify --data data", "dledger verify --data data/n0", "dledger up", "dledger down --id n2", "dledger down --data data")
 # Too long, for ever, about files or nodes that a small test does not have; other tests run the same commands with other values.
 NOT_RUN = (
     "dledger up --config cluster-configs/local-3.yaml --data /tmp/d",
@@ -115,6 +120,13 @@ NOT_RUN = (
     "dledger bench produce --messages 1000000 --size 100",
     "dledger bench consume --follower",
     "dledger bench failover --rounds 5",
+    "dledger cluster upgrade-finish",  # asks
+    "dledger backup --to /backup/orders",
+    "dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB",
+    "dledger backup --to /backup/orders --list",
+    "dledger restore --from /backup/orders --config new.yaml --data data",
+    "dledger restore --from s3://bucket/orders --at 2026-01-31T12:30:00 --config new.yaml --id n0 --data /var/lib/dledger",
+    "dledger verify --backup /backup",
 )
 
 

@@ -17,8 +17,12 @@ from pathlib import Path
 
 MINIMAL = ("python3", "python3-venv")  # what an image needs
 HOST = (*MINIMAL, "systemd", "systemd-sysv", "dbus", "openssh-server", "iproute2", "nftables", "procps", "ca-certificates")
-# A host has no terminal, and its clock and names are those of this machine.
-_MASKED = ("getty@tty1", "console-getty", "systemd-timesyncd", "systemd-resolved", "systemd-networkd", "systemd-logind", "e2scrub_reap")
+# A host has no terminal, its clock and names are those of this machine, and its devices are there before it starts: containers of build
+# machines may not make any.
+_MASKED = (
+    *("getty@tty1", "console-getty", "systemd-timesyncd", "systemd-resolved", "systemd-networkd", "systemd-logind", "e2scrub_reap"),
+    *("systemd-tmpfiles-setup-dev", "systemd-tmpfiles-setup-dev-early"),
+)
 
 
 def cache_folder() -> Path:

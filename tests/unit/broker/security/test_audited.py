@@ -46,6 +46,8 @@ READING: set[UnaryMethod[Any, Any]] = {
     methods.NODE_DETAILS,
     methods.LOG_TAIL,
     methods.WAITING_DELAYS,
+    methods.BACKUP_STATE,
+    methods.BACKUP_END,
 }
 OF_MESSAGES: set[UnaryMethod[Any, Any]] = {methods.SEND_BACK, methods.END_TRANSACTIONS}  # what consumers and producers do all the time
 OF_THE_CLUSTER: set[UnaryMethod[Any, Any]] = {
