@@ -1,4 +1,4 @@
-"""The root of the command line: its commands, and the exit codes.
+"""The root of the command line: options before a command, and the exit codes.
 
 Exit codes: 0 success, 1 an operating error in one line on stderr, 2 wrong usage, 130 interrupted.
 """
@@ -9,53 +9,19 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from dledger_cli.bench import commands as bench
-from dledger_cli.commands import (
-    acl,
-    audit,
-    backup,
-    certs,
-    cluster,
-    console,
-    consume,
-    dlq,
-    drill,
-    dump,
-    expire,
-    group,
-    leader,
-    log,
-    member,
-    message,
-    nameserver,
-    node,
-    produce,
-    restore,
-    route,
-    security,
-    spark,
-    status,
-    topic,
-    transaction,
-    updown,
-    user,
-    verify,
-)
-from dledger_cli.context import takes_bootstrap
+from dledger_cli.command_table import RootGroup
 from dledger_cli.contexts import variables_of
-from dledger_cli.credentials import takes_credentials
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
-from dledger_cli.top import command as top
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
 
 app = typer.Typer(
     name="dledger",
+    cls=RootGroup,
     help="Replicated message storage: run nodes, send and read messages, administer a cluster.",
     no_args_is_help=True,
     add_completion=True,
@@ -95,70 +61,6 @@ def _root(
 def _take_out(variables: Iterable[str]) -> None:
     for variable in variables:
         os.environ.pop(variable, None)
-
-
-for module in (
-    updown,
-    node,
-    nameserver,
-    console,
-    status,
-    top,
-    topic,
-    route,
-    produce,
-    consume,
-    message,
-    group,
-    dlq,
-    transaction,
-    leader,
-    log,
-    member,
-    cluster,
-    certs,
-    user,
-    security,
-    acl,
-    audit,
-    expire,
-    backup,
-    restore,
-    verify,
-    dump,
-    bench,
-    drill,
-    spark,
-):
-    module.register(app)
-
-
-WITHOUT_BOOTSTRAP = (updown,)  # these need a cluster file
-ASK_NOBODY = (node, certs, restore, spark)  # the jobs of Spark have options of their own
-
-
-def _add_common(commands: typer.Typer) -> None:
-    """Every command that takes a cluster file to find a running cluster takes addresses as well, and who it comes in as."""
-    for nested in commands.registered_groups:
-        if nested.typer_instance is not None:
-            _add_common(nested.typer_instance)
-    for command in commands.registered_commands:
-        callback = command.callback
-        module = callback.__module__ if callback is not None else ""
-        if callback is None or module in _names(ASK_NOBODY):
-            continue
-        if module not in _names(WITHOUT_BOOTSTRAP) and "config" not in callback.__annotations__:
-            continue
-        if module not in _names(WITHOUT_BOOTSTRAP):
-            callback = takes_bootstrap(callback)
-        command.callback = takes_credentials(callback)
-
-
-def _names(modules: Iterable[ModuleType]) -> list[str]:
-    return [module.__name__ for module in modules]
-
-
-_add_common(app)
 
 
 def main() -> None:

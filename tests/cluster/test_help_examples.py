@@ -86,7 +86,13 @@ RUN = (
     "dledger topic update orders --perm 4",
     "dledger topic delete orders --yes",
 )
-RUN_STOPPED = ("dledger verify --data data", "dledger verify --data data/n0", "dledger up", "dledger down --id n2", "dledger down --data data")
+RUN_STOPPED = (
+    "dledger verify --data data",
+    "dledger verify --data data/n0",
+    "dledger up",
+    "dledger down --id n2",
+    "dledger down --data data",
+)
 # Too long, for ever, about files or nodes that a small test does not have; other tests run the same commands with other values.
 NOT_RUN = (
     "dledger up --config cluster-configs/local-3.yaml --data /tmp/d",

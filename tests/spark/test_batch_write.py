@@ -17,7 +17,7 @@ from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write import writer
 from tests.cluster.harness import Cluster
-from tests.waiting import LIMIT_MS
+from tests.waiting import wait_until
 
 
 def messages_of(cluster: Cluster, topic: str) -> list[Any]:
@@ -79,11 +79,8 @@ def test_rows_name_their_topics_and_when_they_are_delivered(spark: Any, cluster:
     frame = spark.createDataFrame(rows, "body string, topic string, delay_level int, deliver_timestamp timestamp")
     frame.write.format("dledger").option("bootstrap", cluster.bootstrap).mode("append").save()
     assert [message.body for message in messages_of(cluster, "now")] == [b"a"]
-    with PullConsumer(cluster.bootstrap) as consumer:
-        queues = list(consumer.offsets("later"))
-        arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2, wait_ms=LIMIT_MS)]
-        if len(arrived) < 2:
-            arrived = [m for _, queue in queues for m in consumer.fetch("later", queue, 0, 2)]
+    wait_until(lambda: len(messages_of(cluster, "later")) == 2, "both are delivered")
+    arrived = messages_of(cluster, "later")
     assert {message.body for message in arrived} == {b"b", b"c"}
     assert next(m.store_timestamp for m in arrived if m.body == b"c") >= int(soon.timestamp() * 1000)
 

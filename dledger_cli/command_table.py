@@ -1,0 +1,95 @@
+"""The commands of ``dledger`` by name, each imported and built when it is asked for: a node and a short command start in half the time.
+
+Owns which module has which command, and the options that commands have in common.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dledger_cli.context import takes_bootstrap
+from dledger_cli.credentials import takes_credentials
+
+COMMANDS = "dledger_cli.commands"
+# In the order of the help: what does one thing, then groups of commands.
+TABLE = {
+    "up": f"{COMMANDS}.updown",
+    "down": f"{COMMANDS}.updown",
+    "node": f"{COMMANDS}.node",
+    "console": f"{COMMANDS}.console",
+    "status": f"{COMMANDS}.status",
+    "top": "dledger_cli.top.command",
+    "route": f"{COMMANDS}.route",
+    "produce": f"{COMMANDS}.produce",
+    "consume": f"{COMMANDS}.consume",
+    "expire": f"{COMMANDS}.expire",
+    "backup": f"{COMMANDS}.backup",
+    "restore": f"{COMMANDS}.restore",
+    "verify": f"{COMMANDS}.verify",
+    "dump": f"{COMMANDS}.dump",
+    "drill": f"{COMMANDS}.drill",
+    "nameserver": f"{COMMANDS}.nameserver",
+    "topic": f"{COMMANDS}.topic",
+    "message": f"{COMMANDS}.message",
+    "group": f"{COMMANDS}.group",
+    "dlq": f"{COMMANDS}.dlq",
+    "transaction": f"{COMMANDS}.transaction",
+    "leader": f"{COMMANDS}.leader",
+    "log": f"{COMMANDS}.log",
+    "member": f"{COMMANDS}.member",
+    "cluster": f"{COMMANDS}.cluster",
+    "certs": f"{COMMANDS}.certs",
+    "user": f"{COMMANDS}.user",
+    "security": f"{COMMANDS}.security",
+    "acl": f"{COMMANDS}.acl",
+    "audit": f"{COMMANDS}.audit",
+    "bench": "dledger_cli.bench.commands",
+    "spark": f"{COMMANDS}.spark",
+}
+WITHOUT_BOOTSTRAP = (f"{COMMANDS}.updown",)  # these need a cluster file
+ASK_NOBODY = tuple(f"{COMMANDS}.{name}" for name in ("node", "certs", "restore", "spark"))  # the jobs of Spark have options of their own
+
+
+class RootGroup(TyperGroup):
+    """The commands of the table.  Names are known without an import: for the shell's completion and for what was misspelt."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _BuiltLater(dict.fromkeys(TABLE))
+
+
+class _BuiltLater(UserDict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _built(name)
+        return self.data[name]
+
+
+def _built(name: str) -> Any:
+    root = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    root.callback()(lambda: None)  # one command alone would be the root itself
+    import_module(TABLE[name]).register(root)
+    _add_common(root)
+    return typer.main.get_group(root).commands[name]
+
+
+def _add_common(commands: typer.Typer) -> None:
+    """Every command that takes a cluster file to find a running cluster takes addresses as well, and who it comes in as."""
+    for nested in commands.registered_groups:
+        if nested.typer_instance is not None:
+            _add_common(nested.typer_instance)
+    for command in commands.registered_commands:
+        callback = command.callback
+        module = callback.__module__ if callback is not None else ""
+        if callback is None or module in ASK_NOBODY:
+            continue
+        if module not in WITHOUT_BOOTSTRAP and "config" not in callback.__annotations__:
+            continue
+        if module not in WITHOUT_BOOTSTRAP:
+            callback = takes_bootstrap(callback)
+        command.callback = takes_credentials(callback)
