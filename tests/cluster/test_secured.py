@@ -99,6 +99,16 @@ def test_a_refusal_names_user_action_and_resource(shop: SecuredCluster) -> None:
     assert "does not exist" in absent.stderr
 
 
+def test_a_backup_takes_an_administrator(shop: SecuredCluster, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    shop.add_user("watching", "looks at what there is")
+    shop.ok("acl", "allow", "watching", "describe", "--cluster", user=ADMIN)
+    assert shop.refused("backup", "--to", str(place), user="watching") == "user watching may not administer the cluster"
+    assert [file.name for file in place.rglob("*") if file.is_file()] == ["repository.json"]  # whose backups they are
+    shop.ok("backup", "--to", str(place), user=ADMIN)
+    shop.ok("verify", "--backup", str(place))
+
+
 def test_who_is_not_let_in_is_told_in_one_line(shop: SecuredCluster) -> None:
     wrong = shop.folder / "wrong"
     wrong.write_text("not this\n", encoding="utf-8")
