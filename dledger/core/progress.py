@@ -26,6 +26,7 @@ class Progress:
     """Replication to one peer."""
 
     __slots__ = (
+        "added_at",
         "answers",
         "commit_sent",
         "contact_ms",
@@ -48,6 +49,7 @@ class Progress:
         self.state = ProgressState.PROBE
         self.match = 0
         self.next = next_index
+        self.added_at = next_index - 1  # the entry that the first request to it follows
         self.paused = False  # PROBE: a request is out
         self.inflight: deque[tuple[int, int]] = deque()  # REPLICATE: (last index, bytes) of each request
         self.inflight_bytes = 0

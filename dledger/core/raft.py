@@ -231,8 +231,9 @@ class Raft:
         elif message.term < core.term:
             self._older_term(source, message)
             return
-        if core.role is Role.LEADER or not isinstance(message, _TO_LEADER):
-            if core.role is Role.LEADER and isinstance(message, _PROMISES) and not core.replication.accepts_store(source, event.store):
+        leads = core.role is Role.LEADER
+        if leads or not isinstance(message, _TO_LEADER):
+            if leads and isinstance(message, _PROMISES) and not core.replication.accepts_answer(source, event.store, message):
                 return
             self._receivers[type(message)](source, message)
         elif isinstance(message, ReadIndexRequest):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dledger.core.causes import Cause
 from dledger.core.effects import Append, Refused, RefusedReason, UnregisteredMember
 from dledger.core.events import Propose
-from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, Message, SnapshotOffer
 from dledger.core.progress import Progress, ProgressState
 from dledger.core.quorum import majority, quorum_value
 from dledger.core.reads import NO_ROUND
@@ -347,13 +347,22 @@ class Replication:
 
     # Peers
 
-    def accepts_store(self, node: NodeId, store: str) -> bool:
-        """An answer came from ``node`` on the folder ``store``; whether it is the folder that answers under that name."""
+    def accepts_answer(self, node: NodeId, store: str, message: Message) -> bool:
+        """``node`` answered on the folder ``store``; whether it is the folder that answers under that name.
+
+        A learner's folder is the one that answers a request to this learner.  What comes late from the folder that the node had before it
+        was removed and added again names entries of before.
+        """
         peer = self.peers.get(node)
         if peer is None or peer.store == store:
             return True
         if peer.store:
             return False
+        if node not in self._core.memberships.current.voters:
+            if not isinstance(message, AppendResponse):
+                return True
+            if (message.match.index if message.success else message.rejected) < peer.added_at:
+                return False
         peer.store = store
         if not self._core.memberships.current.store_of(node):
             self._core.emit(UnregisteredMember(node))

@@ -30,7 +30,7 @@ from dledger.core.types import EntryId, Membership, NodeId, Role
 def folders_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """A member is whoever comes under its name."""
     patch.setattr(Memberships, "is_registered", lambda _self, _member, _store: True)
-    patch.setattr(Replication, "accepts_store", lambda _self, _node, _store: True)
+    patch.setattr(Replication, "accepts_answer", lambda *_: True)
 
 
 def votes_of_other_folders_count(patch: pytest.MonkeyPatch) -> None:
