@@ -14,7 +14,7 @@ from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.status_checks import find, parse_checks
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import NotReadyError
-from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal, switched_on
+from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal, release_of, switched_on
 from dledger_wire.rpc import methods
 from dledger_wire.version import installed_version
 
@@ -49,6 +49,7 @@ class GroupUpgrade:
     Attributes:
         replica_group: The group of nodes.
         level: The feature level it is at.
+        needs: The first release that can do the level; empty for a level of a newer build than the one that made the check.
         can_rise_to: The level that it can be raised to now, since all members can do it.
         switches_on: What that would switch on, a text for each level.
         nodes: Its nodes.
@@ -58,6 +59,7 @@ class GroupUpgrade:
 
     replica_group: str
     level: int
+    needs: str
     can_rise_to: int
     switches_on: tuple[str, ...]
     nodes: tuple[NodeBuild, ...]
@@ -124,6 +126,7 @@ def _group(group: ReplicaGroupStatus, now_ms: int, build: LevelRange, version: s
     return GroupUpgrade(
         replica_group=group.name,
         level=level,
+        needs=release_of(level),
         can_rise_to=rises_to,
         switches_on=tuple(each.switches_on for each in switched_on(level, rises_to)),
         nodes=tuple(_build_of(group, node) for node in group.nodes),

@@ -72,6 +72,7 @@ def test_a_node_that_is_away_makes_it_exit_with_1(silent: Path, monkeypatch: pyt
     shown = json.loads(told(silent, monkeypatch, *nodes, gone("n2"), options=("--json",)).stdout)
     (group,) = shown["groups"]
     assert shown["problems"] == group["problems"]
+    assert (group["level"], group["needs"]) == (0, "0.1.0")
     assert any(text.startswith("unreachable: g0/n2") for text in shown["problems"])
     assert any("must not stop" in text for text in shown["problems"])
     assert group["waits_for"] == ["n2 does not answer, and what its build can do is not known"]
@@ -84,9 +85,12 @@ def test_a_node_that_is_away_makes_it_exit_with_1(silent: Path, monkeypatch: pyt
 
 def test_a_group_at_a_level_of_a_newer_release_is_a_finding(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = {"version": "9.0", "feature_level": MAX_LEVEL + 1, "highest_level": MAX_LEVEL + 1}
-    result = told(silent, monkeypatch, *with_build(newer, leader("n0", "n2"), other("n0"), other("n2")))
+    nodes = with_build(newer, leader("n0", "n2"), other("n0"), other("n2"))
+    result = told(silent, monkeypatch, *nodes)
     assert result.exit_code == 1
     assert "dledger: level: g0: this build" in result.stderr
+    (group,) = json.loads(told(silent, monkeypatch, *nodes, options=("--json",)).stdout)["groups"]
+    assert (group["level"], group["needs"]) == (MAX_LEVEL + 1, "")
 
 
 def test_it_ends_within_its_timeout_where_connections_are_taken_and_nobody_answers(silent: Path) -> None:
