@@ -1,8 +1,9 @@
 """The follower's side: appending a leader's entries, following its commit index, and requesting a snapshot when entries are gone.
 
-Owns three rules.  *A follower truncates its log only at the first entry that really conflicts, never at or below its commit index.*  *What
+Owns four rules.  *A follower truncates its log only at the first entry that really conflicts, never at or below its commit index.*  *What
 it commits is bounded by what the current request verified* (a longer tail may come from another leader).  *It acknowledges the last entry
 that the request verified, once that entry is on stable storage*; it never acknowledges its own last entry instead.
+*A heartbeat commits nothing unless the entry that it names is in the log.*
 """
 
 from __future__ import annotations
@@ -121,9 +122,17 @@ class Following:
     def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
         core = self._core
         self._follow(source, message.newest_commit)
-        # The leader names only what it knows this log to hold; under ASYNC_FLUSH a crash may have taken its end since.
-        self._learn_commit(min(message.commit, core.log.last.index))
+        if self._is_of_this_log(message):
+            self._learn_commit(min(message.commit, core.log.last.index))
         core.send(source, HeartbeatResponse(term=core.term, round=message.round))
+
+    def _is_of_this_log(self, message: Heartbeat) -> bool:
+        """The leader names what it knows the log that answered it to hold.
+
+        That may have been another one: the folder of before its member was replaced may be in its place now, or under ASYNC_FLUSH a crash
+        may have taken its end.  Releases that do not tell the term have to be believed.
+        """
+        return not message.commit_term or self._core.log.holds(EntryId(message.commit, message.commit_term))
 
     # Copies
 

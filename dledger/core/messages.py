@@ -62,13 +62,15 @@ class AppendResponse:
 class Heartbeat:
     """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds.
 
-    ``newest_commit`` is the leader's own: it commits nothing, it only shows the receiver its lag.
+    ``newest_commit`` is the leader's own: it commits nothing, it only shows the receiver its lag.  ``commit_term`` is that of the entry
+    ``commit``, since the receiver may have been started on another log meanwhile; 0 from releases that do not tell it.
     """
 
     term: int
     commit: int
     round: int
     newest_commit: int = 0
+    commit_term: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

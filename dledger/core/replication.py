@@ -272,8 +272,12 @@ class Replication:
         core = self._core
         commit = min(core.commit, peer.match)
         peer.commit_sent = max(peer.commit_sent, commit)
+        commit_term = core.log.term_at(commit)
+        if commit_term is None:  # no longer in this log: the peer will learn it with the copy that it needs
+            commit = commit_term = 0
         peer.notice_open = True
-        core.send(peer.node, Heartbeat(term=core.term, commit=commit, round=core.reads.round, newest_commit=core.commit))
+        message = Heartbeat(term=core.term, commit=commit, round=core.reads.round, newest_commit=core.commit, commit_term=commit_term)
+        core.send(peer.node, message)
 
     def ask_voters(self) -> None:
         """Open a read round."""

@@ -183,24 +183,29 @@ global___AppendResponse = AppendResponse
 
 @typing.final
 class Heartbeat(google.protobuf.message.Message):
-    """newest_commit: the leader's own; only to tell how far the receiver is behind."""
+    """newest_commit: the leader's own; only to tell how far the receiver is behind.
+    commit_term: of the entry at commit; 0: not told (releases before 0.3.0).
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     COMMIT_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     NEWEST_COMMIT_FIELD_NUMBER: builtins.int
+    COMMIT_TERM_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
     newest_commit: builtins.int
+    commit_term: builtins.int
     def __init__(
         self,
         *,
         commit: builtins.int = ...,
         round: builtins.int = ...,
         newest_commit: builtins.int = ...,
+        commit_term: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 

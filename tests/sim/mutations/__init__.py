@@ -86,6 +86,7 @@ _LATE = "tests/unit/core/test_leaf_modules.py::test_watermark_is_not_fooled_when
 _ACK = "tests/unit/core/test_scenarios_append.py::test_A12_an_acknowledgement_that_does_not_fit_counts_for_nothing"
 _LATE_ROWS = "tests/unit/core/test_scenarios_late_signals.py"
 _VOID = _LATE_ROWS + "::test_D6_a_flush_that_overlaps_a_cut_raises_nothing_that_is_gone_and_the_node_does_not_stall"
+_HEARTBEAT = "tests/unit/core/test_scenarios_commit.py::test_A7_a_heartbeat_commits_nothing_in_another_log"
 _SYNC = "tests/sim/test_findings.py::test_a_node_whose_disk_fails_behind_its_back_stops_without_waiting_for_the_next_write"
 _UNKNOWN = "tests/unit/dledger/test_node.py::test_a_leader_cut_off_answers_unknown_and_its_entries_do_not_come_back"
 _OFFER = "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_of_what_is_committed_here_is_answered_with_the_own_commit_index"
@@ -148,6 +149,7 @@ MUTATIONS = (
     Mutation("10", "a late completion for an entry that came back", replication.late_completion_of_an_entry_that_came_back, _LATE),
     Mutation("11", "a follower commits what no request verified", replication.follower_commits_what_it_did_not_verify, "core-reorder"),
     Mutation("12", "a heartbeat commits an unverified tail", replication.heartbeat_commits_unverified_tail, "core-reorder"),
+    Mutation("12", "a heartbeat commits what another log held", replication.heartbeat_commits_another_log, _HEARTBEAT),
     Mutation("31", "what a follower holds is taken back by a late answer", replication.match_may_go_down, "core-swarm"),
     Mutation("32", "a late answer frees the window", replication.late_acknowledgement_frees_the_window, "core-swarm"),
     Mutation("33", "uncommitted bytes are miscounted", replication.uncommitted_bytes_leak, "core-swarm"),

@@ -124,9 +124,15 @@ def heartbeat_commits_unverified_tail(patch: pytest.MonkeyPatch) -> None:
     send = CoreState.send
 
     def careless(self: CoreState, to: NodeId, message: Any, *, after_sync: bool = False) -> None:
-        send(self, to, replace(message, commit=self.commit) if isinstance(message, Heartbeat) else message, after_sync=after_sync)
+        named = replace(message, commit=self.commit) if isinstance(message, Heartbeat) else message
+        send(self, to, named, after_sync=after_sync)
 
     patch.setattr(CoreState, "send", careless)
+    heartbeat_commits_another_log(patch)
+
+
+def heartbeat_commits_another_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Following, "_is_of_this_log", lambda *_: True)
 
 
 # Logs

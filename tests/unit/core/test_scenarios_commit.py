@@ -172,6 +172,16 @@ def test_C20_a_commit_index_never_leaves_the_log() -> None:
     assert (node.commit, node.last.index) == (4, 4)
 
 
+def test_A7_a_heartbeat_commits_nothing_in_another_log() -> None:
+    """The leader means the log that answered it: another folder may have been put in its place meanwhile, with another end."""
+    node = solo([1] * 4, commit=2)
+    node.receive(2, Heartbeat(term=3, commit=4, round=0, commit_term=2))
+    node.receive(2, Heartbeat(term=3, commit=9, round=0, commit_term=1))
+    assert node.commit == 2
+    node.receive(2, Heartbeat(term=3, commit=4, round=0, commit_term=1))
+    assert node.commit == 4
+
+
 def test_C1_what_the_leader_sends_does_not_wait_for_its_own_sync() -> None:
     node = leader_by_hand(solo())
     node.receive(2, ack(1, 1, 1))

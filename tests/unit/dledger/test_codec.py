@@ -38,7 +38,7 @@ MESSAGES: list[Message] = [
     AppendRequest(term=3, prev=EntryId(0, 0), entries=(), commit=0),
     AppendResponse(term=3, success=True, match=EntryId(7, 3)),
     AppendResponse(term=3, success=False, match=EntryId(0, 0), rejected=8),
-    Heartbeat(term=3, commit=7, round=1, newest_commit=9),
+    Heartbeat(term=3, commit=7, round=1, newest_commit=9, commit_term=2),
     HeartbeatResponse(term=3, round=BIG),
     TimeoutNow(term=3),
     ReadIndexRequest(term=3, token=1, suspect=True),
