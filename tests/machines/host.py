@@ -37,7 +37,7 @@ hostname "{name}"
 mkdir -p run/host
 pivot_root . run/host
 umount -l /run/host
-exec env -i container=namespaces PATH={path} /lib/systemd/systemd --log-target=console --show-status=no
+exec env -i container=namespaces PATH={path} /lib/systemd/systemd --log-target=console --show-status=no {settings}
 """
 _CGROUP_1 = """
 mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
@@ -45,6 +45,8 @@ mkdir sys/fs/cgroup/systemd
 mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
 """
 _CGROUP_2 = "mount -t cgroup2 cgroup2 sys/fs/cgroup"
+# Else it mounts the control groups of version 2 as well: all hosts are in one group there, and remove those of each other's services.
+_SETTINGS_1 = "systemd.legacy_systemd_cgroup_controller=1"
 
 
 class Host:
@@ -72,7 +74,8 @@ class Host:
         shutil.copy(self._authorized, own / "upper" / "root" / ".ssh" / "authorized_keys")
         groups = self._control_group()
         groups.mkdir(exist_ok=True)
-        script = _BOOT.format(base=base, own=own, name=self.name, path=_PATH, cgroups=_CGROUP_2 if _unified() else _CGROUP_1)
+        cgroups, settings = (_CGROUP_2, "") if _unified() else (_CGROUP_1, _SETTINGS_1)
+        script = _BOOT.format(base=base, own=own, name=self.name, path=_PATH, cgroups=cgroups, settings=settings)
         join = ["sh", "-c", f"echo 0 > '{groups}/cgroup.procs' && exec \"$@\"", "sh"]
         self._system = system = Namespaces.boot(script, join, own / "console", "systemd")
         wire = f"to-{self.name}"
