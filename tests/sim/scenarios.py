@@ -93,6 +93,7 @@ def _any_disk(draw: random.Random) -> DiskSettings:
     return DiskSettings(sync_s=draw.choice((0.0008, 0.01, 0.03)))
 
 
+_KEPT = "cleanFileForciblyEnable: false"  # else a full disk costs messages, as told
 _DAMAGE = Scenario(
     plan_damage,
     messages=80,
@@ -121,7 +122,6 @@ SCENARIOS = {
         network=_rough_network,
         disk=_any_disk,
         committers=2,
-        store="cleanFileForciblyEnable: false",  # a full disk would cost messages, as told
     ),
     "rot": Scenario(
         plan_rot,
@@ -194,7 +194,7 @@ def run(
         disk=scenario.disk(draw),
         log=scenario.log,
         settings=scenario.settings,
-        store=scenario.store,
+        store=scenario.store if scenario.deletes else ", ".join(filter(None, (scenario.store, _KEPT))),
         archive=Archive() if scenario.deletes else None,
     )
     reads = draw.random() < scenario.read_chance

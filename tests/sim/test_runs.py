@@ -86,6 +86,7 @@ FAILED_ONCE = (
     ("everything", 1979),
     ("split", 30),
     ("everything", 1520602367),
+    ("everything", 876785699),
     ("retention", 14),
     ("retention", 34),
     ("retention", 108),
