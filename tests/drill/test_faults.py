@@ -38,6 +38,7 @@ TOLD = {
 }
 
 
+@pytest.mark.drills
 @pytest.mark.timeout(LIMIT_S)
 def test_every_fault_is_struck_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     if missing := probe().why_not:

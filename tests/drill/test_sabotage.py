@@ -17,7 +17,7 @@ from dledger_drill.run import segments
 from tests.drill.sabotage.drill import drill_sabotaged
 from tests.drill.sabotage.promises import SABOTAGES
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.drills]
 
 # Build -> a fault that shows it, and how.
 FOUND = {
