@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dledger_client import Admin, DledgerError, Message, Producer, PullConsumer
+from dledger_client import Admin, DledgerError, Message, Producer, PullConsumer, TopicNotFoundError
 from tests.waiting import LIMIT_MS, wait_until
 
 TOPIC = "far"
@@ -47,6 +47,17 @@ def create_topic(bootstrap: str) -> None:
     with Admin(bootstrap, timeout_ms=LIMIT_MS) as admin:
         if TOPIC not in {topic.topic for topic in admin.list_topics()}:
             admin.create_topic(TOPIC, queues=1)
+    with PullConsumer(bootstrap, timeout_ms=LIMIT_MS) as consumer:
+        wait_until(lambda: is_known(consumer), "the name servers know the topic")
+
+
+def is_known(consumer: PullConsumer) -> bool:
+    """A name server hears of a new topic from the leader, which may take longer than it lets a client wait for it."""
+    try:
+        consumer.topic(TOPIC)
+    except TopicNotFoundError:
+        return False
+    return True
 
 
 def check(bootstrap: str, count: str) -> None:
