@@ -7,6 +7,7 @@ import doctest
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, get_type_hints
 
 import pytest
@@ -44,7 +45,7 @@ def parameters(value: Any) -> set[str]:
     """What a caller may give; of an exported class its constructor's parameters, or its fields."""
     if inspect.isclass(value) and re.search(r"Made by|Clients make it", value.__doc__ or ""):
         return set()  # not constructed by users
-    if isinstance(value, property) or (inspect.isclass(value) and issubclass(value, BaseException)):
+    if isinstance(value, property | cached_property) or (inspect.isclass(value) and issubclass(value, BaseException)):
         return set()
     if inspect.isclass(value) and hasattr(value, "__dataclass_fields__"):
         return {name for name in value.__dataclass_fields__ if not name.startswith("_")}
