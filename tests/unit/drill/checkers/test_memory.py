@@ -34,8 +34,9 @@ def peak_bytes(count: int) -> int:
 
 
 def test_memory_is_that_of_one_segment() -> None:
+    """Were segments kept, ten times as many would take ten times as much.  Cycles and what other threads allocate are counted, too."""
     few = peak_bytes(4)
-    assert peak_bytes(40) < 1.5 * few
+    assert peak_bytes(40) < 3 * few
 
 
 def test_a_segment_is_judged_when_its_topic_is_deleted() -> None:
