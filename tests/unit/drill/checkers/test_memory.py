@@ -34,9 +34,9 @@ def peak_bytes(count: int) -> int:
 
 
 def test_memory_is_that_of_one_segment() -> None:
-    """Were segments kept, ten times as many would take ten times as much.  Cycles and what other threads allocate are counted, too."""
-    few = peak_bytes(4)
-    assert peak_bytes(40) < 3 * few
+    """The least of some runs: what a process allocates once, such as a larger table of interned strings, is in one of them only."""
+    few, many = (min(peak_bytes(count) for _ in range(3)) for count in (4, 40))
+    assert many < 1.5 * few
 
 
 def test_a_segment_is_judged_when_its_topic_is_deleted() -> None:
