@@ -1,4 +1,4 @@
-"""The commands of ``dledger`` by name, each imported and built when it is asked for: a node and a short command start in half the time.
+"""The commands of ``dledger`` by name, each imported and built when it is asked for: no process pays for commands that it does not run.
 
 Owns which module has which command, and the options that commands have in common.
 """
