@@ -1,18 +1,43 @@
-"""A message as a line of input gives it: the whole line, a key and a body, or a JSON object."""
+"""Lines of input as they arrive, and the message that a line gives: the whole line, a key and a body, or a JSON object."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dledger_wire import strict_json
 
 FIELDS = ("body", "body_base64", "keys", "tags", "properties", "queue_key")
 IGNORED = ("topic", "queue_id", "queue_offset", "msg_id", "born_at", "stored_at")  # ``consume --json`` prints those, too
+
+
+READ_BYTES = 1 << 20
+
+
+class Input(Protocol):
+    """A buffered stream of bytes."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
+def line_chunks(stream: Input) -> Iterator[list[bytes]]:
+    """Lines without their newline, as many at a time as are there: a line that arrives alone does not wait for others.
+
+    A CR before the newline is part of the line, so that every body is kept byte for byte.
+    """
+    begun: list[bytes] = []  # parts of a line whose end has not been read
+    while block := stream.read1(READ_BYTES):
+        first, *lines = block.split(b"\n")
+        begun.append(first)
+        if lines:
+            yield [b"".join(begun), *lines[:-1]]
+            begun = [lines[-1]]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 @dataclass(slots=True)

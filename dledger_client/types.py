@@ -56,7 +56,9 @@ from dledger_client.consumer.settings import PushSettings
 from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, ReceivedMessage, ReplicaLag
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
+from dledger_client.producer.message_columns import ArrowColumn, Bodies, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber, QueueSelector, by_hash, by_random
+from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyFuture, SendManyResult, SentRange
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.security import SecuritySettings, Tls
 from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
@@ -68,9 +70,12 @@ __all__ = [
     "AccessDecision",
     "AccessRule",
     "Action",
+    "ArrowColumn",
     "AsyncSendFuture",
+    "AsyncSendManyFuture",
     "AuditLog",
     "AuditRecord",
+    "Bodies",
     "Bootstrap",
     "ChangedTopic",
     "CheckListener",
@@ -136,10 +141,14 @@ __all__ = [
     "SecuritySettings",
     "SendBackResult",
     "SendFuture",
+    "SendManyFuture",
+    "SendManyResult",
     "SendResult",
     "SendStatus",
     "SentBack",
+    "SentRange",
     "Strategy",
+    "Texts",
     "Tls",
     "TlsSettings",
     "TopicCounts",

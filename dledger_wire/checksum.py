@@ -5,10 +5,15 @@ Owns the choice of algorithm: crc32c for what is ours (entries, batches), zlib's
 
 from __future__ import annotations
 
-import zlib
-
 import google_crc32c
 import numpy as np
+
+try:  # the extra "fast": the same CRC-32 with the processor's carry-less multiplication, a third to a sixth of the time
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["Buffer", "crc32", "crc32c"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -20,8 +25,3 @@ def crc32c(*buffers: Buffer, value: int = 0) -> int:
         data = buffer if type(buffer) is bytes else np.frombuffer(buffer, np.uint8)
         value = google_crc32c.extend(value, data)
     return value
-
-
-def crc32(data: Buffer) -> int:
-    """CRC-32 as zlib and RocketMQ compute it."""
-    return zlib.crc32(data)

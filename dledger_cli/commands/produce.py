@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,14 +23,20 @@ from dledger_cli.context import (
     parse_size_option,
     run,
 )
-from dledger_cli.message_input import GivenMessage, line_reader
+from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
 from dledger_cli.output import error_line, is_terminal, note, print_json, with_spaces
+
+if TYPE_CHECKING:
+    from dledger_client import Producer
 
 JSON_LINES_HELP = (
     'Each line is a JSON object: {"body": "...", "keys": "...", "tags": "...", "properties": {...}, "queue_key": "..."}, or body_base64.'
 )
 WINDOW = 10_000
 SHOWN_ERRORS = 5
+MANY = 100  # lines that are there at once are sent in batches of at least so many
+MAX_MANY_BYTES = 1 << 20  # a longer line is sent by itself: one that is too long must not fail others
+GENERATED_AT_ONCE = 10_000
 STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of a group share even a few of them
 
 
@@ -75,15 +81,17 @@ def produce(
         raise typer.BadParameter("needs --count: only generated messages have a size", param_hint="--size")
     if bool(key_sep) + json_lines + bool(count) > 1:
         raise typer.BadParameter("--count, --key-sep and --json-lines: expected one of them")
-    lines = _generated(count, parse_size_option(size or "1KiB")) if count else _lines(file)
+    chunks = _generated(count, parse_size_option(size or "1KiB")) if count else _chunks(file)
     bootstrap = bootstrap_of(config)
     options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
+    is_plain = not (key_sep or json_lines or delay or delay_level or properties or rate)
     compress_type = compress or ("none" if count else "zlib")
+    read = None if is_plain else line_reader(key_sep, as_json=json_lines)
     try:
-        sending.send_all(bootstrap, lines, line_reader(key_sep, as_json=json_lines), timeout, compress_type)
+        sending.send_all(bootstrap, chunks, read, timeout, compress_type)
     except KeyboardInterrupt:
         sending.interrupted = True
     sending.report(as_json=as_json)
@@ -100,19 +108,18 @@ def _properties(pairs: list[str]) -> dict[str, str]:
     return dict((pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs)
 
 
-def _lines(file: str) -> Iterator[bytes]:
-    """Lines without their newline; a CR before it is part of the message, so that every body is kept byte for byte."""
+def _chunks(file: str) -> Iterator[list[bytes]]:
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
-        for line in stream:
-            yield line.removesuffix(b"\n")
+        stream: Any = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
+        yield from line_chunks(stream)
 
 
-def _generated(count: int, size_bytes: int) -> Iterator[bytes]:
+def _generated(count: int, size_bytes: int) -> Iterator[list[bytes]]:
     """Bodies that start with their number, padded with printable bytes."""
     filling = (bytes(range(33, 127)) * (size_bytes // 94 + 1))[:size_bytes]
-    for number in range(count):
-        yield (b"%d " % number + filling)[:size_bytes]
+    step = max(1, min(GENERATED_AT_ONCE, READ_BYTES // max(1, size_bytes)))
+    for first in range(0, count, step):
+        yield [(b"%d " % number + filling)[:size_bytes] for number in range(first, min(first + step, count))]
 
 
 class _Sending:
@@ -130,11 +137,17 @@ class _Sending:
         self._errors: set[str] = set()
 
     def send_all(
-        self, bootstrap: str, lines: Iterator[bytes], read: Callable[[bytes], GivenMessage], timeout_s: float, compress_type: str
+        self,
+        bootstrap: str,
+        chunks: Iterator[list[bytes]],
+        read: Callable[[bytes], GivenMessage] | None,
+        timeout_s: float,
+        compress_type: str,
     ) -> None:
+        """``read`` makes a message of a line; None: the line is the body, and all messages have the same options."""
         from dledger_client import Message, Producer
-        from dledger_wire.errors import InvalidArgumentError
 
+        Message(self.topic, b"", **self.options)  # keys, tags and properties of all messages: what is wrong with them is told once
         run(check_reachable(bootstrap, timeout_s))
         timeout_ms = int(timeout_s * 1000)
         with Producer(
@@ -142,44 +155,74 @@ class _Sending:
         ) as producer:
             start = time.monotonic()
             try:
-                for number, line in enumerate(lines, 1):
-                    if self.rate and (ahead := start + self.sent / self.rate - time.monotonic()) > 0:
-                        time.sleep(ahead)
-                    self._room.acquire()
-                    self.sent += 1
-                    if self.delay_ms:
-                        self.options["deliver_at_ms"] = time.time_ns() // 1_000_000 + self.delay_ms
-                    try:
-                        given = read(line)
-                        message = Message(self.topic, given.body, **given.over(self.options))
-                    except (ValueError, InvalidArgumentError) as error:
-                        self._failed(number, str(error))
-                        continue
-                    self.bytes += len(given.body)
-                    future = producer.send_async(message, queue_key=given.queue_key or self.queue_key)
-                    future.add_done_callback(functools.partial(self._done, number))
-                    self._progress(start)
+                for chunk in chunks:
+                    if read is None and len(chunk) >= MANY and max(map(len, chunk)) <= MAX_MANY_BYTES:
+                        self._send_many(producer, chunk, start)
+                    else:
+                        self._send_each(producer, chunk, read or GivenMessage, start)
                 producer.flush()
             finally:
                 self.took_s = time.monotonic() - start
+
+    def _send_each(self, producer: Producer, chunk: list[bytes], read: Callable[[bytes], GivenMessage], start: float) -> None:
+        from dledger_client import Message
+        from dledger_wire.errors import InvalidArgumentError
+
+        for line in chunk:
+            if self.rate and (ahead := start + self.sent / self.rate - time.monotonic()) > 0:
+                time.sleep(ahead)
+            self._room.acquire()
+            self.sent += 1
+            if self.delay_ms:
+                self.options["deliver_at_ms"] = time.time_ns() // 1_000_000 + self.delay_ms
+            try:
+                given = read(line)
+                message = Message(self.topic, given.body, **given.over(self.options))
+            except (ValueError, InvalidArgumentError) as error:
+                self._failed(self.sent, str(error))
+                self._room.release()
+                continue
+            self.bytes += len(given.body)
+            future = producer.send_async(message, queue_key=given.queue_key or self.queue_key)
+            future.add_done_callback(functools.partial(self._done, self.sent))
+            self._progress(start)
+
+    def _send_many(self, producer: Producer, chunk: list[bytes], start: float) -> None:
+        """Lines that are there at once, in batches: several, so that all queues get some of them."""
+        step = max(MANY, len(chunk) // 8)
+        for first in range(0, len(chunk), step):
+            bodies, number = chunk[first : first + step], self.sent + 1
+            self.sent += len(bodies)
+            self.bytes += sum(map(len, bodies))
+            keys, tags = self.options["keys"], self.options["tags"]
+            future = producer.send_many_async(self.topic, bodies, keys=keys, tags=tags, queue_key=self.queue_key)
+            future.add_done_callback(functools.partial(self._many_done, number))
+            self._progress(start)
+
+    def _many_done(self, number: int, future: Any) -> None:
+        for each in future.outcomes():
+            if each.error is not None:
+                self._failed(number + each.first, str(each.error), each.count)
+            else:
+                with self._lock:
+                    self.acknowledged += each.count
 
     def _done(self, number: int, future: Any) -> None:
         """Count the answer."""
         error = future.exception()
         if error is not None:
             self._failed(number, str(error))
-            return
-        with self._lock:
-            self.acknowledged += 1
+        else:
+            with self._lock:
+                self.acknowledged += 1
         self._room.release()
 
-    def _failed(self, number: int, text: str) -> None:
-        """Count a message that failed; each error text is shown once, with its first line, and only the first few."""
+    def _failed(self, number: int, text: str, count: int = 1) -> None:
+        """Count messages that failed; each error text is shown once, with its first line, and only the first few."""
         with self._lock:
-            self.failed += 1
+            self.failed += count
             is_new = len(self._errors) < SHOWN_ERRORS and text not in self._errors
             self._errors |= {text} if is_new else set()
-        self._room.release()
         if is_new:
             error_line(f"{'message' if self.total else 'line'} {number}: {text}")
 

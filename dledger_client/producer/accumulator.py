@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dledger_client.message import Message
-from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher
+from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher, size_of
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delayed_messages import staged_delayed
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_half
 from dledger_client.producer.latency_fault import Availability
+from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueNumber, Run
 from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.settings import ProducerOptions
@@ -138,10 +139,11 @@ class RecordAccumulator:
                 batcher = selected or topic.choose(message.topic, queue_key, queue_id)
             batch = batcher.open
             if batch is None:
-                batch = batcher.open = self._new_batch(batcher)
+                batch = self._open_batch(batcher)
                 has_news = True
-            index = len(batch.messages)
-            batch.messages.append(message)
+            messages = batcher.open_messages
+            index = len(messages)
+            messages.append(message)
             if not is_free:
                 batch.keys[index] = queue_key if isinstance(queue_key, str) else None
             batch.size_bytes += size
@@ -161,9 +163,34 @@ class RecordAccumulator:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
         topic, max_bytes = _common_topic(messages), self._options.max_message_bytes
         messages = [self._compressed(each) if len(each.body) > self._large_bytes else each for each in messages]
-        size = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
+        size = size_of(messages)
         if size > max_bytes:
             raise _too_large(topic, f"batch of {len(messages)} messages", size, max_bytes)
+        return self._append_ready(topic, messages, size, queue_key, queue_id, is_atomic=True)
+
+    def append_columns(
+        self, columns: MessageColumns, size: int, queue_key: QueueKey, queue_id: QueueNumber | None
+    ) -> tuple[DeliveryReport, int] | None:
+        """Put messages that are given as columns, ``size`` bytes, into a batch of their own; None when there is no room.
+
+        Unlike one of ``append_batch`` it may be split: a message that is refused fails alone.
+        """
+        messages: Sequence[Message] = columns
+        if columns.largest_body > self._large_bytes:
+            messages = [self._compressed(each) if len(each.body) > self._large_bytes else each for each in columns]
+            size = size_of(messages)
+        return self._append_ready(columns.topic, messages, size, queue_key, queue_id, is_atomic=False)
+
+    def check_sizes(self, columns: MessageColumns) -> None:
+        """MessageTooLargeError when a body is larger than any message may be."""
+        max_bytes = self._options.max_message_bytes
+        if columns.largest_body > max_bytes:
+            number, size = next((number, len(body)) for number, body in enumerate(columns.bodies) if len(body) > max_bytes)
+            raise _too_large(columns.topic, f"bodies[{number}]", size, max_bytes)
+
+    def _append_ready(
+        self, topic: str, messages: Sequence[Message], size: int, queue_key: QueueKey, queue_id: QueueNumber | None, *, is_atomic: bool
+    ) -> tuple[DeliveryReport, int] | None:
         selected = None
         if callable(queue_key):
             selected = self._selected(topic, queue_key, size)
@@ -177,9 +204,10 @@ class RecordAccumulator:
             batcher = partitioner.sticky if is_free else selected or partitioner.choose(topic, queue_key, queue_id)
             self._close_batch(batcher)
             batch = self._new_batch(batcher)
-            batch.messages, batch.size_bytes, batch.is_atomic = list(messages), size, True
+            batch.messages, batch.size_bytes, batch.is_atomic = messages, size, is_atomic
             if not is_free:
-                batch.keys[0] = queue_key if isinstance(queue_key, str) else None
+                key = queue_key if isinstance(queue_key, str) else None
+                batch.keys = dict.fromkeys(range(1 if is_atomic else len(messages)), key)
             self.buffered_bytes += size
             self._add_ready(batch)
         self._senders.wake_up(batcher.replica_group)
@@ -229,6 +257,11 @@ class RecordAccumulator:
         else:
             message, queue_id = staged_delayed(message, target.queue_id)
         return message, self._batcher(message.topic, target.replica_group, queue_id)
+
+    def _open_batch(self, batcher: QueueBatcher) -> ProducerBatch:
+        batch = batcher.open = self._new_batch(batcher)
+        batch.messages = batcher.open_messages = []
+        return batch
 
     def _new_batch(self, batcher: QueueBatcher) -> ProducerBatch:
         return ProducerBatch(batcher, DeliveryReport(self._settling, batcher.topic, batcher.replica_group, batcher.queue_id))

@@ -7,6 +7,7 @@ was sent.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger_client.message import Message
@@ -34,7 +35,7 @@ class ProducerBatch:
     report: DeliveryReport
     created_ms: int = UNSEEN  # set when the sender first sees the batch
     deadline_ms: int = 0
-    messages: list[Message] = field(default_factory=list)
+    messages: Sequence[Message] = ()
     keys: dict[int, str | None] = field(default_factory=dict)  # by index: the key of a message that has one; None: bound to this queue
     is_atomic: bool = False  # sent as one batch by the application: never split
     size_bytes: int = 0
@@ -53,7 +54,7 @@ class ProducerBatch:
         part.messages = self.messages[first:end]
         part.keys = {index - first: key for index, key in self.keys.items() if first <= index < end}
         part.order = self.order + first
-        part.size_bytes = sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in part.messages)
+        part.size_bytes = size_of(part.messages)
         return part
 
     def stamp(self, producer_id: int, epoch: int, first_sequence: int) -> None:
@@ -96,14 +97,20 @@ class ProducerBatch:
         self.report.fail(error)
 
 
-class QueueBatcher:
-    """The batches of one queue before they are sent: ``open`` takes messages, ``ready`` are full or were closed."""
+def size_of(messages: Sequence[Message]) -> int:
+    """Bytes of messages, as the limits of a producer count them."""
+    return sum(len(each.body) + len(each.extras) + MESSAGE_OVERHEAD_BYTES for each in messages)
 
-    __slots__ = ("metrics", "open", "queue_id", "ready", "replica_group", "topic")
+
+class QueueBatcher:
+    """The batches of one queue before they are sent: ``open`` takes messages into ``open_messages``, ``ready`` are full or were closed."""
+
+    __slots__ = ("metrics", "open", "open_messages", "queue_id", "ready", "replica_group", "topic")
 
     def __init__(self, topic: str, replica_group: str, queue_id: int, metrics: TopicMetrics | None = None) -> None:
         self.topic, self.replica_group, self.queue_id, self.metrics = topic, replica_group, queue_id, metrics
         self.open: ProducerBatch | None = None
+        self.open_messages: list[Message] = []
         self.ready: deque[ProducerBatch] = deque()
 
     @property

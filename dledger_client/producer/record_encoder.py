@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_client.message import Message
+from dledger_client.producer.message_columns import MessageColumns
 from dledger_wire.batches.batch import encode_batch_parts
 from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small
 from dledger_wire.checksum import Buffer
@@ -39,6 +40,8 @@ def encode_messages(
     topic: str, queue_id: int, messages: Sequence[Message], ids: npt.NDArray[np.uint8], *, born_ms: int, born_host: bytes
 ) -> list[Buffer]:
     """The parts of one batch record, still without a sequence (``dledger_wire.batches.batch.stamp_sequence``)."""
+    if isinstance(messages, MessageColumns):
+        return _encode_columns(queue_id, messages, ids, born_ms, born_host)
     count = len(messages)
     if (
         count <= SMALL_COUNT
@@ -60,13 +63,13 @@ def encode_messages(
         flags=np.array([message.flag for message in messages], np.int32) if flagged else 0,
         sys_flags=np.array([message.sys_flag for message in messages], np.int32) if flagged else 0,
     )
-    owners, hashes = _key_columns(topic, messages) if not constant or messages[0].keys else (None, None)
+    owners, hashes = _key_columns(topic, [each.keys for each in messages]) if not constant or messages[0].keys else (None, None)
     return encode_batch_parts(
         topic,
         queue_id,
         frames,
         sizes,
-        _tag_hashes(messages, constant),
+        _tag_hashes(messages[0].tags if constant else [each.tags for each in messages], count),
         fold_key_hashes(hash_columns(ids, f"{topic}#")),
         key_owners=owners,
         key_hashes=hashes,
@@ -85,20 +88,29 @@ def _encode_few(
     return encode_batch_parts(topic, queue_id, frames, np.array(sizes, np.uint32), np.array(tags, np.int32), np.array(hashes, np.int32))
 
 
-def _tag_hashes(messages: Sequence[Message], constant: bool) -> Int32s:
-    if constant:
-        tags = messages[0].tags
-        return np.full(len(messages), cached_java_hash(tags) if tags else 0, np.int32)
-    return np.array([cached_java_hash(message.tags) if message.tags else 0 for message in messages], np.int32)
+def _encode_columns(queue_id: int, columns: MessageColumns, ids: npt.NDArray[np.uint8], born_ms: int, born_host: bytes) -> list[Buffer]:
+    topic, count = columns.topic, len(columns)
+    frames, sizes = encode_frames(topic, queue_id, columns.bodies, ids, columns.extras, born_timestamp=born_ms, born_host=born_host)
+    keys = [columns.keys] * count if columns.keys and isinstance(columns.keys, str) else columns.keys
+    owners, hashes = _key_columns(topic, keys) if keys else (None, None)
+    unique_hashes = fold_key_hashes(hash_columns(ids, f"{topic}#"))
+    tag_hashes = _tag_hashes(columns.tags, count)
+    return encode_batch_parts(topic, queue_id, frames, sizes, tag_hashes, unique_hashes, key_owners=owners, key_hashes=hashes)
 
 
-def _key_columns(topic: str, messages: Sequence[Message]) -> tuple[npt.NDArray[np.uint32], Int32s]:
+def _tag_hashes(tags: str | Sequence[str], count: int) -> Int32s:
+    if isinstance(tags, str):
+        return np.full(count, cached_java_hash(tags) if tags else 0, np.int32)
+    return np.array([cached_java_hash(tag) if tag else 0 for tag in tags], np.int32)
+
+
+def _key_columns(topic: str, keys: Sequence[str]) -> tuple[npt.NDArray[np.uint32], Int32s]:
     """(message number, index hash) of every word of every message's keys."""
     owners: list[int] = []
     words: list[str] = []
-    for number, message in enumerate(messages):
-        if message.keys:
-            found = key_words(message.keys)
+    for number, each in enumerate(keys):
+        if each:
+            found = key_words(each)
             words += found
             owners += [number] * len(found)
     return np.array(owners, np.uint32), hash_words(topic, words)

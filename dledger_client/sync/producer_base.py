@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from dledger_client import tracing, unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
+from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
+from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
 
@@ -62,27 +65,87 @@ class ProducerBase(SyncClient[AsyncProducer]):
     def _send_from_thread(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendFuture:
         accumulator = self._accumulator
         try:
-            by_key = queue_key is not None
-            if not accumulator.knows(message.topic, queue_id, by_key=by_key):
-                deadline_ms = self._core.router.clock.monotonic_ms() + self._timeout_ms
-                self._run(self._core.resolve(message.topic, deadline_ms, queue_id, by_key=by_key))
+            self._ensure_topic(message.topic, queue_key, queue_id)
             appended = accumulator.append(message, queue_key, queue_id)
             if appended is None:
-                appended = self._append_when_room(message, queue_key, queue_id)
+                appended = self._append_when_room(partial(accumulator.append, message, queue_key, queue_id))
             return SendFuture(*appended)
         except DledgerError as error:
             report = accumulator.detached_report(message.topic)
             accumulator.refuse(report, error)
             return SendFuture(report, 0)
 
-    def _append_when_room(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int]:
+    def _ensure_topic(self, topic: str, queue_key: QueueKey, queue_id: QueueNumber | None) -> None:
+        by_key = queue_key is not None
+        if not self._accumulator.knows(topic, queue_id, by_key=by_key):
+            deadline_ms = self._core.router.clock.monotonic_ms() + self._timeout_ms
+            self._run(self._core.resolve(topic, deadline_ms, queue_id, by_key=by_key))
+
+    def _sync_send_many(
+        self,
+        topic: str,
+        bodies: Bodies,
+        *,
+        keys: Texts = "",
+        tags: Texts = "",
+        queue_key: QueueKey = None,
+        queue_id: QueueNumber | None = None,
+    ) -> SendManyResult:
+        return self._sync_send_many_async(topic, bodies, keys=keys, tags=tags, queue_key=queue_key, queue_id=queue_id).result()
+
+    def _sync_send_many_async(
+        self,
+        topic: str,
+        bodies: Bodies,
+        *,
+        keys: Texts = "",
+        tags: Texts = "",
+        queue_key: QueueKey = None,
+        queue_id: QueueNumber | None = None,
+    ) -> SendManyFuture:
+        """Send many bodies at once without waiting for the acknowledgement; blocks only while the buffer is full.
+
+        Args:
+            topic: The topic.
+            bodies: The contents, see ``send_many``. Do not change them before the result is known.
+            keys: Keys of all messages, or a list with those of each.
+            tags: The tag of all messages, or a list with that of each.
+            queue_key: One key for all bodies, which chooses their queue; or a function of the number of queues.
+            queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
+
+        Returns:
+            One future for all of them, like ``concurrent.futures.Future``; what the cluster refuses is the future's error.
+
+        Raises:
+            TypeError: A body is no bytes, or a key or tag no text.
+            InvalidArgumentError: There are more or fewer keys or tags than bodies, or one of them cannot be stored.
+
+        Examples:
+            >>> future = producer.send_many_async("orders", [b"one"] * 1000)
+            >>> print(future.result().count)
+        """
+        columns = MessageColumns.of(topic, bodies, keys, tags)
+        spans = tracing.spans()
+        if spans is not None:
+            return spans.send_many(columns, lambda traced: self._send_columns(traced, queue_key, queue_id))
+        return self._send_columns(columns, queue_key, queue_id)
+
+    def _send_columns(self, columns: MessageColumns, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendManyFuture:
+        def send(part: MessageColumns, size: int) -> DeliveryReport:
+            self._ensure_topic(part.topic, queue_key, queue_id)
+            append = partial(self._accumulator.append_columns, part, size, queue_key, queue_id)
+            return (append() or self._append_when_room(append))[0]
+
+        return SendManyFuture(append_parts(self._accumulator, columns, self._core.options.batch_bytes, send), len(columns))
+
+    def _append_when_room(self, append: Callable[[], tuple[DeliveryReport, int] | None]) -> tuple[DeliveryReport, int]:
         clock = self._core.router.clock
         deadline_ms = clock.monotonic_ms() + self._timeout_ms
         while True:
             room = threading.Event()
             self._accumulator.when_room(room.set)
             # Room may have come before the callback was registered.
-            appended = self._accumulator.append(message, queue_key, queue_id)
+            appended = append()
             if appended is not None:
                 return appended
             left_s = (deadline_ms - clock.monotonic_ms()) / 1000

@@ -26,10 +26,13 @@ from opentelemetry.trace import (
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, traced
 from dledger_client.producer.delivery_report import SendFuture
+from dledger_client.producer.message_columns import MessageColumns
+from dledger_client.producer.send_many import SendManyFuture
 from dledger_wire.trace_context import TraceContext
 from dledger_wire.version import installed_version
 
 Future = TypeVar("Future", bound=SendFuture)
+ManyFuture = TypeVar("ManyFuture", bound=SendManyFuture)
 Attributes = dict[str, str | int]
 
 SYSTEM = "dledger"
@@ -62,6 +65,17 @@ class Spans:
         with self._failing(span):
             yield [_carrying(each, span) for each in messages]
         span.end()
+
+    def send_many(self, columns: MessageColumns, send: Callable[[MessageColumns], ManyFuture]) -> ManyFuture:
+        """Send the bodies of one call as part of a trace: one span for all of them."""
+        if not len(columns):
+            return send(columns)
+        span = self._sending(columns)
+        context = _context_of(span)
+        with self._failing(span):
+            future = send(columns if context is None else columns.traced(context))
+        future.add_done_callback(lambda done: _end_many(span, done))
+        return future
 
     def _sending(self, messages: Sequence[Message]) -> Span:
         """A span of messages of one topic, with links to where those came from that bring a context of their own."""
@@ -182,6 +196,13 @@ def _end_send(span: Span, future: Any) -> None:
     span.end()
 
 
+def _end_many(span: Span, future: Any) -> None:
+    error = future.exception()
+    if error is not None:
+        _fail(span, error)
+    span.end()
+
+
 def _fail(span: Span, error: BaseException) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(Status(StatusCode.ERROR, str(error)))
@@ -189,11 +210,17 @@ def _fail(span: Span, error: BaseException) -> None:
 
 def _carrying(message: Message, span: Span) -> Message:
     """The message with the context of the span, unless it has one of its own."""
+    context = _context_of(span)
+    return message if context is None else traced(message, context)
+
+
+def _context_of(span: Span) -> TraceContext | None:
+    """The context that messages of a span carry."""
     context = span.get_span_context()
     if not context.is_valid:
-        return message
+        return None
     ids = trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
-    return traced(message, TraceContext(*ids, int(context.trace_flags), context.trace_state.to_header()))
+    return TraceContext(*ids, int(context.trace_flags), context.trace_state.to_header())
 
 
 def _span_context(context: TraceContext) -> SpanContext:

@@ -102,7 +102,7 @@ def _padded(size: int) -> int:
 def encode_batch(
     topic: str,
     queue_id: int,
-    frames: bytes,
+    frames: Buffer,
     sizes: npt.NDArray[np.uint32],
     tag_hashes: Int32s,
     unique_hashes: Int32s,
@@ -122,7 +122,7 @@ def encode_batch(
 def encode_batch_parts(
     topic: str,
     queue_id: int,
-    frames: bytes,
+    frames: Buffer,
     sizes: npt.NDArray[np.uint32],
     tag_hashes: Int32s,
     unique_hashes: Int32s,

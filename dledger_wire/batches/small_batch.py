@@ -8,11 +8,10 @@ the vectorised way, which finds the words for what is wrong.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dledger_wire.checksum import Buffer
+from dledger_wire.checksum import Buffer, crc32
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import (
     BODY_CRC_MASK,
@@ -65,7 +64,7 @@ def proven_good(batch: BatchView, max_body_bytes: int) -> bool:
         length = int.from_bytes(data[properties_at - 2 : properties_at], "big")
         if length > MAX_PROPERTIES_BYTES or properties_at + length != at + size:
             return False
-        if zlib.crc32(data[at + HEAD_SIZE : topic_at]) & BODY_CRC_MASK != crc:
+        if crc32(data[at + HEAD_SIZE : topic_at]) & BODY_CRC_MASK != crc:
             return False
         if not _hashes_right(bytes(data[properties_at : at + size]), topic, numbers[count + place], numbers[2 * count + place]):
             return False
@@ -96,7 +95,7 @@ def encode_small(
         if length > MAX_PROPERTIES_BYTES:
             raise InvalidArgumentError(f"properties take {length} bytes; expected at most {MAX_PROPERTIES_BYTES}")
         size = HEAD_SIZE + len(body) + len(field) + 2 + length
-        crc = zlib.crc32(body) & BODY_CRC_MASK
+        crc = crc32(body) & BODY_CRC_MASK
         head = _FULL_HEAD.pack(size, magic, crc, queue_id, 0, 0, 0, 0, born_ms, born_host, 0, bytes(8), 0, 0, len(body))
         parts += (head, body, field, length.to_bytes(2, "big"), UNIQ_KEY_PREFIX, unique_id, b"\x02", extra)
         sizes.append(size)

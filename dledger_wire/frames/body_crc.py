@@ -5,11 +5,10 @@ first_bad_body(data, starts, lengths, crcs, *, stride) -> int | None
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire.checksum import crc32
 from dledger_wire.frames.frame_layout import BODY_CRC_MASK
 from dledger_wire.frames.frames import Bytes1D, Bytes2D, Int64s, gather
 
@@ -31,14 +30,14 @@ def first_bad_body(data: Bytes1D, starts: Int64s, lengths: Int64s, crcs: npt.NDA
             return None
     view = memoryview(data)  # type: ignore[arg-type]
     spans = map(slice, starts.tolist(), (starts + lengths).tolist())
-    found = np.fromiter(map(zlib.crc32, map(view.__getitem__, spans)), np.uint32, count) & np.uint32(BODY_CRC_MASK)
+    found = np.fromiter(map(crc32, map(view.__getitem__, spans)), np.uint32, count) & np.uint32(BODY_CRC_MASK)
     bad = found != crcs
     return int(bad.argmax()) if bad.any() else None
 
 
 def _crcs_agree(bodies: Bytes2D, crcs: npt.NDArray[np.uint32]) -> bool:
-    expected = zlib.crc32(np.bitwise_xor.reduce(bodies, axis=0).tobytes())
+    expected = crc32(np.bitwise_xor.reduce(bodies, axis=0).tobytes())
     if len(bodies) % 2 == 0:
-        expected ^= zlib.crc32(bytes(bodies.shape[1]))
+        expected ^= crc32(bytes(bodies.shape[1]))
     # A stored CRC with its top bit set is wrong by itself; two of them must not cancel.
     return expected & BODY_CRC_MASK == int(np.bitwise_xor.reduce(crcs)) and not bool((crcs > BODY_CRC_MASK).any())

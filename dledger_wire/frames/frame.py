@@ -10,10 +10,9 @@ twin for whole batches; their names can be imported from here too.
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import dataclass, field
 
-from dledger_wire.checksum import Buffer
+from dledger_wire.checksum import Buffer, crc32
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.frames.frame_check import check_frames
 from dledger_wire.frames.frame_layout import (
@@ -121,7 +120,7 @@ def encode_frame(frame: Frame) -> bytes:
     sys_flag |= SysFlag.STORE_HOST_V6 if len(store) == IPV6_HOST_SIZE else 0
     topic, properties = frame.topic.encode(), encode_properties(frame.properties)
     wide = len(topic) > MAX_V1_TOPIC_BYTES
-    magic, crc = MAGIC_V2 if wide else MAGIC_V1, zlib.crc32(frame.body) & BODY_CRC_MASK
+    magic, crc = MAGIC_V2 if wide else MAGIC_V1, crc32(frame.body) & BODY_CRC_MASK
     try:
         tail = struct.pack(">h" if wide else ">b", len(topic)) + topic + struct.pack(">h", len(properties)) + properties
         size = HEAD_SIZE - 2 * IPV4_HOST_SIZE + len(born) + len(store) + len(frame.body) + len(tail)
@@ -154,7 +153,7 @@ def decode_frame(buffer: Buffer, pos: int = 0, *, check_crc: bool = True) -> Fra
     store_host = unpack_host(bytes(view[store_at + 8 : store_at + 8 + store_size]))
     reconsume_times, prepared_offset, body_length = _LAST.unpack_from(view, head_size - _LAST.size)
     body, topic, properties = _decode_tail(view, head_size, body_length, magic == MAGIC_V2, pos)
-    if check_crc and zlib.crc32(body) & BODY_CRC_MASK != crc:
+    if check_crc and crc32(body) & BODY_CRC_MASK != crc:
         raise CorruptFrameError(f"frame at {pos}: body CRC differs")
     return Frame(
         queue_id=queue_id,

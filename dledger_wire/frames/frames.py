@@ -15,7 +15,6 @@ Frames made by our clients carry UNIQ_KEY as their first property.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from dledger_wire.checksum import Buffer
+from dledger_wire.checksum import Buffer, crc32
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.frames.frame_layout import (
     BODY_CRC_MASK,
@@ -50,6 +49,7 @@ Bytes2D = npt.NDArray[np.uint8]
 Records = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
+FEW = 8  # frames that are not worth a matrix
 HOST_FLAGS = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 
 
@@ -142,7 +142,7 @@ def encode_frames(
     sys_flags: npt.NDArray[np.int32] | int = 0,
     reconsume_times: npt.NDArray[np.int32] | int = 0,
     prepared_offsets: npt.NDArray[np.int64] | int = 0,
-) -> tuple[bytes, npt.NDArray[np.uint32]]:
+) -> tuple[Buffer, npt.NDArray[np.uint32]]:
     """(frames back to back, size of each) of a batch: unique ids are an (n, 32) matrix of ASCII, ``extras`` further property bytes
     (one constant, or one a message).  Places and store fields are left zero for the leader to stamp; the store host is IPv4."""
     count = len(bodies)
@@ -159,7 +159,7 @@ def encode_frames(
     sizes = dtype.itemsize + lengths + _topic_width(packed_topic) + len(packed_topic) + 2 + property_lengths
     heads["total_size"] = sizes
     heads["magic"] = magic_of(packed_topic)
-    heads["body_crc"] = np.fromiter(map(zlib.crc32, bodies), np.uint32, count) & np.uint32(BODY_CRC_MASK)
+    heads["body_crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & np.uint32(BODY_CRC_MASK)
     heads["queue_id"] = queue_id
     heads["flag"] = flags
     heads["sys_flag"] = sys_flags | (int(SysFlag.BORN_HOST_V6) if born_v6 else 0)
@@ -169,6 +169,8 @@ def encode_frames(
     heads["prepared_offset"] = prepared_offsets
     heads["body_length"] = lengths
     tails = _encode_tails(packed_topic, property_lengths, unique_ids, constant)
+    if isinstance(extras, bytes) and count >= FEW and bool((lengths == lengths[0]).all()):
+        return _joined_rows(heads, bodies, tails), sizes.astype(np.uint32)
     width = 3 if isinstance(extras, bytes) else 4
     parts: list[bytes] = [b""] * (width * count)
     parts[0::width] = heads.view(f"V{dtype.itemsize}").tolist()
@@ -177,6 +179,17 @@ def encode_frames(
     if width == 4:
         parts[3::4] = cast(Sequence[bytes], extras)
     return b"".join(parts), sizes.astype(np.uint32)
+
+
+def _joined_rows(heads: Records, bodies: Sequence[bytes], tails: Bytes2D) -> memoryview:
+    """Frames of equal length, put together a column at a time instead of three byte strings a message."""
+    count, head = len(heads), heads.dtype.itemsize
+    content = np.frombuffer(b"".join(bodies), np.uint8).reshape(count, -1) if bodies[0] else np.empty((count, 0), np.uint8)
+    rows = np.empty((count, head + content.shape[1] + tails.shape[1]), np.uint8)
+    rows[:, :head] = heads.view(np.uint8).reshape(count, head)
+    rows[:, head : head + content.shape[1]] = content
+    rows[:, head + content.shape[1] :] = tails
+    return memoryview(rows.ravel())  # type: ignore[arg-type]
 
 
 def _topic_width(topic: bytes) -> int:

@@ -24,7 +24,7 @@ from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = "cluster-configs/containers/Containerfile"
-EXTRAS = ("console", "otel")
+EXTRAS = ("console", "otel", "fast")
 IMAGE_VERSION = "0.2.0.dev1"
 SUBNET = "10.89.0"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dledger_cli.commands.consume import _Start
-from dledger_cli.message_input import GivenMessage, line_reader
+from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
 from dledger_cli.message_text import LineFormat, consumed_json
 from dledger_client.fetch.records import QueueOffsets
 
@@ -82,3 +84,31 @@ def test_what_consume_prints_as_json_can_be_produced_again() -> None:
 def test_a_wrong_json_line_says_what_was_expected(line: bytes, expected: str) -> None:
     with pytest.raises(ValueError, match="(?s).*" + expected):
         line_reader("", as_json=True)(line)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\n\ntwo\r\n", [b"one", b"", b"two\r"]),
+        (b"\n", [b""]),
+        (b"a" * (2 * READ_BYTES + 1) + b"\nb\n" + b"c" * READ_BYTES, [b"a" * (2 * READ_BYTES + 1), b"b", b"c" * READ_BYTES]),
+    ],
+)
+def test_lines_are_what_stands_between_newlines(content: bytes, lines: list[bytes]) -> None:
+    assert [line for chunk in line_chunks(io.BytesIO(content)) for line in chunk] == lines
+
+
+def test_a_line_that_arrives_alone_waits_for_no_other() -> None:
+    read_fd, write_fd = os.pipe()
+    with open(read_fd, "rb") as stream:
+        chunks = line_chunks(stream)
+        os.write(write_fd, b"one\n")
+        assert next(chunks) == [b"one"]
+        os.write(write_fd, b"two\nthr")
+        assert next(chunks) == [b"two"]
+        os.write(write_fd, b"ee\nfour\n")
+        assert next(chunks) == [b"three", b"four"]
+        os.close(write_fd)
+        assert list(chunks) == []
