@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 # Name -> Spark DDL type, in the order of the full schema.
@@ -75,19 +74,3 @@ def checked_columns(text: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise InvalidArgumentError(f"option columns: {text!r} names a column twice")
     return names
-
-
-def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns; Spark compares names, order, types and nullability."""
-    import pyarrow as pa
-
-    moment = pa.timestamp("us", tz="UTC")
-    types: dict[str, pa.DataType] = {
-        "string": pa.string(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "binary": pa.binary(),
-        "timestamp": moment,
-        "map<string,string>": pa.map_(pa.string(), pa.string()),
-    }
-    return pa.schema([pa.field(name, types[ALL_COLUMNS[name]], nullable=True) for name in columns])

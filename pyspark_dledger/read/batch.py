@@ -110,7 +110,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
 
 
 def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange, incarnation: str) -> Iterator[pa.RecordBatch]:
-    from pyspark_dledger.read.arrow_batches import record_batches
+    from dledger_client.fetch.arrow_chunks import record_batches
 
     queue, at = piece.queue, piece.start
     how: dict[str, Any] = {"tags": options.tag_expression, "chunk_bytes": options.fetch_bytes, "topic_epoch": incarnation}
@@ -120,7 +120,7 @@ def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange
         try:
             for chunk in consumer.read_chunks(queue.topic, queue.queue_id, at, piece.end, replica_group=queue.group, **how):
                 at = chunk.next_offset
-                yield from record_batches(chunk, options.columns, options.filters)
+                yield from record_batches(chunk, options.columns, options.filters.tags, options.filters.keys)
             return
         except TopicNotFoundError as error:
             gone = (

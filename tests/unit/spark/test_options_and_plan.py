@@ -11,7 +11,7 @@ from pyspark_dledger.options.model import Filters, parse_read_options, parse_wri
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
 from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, QueueBounds, QueueId, resolve, shared, split
 from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.schema import COLUMNS, arrow_schema, ddl
+from pyspark_dledger.schema import COLUMNS, ddl
 
 BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
 
@@ -170,7 +170,6 @@ def test_columns_and_switches() -> None:
     assert wanted_columns({**BASE, "columns": "queue_offset, body"}) == ("queue_offset", "body")
     assert "body" not in wanted_columns({**BASE, "includeBody": "false"})
     assert ddl(("queue_id", "body")) == "`queue_id` int, `body` binary"
-    assert arrow_schema(("queue_id", "body")).names == ["queue_id", "body"]
 
 
 Q0, Q1 = QueueId("orders", "g0", 0), QueueId("orders", "g0", 1)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dledger_client.fetch.records import Chunk
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark_dledger.read import batch as reader
-from pyspark_dledger.read.arrow_batches import Chunk
 from pyspark_dledger.read.batch import BatchReader
-from tests.unit.spark.test_arrow import chunk_of, frame
+from tests.unit.client.test_arrow_chunks import chunk_of, frame
 
 
 class Consumer:

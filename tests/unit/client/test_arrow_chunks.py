@@ -11,21 +11,20 @@ import pyarrow as pa
 import pytest
 
 from broker.api.bodiless import without_bodies
+from dledger_client.fetch import arrow_chunks as arrow
+from dledger_client.fetch.arrow_chunks import Chunk, record_batches
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compress, flags_of
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.status import Compression
-from pyspark_dledger.options.model import Filters
-from pyspark_dledger.read import arrow_batches as arrow
-from pyspark_dledger.read.arrow_batches import Chunk, record_batches
 from pyspark_dledger.schema import ALL_COLUMNS, COLUMNS
 
 
-def record_batch(chunk: Chunk, *how: Any) -> pa.RecordBatch:
+def record_batch(chunk: Chunk, *how: Any, **filters: Any) -> pa.RecordBatch:
     """Of a chunk that makes one."""
-    (batch,) = record_batches(chunk, *how)
+    (batch,) = record_batches(chunk, *how, **filters)
     return batch
 
 
@@ -103,14 +102,14 @@ def test_bodies_that_grow_when_they_are_opened_come_in_several_batches(monkeypat
     assert [(row["queue_offset"], row["body"], dict(row["properties"])["TAGS"]) for row in rows] == [
         (10 + n, body, "ab"[n % 2]) for n, body in enumerate(bodies)
     ]
-    found = [row for batch in record_batches(chunk_of(frames), ("body",), Filters(tags=("b",))) for row in batch.to_pylist()]
+    found = [row for batch in record_batches(chunk_of(frames), ("body",), tags=("b",)) for row in batch.to_pylist()]
     assert [row["body"] for row in found] == bodies[1::2]
-    assert [row for batch in record_batches(chunk_of(frames[1:3]), ("body",), Filters(tags=("c",))) for row in batch.to_pylist()] == []
+    assert [row for batch in record_batches(chunk_of(frames[1:3]), ("body",), tags=("c",)) for row in batch.to_pylist()] == []
 
 
 def test_only_wanted_tags_pass_exactly() -> None:
     frames = [frame(b"1", {"TAGS": "a"}), frame(b"2", {"TAGS": "b"}), frame(b"3", {})]
-    assert record_batch(chunk_of(frames), ("body",), Filters(tags=("a",))).to_pylist() == [{"body": b"1"}]
+    assert record_batch(chunk_of(frames), ("body",), tags=("a",)).to_pylist() == [{"body": b"1"}]
 
 
 def test_a_body_length_that_leaves_its_frame_is_refused() -> None:
@@ -123,11 +122,11 @@ def test_a_body_length_that_leaves_its_frame_is_refused() -> None:
 def test_only_wanted_keys_pass_a_word_at_a_time() -> None:
     given = ["a", "a b", "ab", "x a", "", "b.c"]
     frames = [frame(b"%d" % n, {"KEYS": keys} if keys else {}) for n, keys in enumerate(given)]
-    found = record_batch(chunk_of(frames), ("body",), Filters(keys=("a", "b.c"))).to_pylist()
+    found = record_batch(chunk_of(frames), ("body",), keys=("a", "b.c")).to_pylist()
     assert [row["body"] for row in found] == [b"0", b"1", b"3", b"5"]
-    assert record_batch(chunk_of([frame(b"", {"KEYS": "bXc"})]), ("body",), Filters(keys=("b.c",))).num_rows == 0
+    assert record_batch(chunk_of([frame(b"", {"KEYS": "bXc"})]), ("body",), keys=("b.c",)).num_rows == 0
     both = [frame(b"%d" % n, {"KEYS": "k", "TAGS": tag}) for n, tag in enumerate("abca")]
-    found = record_batch(chunk_of(both), ("body",), Filters(keys=("k",), tags=("a", "c"))).to_pylist()
+    found = record_batch(chunk_of(both), ("body",), keys=("k",), tags=("a", "c")).to_pylist()
     assert [row["body"] for row in found] == [b"0", b"2", b"3"]
 
 
@@ -152,14 +151,3 @@ def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
     bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut, bodiless=True)
     assert record_batch(bare, columns).to_pylist() == record_batch(whole, columns).to_pylist()
     assert record_batch(bare, ("body_size",)).to_pylist() == [{"body_size": size} for size in sizes]
-
-
-def test_small_batches_are_put_together_and_large_ones_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "ENOUGH_ROWS", 10)
-    sizes = [1, 2, 3, 4, 12, 1, 0, 1]
-    batches = [pa.RecordBatch.from_pydict({"n": pa.array(range(size), pa.int64())}) for size in sizes]
-    found = list(arrow.coalesced(iter(batches)))
-    assert [batch.num_rows for batch in found] == [10, 12, 2]
-    assert pa.Table.from_batches(found).equals(pa.Table.from_batches(batches))
-    assert found[1] is batches[4]
-    assert list(arrow.coalesced(iter([]))) == []
