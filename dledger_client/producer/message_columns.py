@@ -88,6 +88,19 @@ class MessageColumns(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         return map(self.__getitem__, range(len(self.bodies)))
 
+    def rows(self, numbers: Sequence[int]) -> MessageColumns:
+        """The messages of these numbers."""
+        return MessageColumns(
+            self.topic,
+            *(_picked(column, numbers) for column in (self.bodies, self.extras, self.keys, self.tags)),
+        )
+
+    def followed_by(self, other: MessageColumns) -> MessageColumns:
+        """These messages, then ``other`` of the same topic."""
+        mine, theirs = (self.extras, self.keys, self.tags), (other.extras, other.keys, other.tags)
+        joined = (_joined(first, second, len(self), len(other)) for first, second in zip(mine, theirs, strict=True))
+        return MessageColumns(self.topic, self.bodies + other.bodies, *joined)
+
     def traced(self, context: TraceContext) -> MessageColumns:
         """The messages as part of a trace."""
         added = encode_properties(context.properties())
@@ -119,6 +132,17 @@ class MessageColumns(Sequence[Message]):
 
 def _at(column: Any, place: int | slice) -> Any:
     return column[place] if isinstance(column, list) else column
+
+
+def _picked(column: Any, numbers: Sequence[int]) -> Any:
+    return [column[number] for number in numbers] if isinstance(column, list) else column
+
+
+def _joined(first: Any, second: Any, count: int, second_count: int) -> Any:
+    """One column after the other; equal constants stay one."""
+    if not isinstance(first, list) and first == second:
+        return first
+    return (first if isinstance(first, list) else [first] * count) + (second if isinstance(second, list) else [second] * second_count)
 
 
 def _column(name: str, values: Texts, count: int) -> str | list[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dledger_client import Message
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
 from dledger_client.producer.delayed_messages import staged_delayed
+from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frames.message_id import UniqueIds
@@ -40,6 +41,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     TRACEPARENT: ("string",),
     TRACESTATE: ("string",),
 }
+PLAIN_COLUMNS = frozenset({"body", "tags", "keys", "queue_key", "queue_id"})
 STAGED_BATCH_BYTES = 512 << 10
 MAX_BODY_BYTES = 4 << 20  # of brokers that do not tell their maxMessageSize: its default
 _HEADER = struct.Struct(">IB")  # size of the record, length of the group's name
@@ -104,11 +106,52 @@ class RowBatcher:
         self._topic = default_topic
         self._next_queue = first_queue
         self._open: dict[TargetQueue, list[Message]] = {}
+        self._open_columns: dict[TargetQueue, MessageColumns] = {}
         self._sizes: dict[TargetQueue, int] = {}
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         """Add the rows of a record batch; yields full staged batches.  Raises InvalidArgumentError for an invalid row."""
+        if self._topic and _is_plain(batch.schema):
+            yield from self._add_columns(batch)
+        else:
+            yield from self._add_rows(batch)
+        self.rows += batch.num_rows
+
+    def _add_columns(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """Rows that have nothing but a body, a tag and keys are not looked at one by one."""
+        self._next_queue += 1
+        columns = _columns_of(batch, self._topic)
+        limit_bytes = self._max_body_bytes_of(self._topic)
+        if columns.largest_body > limit_bytes:
+            raise _too_large(self._topic, next(len(body) for body in columns.bodies if len(body) > limit_bytes), limit_bytes)
+        for queue, part in self._by_queue(columns, batch):
+            waiting = self._open_columns.pop(queue, None)
+            parts = (part if waiting is None else waiting.followed_by(part)).batches(STAGED_BATCH_BYTES)
+            for _, full, _ in parts[:-1]:
+                yield self._encode(queue, full)
+            self._open_columns[queue] = parts[-1][1]
+
+    def _by_queue(self, columns: MessageColumns, batch: pa.RecordBatch) -> Iterator[tuple[TargetQueue, MessageColumns]]:
+        """The rows of each queue, in order."""
+        chosen = {"queue_key", "queue_id"} & set(batch.schema.names)
+        if not chosen:
+            if len(columns):
+                yield self._queue(self._topic, None, None), columns
+            return
+        name = chosen.pop()
+        values = batch.column(name).to_pylist()
+        numbers: dict[str | int | None, list[int]] = {}
+        for number, value in enumerate(values):
+            numbers.setdefault(value, []).append(number)
+        rows: dict[TargetQueue, list[int]] = {}
+        for value, found in numbers.items():
+            queue = self._queue(self._topic, value if isinstance(value, str) else None, value if isinstance(value, int) else None)
+            rows.setdefault(queue, []).extend(found)
+        for queue, found in rows.items():
+            yield queue, columns.rows(sorted(found))
+
+    def _add_rows(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
         self._next_queue += 1
         for message, key, queue_id in _messages(columns, self._topic, batch.num_rows):
@@ -122,22 +165,23 @@ class RowBatcher:
             size = self._sizes.get(queue, 0) + len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
             self._sizes[queue] = size
             if size >= STAGED_BATCH_BYTES:
-                yield self._encode(queue)
-        self.rows += batch.num_rows
+                yield self._encode(queue, self._open.pop(queue))
+                del self._sizes[queue]
 
     def _check(self, message: Message) -> None:
         """Reject now what brokers would reject at publishing, when the write can no longer be aborted."""
         limit_bytes = self._max_body_bytes_of(message.topic)
         if len(message.body) > limit_bytes:
-            text = f"topic {message.topic}: body of {len(message.body)} bytes; expected at most {limit_bytes} (maxMessageSize)"
-            raise MessageTooLargeError(text, limit_bytes=limit_bytes)
+            raise _too_large(message.topic, len(message.body), limit_bytes)
         if message.deliver_at_ms and message.deliver_at_ms > self._maker.wall_ms() + MAX_TIMER_DELAY_MS:
             raise InvalidArgumentError(f"topic {message.topic}: delivery at {message.deliver_at_ms} ms; expected at most 40 days ahead")
 
     def finish(self) -> Iterator[bytes]:
         """Yield the remaining staged batches."""
-        for queue in list(self._open):
-            yield self._encode(queue)
+        for queue, messages in [*self._open.items(), *self._open_columns.items()]:
+            yield self._encode(queue, messages)
+        self._open.clear()
+        self._open_columns.clear()
 
     def _queue(self, topic: str, key: str | None, queue_id: int | None) -> TargetQueue:
         queues = self._queues_of(topic)
@@ -151,13 +195,40 @@ class RowBatcher:
         known = ", ".join(str(queue.queue_id) for queue in queues)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id} is not writable; expected one of {known}")
 
-    def _encode(self, queue: TargetQueue) -> bytes:
-        messages = self._open.pop(queue)
-        del self._sizes[queue]
+    def _encode(self, queue: TargetQueue, messages: Sequence[Message]) -> bytes:
         ids = self._maker.ids.take(len(messages))
         parts = encode_messages(queue.topic, queue.queue_id, messages, ids, born_ms=self._maker.wall_ms(), born_host=self._maker.born_host)
         group = queue.group.encode()
         return b"".join([_HEADER.pack(sum(len(part) for part in parts), len(group)), group, *parts])
+
+
+def _too_large(topic: str, size: int, limit_bytes: int) -> MessageTooLargeError:
+    text = f"topic {topic}: body of {size} bytes; expected at most {limit_bytes} (maxMessageSize)"
+    return MessageTooLargeError(text, limit_bytes=limit_bytes)
+
+
+def _is_plain(schema: pa.Schema) -> bool:
+    """Whether rows have only what ``MessageColumns`` have, and the choice of their queue."""
+    import pyarrow as pa
+
+    is_text = all(pa.types.is_string(schema.field(name).type) for name in ("tags", "keys") if name in schema.names)
+    return is_text and PLAIN_COLUMNS.issuperset(schema.names)
+
+
+def _columns_of(batch: pa.RecordBatch, topic: str) -> MessageColumns:
+    import pyarrow as pa
+
+    bodies = batch.column("body")
+    if bodies.null_count:
+        raise InvalidArgumentError(f"topic {topic}: row without a body")
+    keys, tags = (_texts(batch.column(name)) if name in batch.schema.names else "" for name in ("keys", "tags"))
+    return MessageColumns.of(topic, bodies.cast(pa.binary()), keys, tags)
+
+
+def _texts(column: pa.Array) -> str | list[str]:
+    """The texts of a column, null as empty; a single one when all are equal."""
+    distinct = column.unique().to_pylist()
+    return distinct[0] or "" if len(distinct) == 1 else list(column.fill_null("").to_pylist())
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dledger_client import Message
 from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_wire.batches.batch import BatchView, check_batch
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
     CorruptBatchError,
@@ -24,6 +26,8 @@ from dledger_wire.errors import (
     OffsetOutOfRangeError,
     ProducerFencedError,
 )
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.frames.frames import frame_positions
 from dledger_wire.frames.message_id import UniqueIds
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished_writes
 from pyspark_dledger.options.model import parse_write_options
@@ -425,3 +429,42 @@ class SimLess:
 
     def wall_ms(self) -> int:
         return 1
+
+
+def frames_by_queue(rows: pa.RecordBatch, *, first_queue: int = 0) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """What a task makes of rows: the messages of each queue, decoded."""
+    made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
+    packer = RowBatcher(made, lambda _: LANES, TARGET, first_queue=first_queue)
+    whole = b"".join([part for start in range(0, rows.num_rows, 50) for part in packer.add(rows.slice(start, 50))] + [*packer.finish()])
+    assert packer.rows == rows.num_rows
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for group, record in StagedBatchReader().feed(whole):
+        view = BatchView(memoryview(record))
+        check_batch(view, packs.MAX_BODY_BYTES)
+        frames = [decode_frame(bytes(view.frames), int(position)) for position in frame_positions(view.sizes.astype(np.int64))]
+        told = [{"body": each.body} | {name: each.properties.get(name) for name in ("TAGS", "KEYS")} for each in frames]
+        assert all(len(each.properties["UNIQ_KEY"]) == 32 for each in frames)
+        found.setdefault((group, view.queue_id), []).extend(told)
+    return found
+
+
+@pytest.mark.parametrize("chooser", ["", "queue_key", "queue_id"])
+@pytest.mark.parametrize("varied", [False, True])
+def test_plain_rows_are_packed_as_messages_made_one_by_one(chooser: str, varied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "STAGED_BATCH_BYTES", 5_000)
+    count = 230
+    rows = {
+        "body": pa.array([b"x" * (number % 7 if varied else 5) + b"%03d" % number for number in range(count)], pa.binary()),
+        "tags": pa.array([["a", None, "b"][number % 3] if varied else "a" for number in range(count)]),
+        "keys": pa.array([f"k{number}" if number % 2 and varied else None for number in range(count)], pa.string()),
+    }
+    if chooser == "queue_key":
+        rows["queue_key"] = pa.array([None if number % 5 == 0 else f"q{number % 11}" for number in range(count)])
+    elif chooser == "queue_id":
+        rows["queue_id"] = pa.array([number % 3 for number in range(count)], pa.int32())
+    batch = pa.RecordBatch.from_pydict(rows)
+    plain = frames_by_queue(batch)
+    monkeypatch.setattr(packs, "PLAIN_COLUMNS", frozenset())
+    one_by_one = frames_by_queue(batch)
+    assert plain == one_by_one
+    assert sum(map(len, plain.values())) == count
