@@ -46,6 +46,7 @@ class RecordAccumulator:
         self.metrics: SendMetrics | None = None  # set before the first topic is
         self._options, self._availability, self._senders = options, availability, senders
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
+        self._batch_bytes, self._max_buffered_bytes = options.batch_bytes, options.max_buffered_bytes
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
         self._lock = threading.Lock()
         self._settling = threading.Lock()  # shared by all delivery reports
@@ -119,13 +120,13 @@ class RecordAccumulator:
         size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
         is_free = queue_key is None and queue_id is None
         selected = None
-        if callable(queue_key):
-            selected = self._selected(message.topic, queue_key, size)
-            if selected is None:
-                return None
+        if not is_free and callable(queue_key) and (selected := self._selected(message.topic, queue_key, size)) is None:
+            return None
         has_news = False
         with self._lock:
-            topic = self._with_room(message.topic, size)
+            topic = self._topics.get(message.topic)
+            if topic is None or self.closed or self.buffered_bytes + size > self._max_buffered_bytes:
+                topic = self._with_room(message.topic, size)
             if topic is None:
                 return None
             if message.delay_level or message.deliver_at_ms or message.transaction_group:
@@ -133,8 +134,7 @@ class RecordAccumulator:
                 message, batcher = self._staged(message, target)
                 is_free, queue_key = False, None
             elif is_free:
-                batcher = topic.sticky
-                topic.took()
+                batcher = topic.next_sticky()
             else:
                 batcher = selected or topic.choose(message.topic, queue_key, queue_id)
             batch = batcher.open
@@ -148,7 +148,7 @@ class RecordAccumulator:
                 batch.keys[index] = queue_key if isinstance(queue_key, str) else None
             batch.size_bytes += size
             self.buffered_bytes += size
-            if batch.size_bytes >= self._options.batch_bytes:
+            if batch.size_bytes >= self._batch_bytes:
                 self._close_batch(batcher)
                 has_news = True
             if has_news:

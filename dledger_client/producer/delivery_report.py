@@ -168,7 +168,8 @@ class SendFuture:
         Examples:
             >>> finished = future.done()
         """
-        return self._report.settled_at(self._index)
+        report = self._report
+        return report.settled if report.parts is None else report.settled_at(self._index)
 
     def result(self, timeout: float | None = None) -> SendResult:
         """The result of the send.
@@ -205,9 +206,12 @@ class SendFuture:
         Examples:
             >>> error = future.exception()
         """
+        report = self._report
+        if report.settled and report.parts is None:
+            return report.error
         if not self.done():
             self._wait(timeout)
-        return self._report.error_of(self._index)
+        return report.error_of(self._index)
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call a function when the result is known.

@@ -70,12 +70,12 @@ class Partitioner:
         self._availability = availability
         self._has_several_groups = len({batcher.replica_group for batcher in batchers}) > 1
         self._index = self._staged_index = first % len(batchers)
-        self._taken = 0  # messages since the sticky queue last changed
+        self._sticky_left = sticky_messages  # messages that it takes until the next queue does
         self.sticky = batchers[self._index]
 
     def rotate(self) -> None:
         """Change to the next queue, of an available replica group if there is one."""
-        self._index, self._taken = self._next(self._index), 0
+        self._index, self._sticky_left = self._next(self._index), self._sticky_messages
         self.sticky = self.batchers[self._index]
 
     def _next(self, index: int) -> int:
@@ -85,11 +85,13 @@ class Partitioner:
         indexes = [(index + step) % count for step in range(1, count + 1)]
         return next((each for each in indexes if self._availability.is_available(self.batchers[each].replica_group)), indexes[0])
 
-    def took(self) -> None:
-        """The sticky queue got a message."""
-        self._taken += 1
-        if self._taken >= self._sticky_messages:
+    def next_sticky(self) -> QueueBatcher:
+        """The queue for a message without a key."""
+        sticky = self.sticky
+        self._sticky_left -= 1
+        if not self._sticky_left:
             self.rotate()
+        return sticky
 
     def next_staged(self) -> QueueBatcher:
         """The queue for a message without a key that is staged first."""
