@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from google.protobuf.message import Message
 
@@ -34,6 +33,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import STAGING_TOPIC, ReadOptions
+from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
 from pyspark_dledger.planning.topic_epochs import joined
 
@@ -98,8 +98,7 @@ class ViewRequest:
 class ClusterInspector:
     """Reads views of one cluster; bound to one event loop."""
 
-    _kept: dict[tuple[str, str, AccessOptions], ClusterInspector] = {}  # noqa: RUF012 - per process
-    _kept_by = 0
+    _kept: ClassVar[PerProcess[tuple[str, str, AccessOptions], ClusterInspector]] = PerProcess()
 
     def __init__(self, router: Router, replica: str = "") -> None:
         self._router = router
@@ -108,12 +107,8 @@ class ClusterInspector:
 
     @classmethod
     def of_this_process(cls, options: ReadOptions) -> ClusterInspector:
-        if cls._kept_by != os.getpid():
-            cls._kept, cls._kept_by = {}, os.getpid()
         key = (options.bootstrap, options.replica, options.access)
-        if key not in cls._kept:
-            cls._kept[key] = LoopThread.shared().call(lambda: cls.of_cluster(options))
-        return cls._kept[key]
+        return cls._kept.get(key, lambda: LoopThread.shared().call(lambda: cls.of_cluster(options)))
 
     @classmethod
     def of_cluster(cls, options: ReadOptions) -> ClusterInspector:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,6 +18,7 @@ from dledger_client import PullConsumer
 from dledger_client.runtime.environment import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger.options.model import NO_LAG_LIMIT, ReadOptions
+from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.key_lookup import pruned_by_keys
 from pyspark_dledger.planning.partitions import OffsetRange, named_offsets, resolve, shared, split
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 _logger = logging.getLogger(__name__)
+_consumers: PerProcess[Hashable, PullConsumer] = PerProcess()
 
 
 class RangePartition(InputPartition):
@@ -97,16 +100,36 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
 
     if not isinstance(partition, RangePartition) or not partition.pieces:
         return
-    where: dict[str, Any] = {
-        "read_from": options.read_from,
-        "replica": options.replica or None,
-        "near": near_hosts(options.bootstrap),
-        "local_files": options.local_files,
-        "mend": options.repair,
-    }
-    with PullConsumer(options.bootstrap, timeout_ms=options.read_timeout_ms, **options.access.client(), **where) as consumer:
+    with _consumer(options) as consumer:
         pieces = zip(partition.pieces, partition.topic_epochs, strict=True)
         yield from coalesced(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
+
+
+@contextmanager
+def _consumer(options: ReadOptions) -> Iterator[PullConsumer]:
+    """The consumer of this process that tasks with these options share; it is closed when one of them fails."""
+    where = options.read_from, options.replica, options.local_files, options.repair
+    key = (options.bootstrap, options.read_timeout_ms, options.access, *where)
+
+    def make() -> PullConsumer:
+        return PullConsumer(
+            options.bootstrap,
+            timeout_ms=options.read_timeout_ms,
+            read_from=options.read_from,
+            replica=options.replica or None,
+            near=near_hosts(options.bootstrap),
+            local_files=options.local_files,
+            repair=options.repair,
+            **options.access.client(),
+        )
+
+    consumer = _consumers.get(key, make)
+    try:
+        yield consumer
+    except BaseException:
+        _consumers.drop(key, consumer)
+        consumer.close()
+        raise
 
 
 def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange, incarnation: str) -> Iterator[pa.RecordBatch]:

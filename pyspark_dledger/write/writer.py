@@ -7,11 +7,10 @@ with the staging topic's retention.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -28,6 +27,7 @@ from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
+from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, RowBatcher, TargetQueue, check_schema
@@ -250,8 +250,7 @@ class _StagingSender:
 class _Clients:
     """Clients of a worker process, reused by its tasks: brokers keep state per producer."""
 
-    _kept: dict[tuple[str, int, AccessOptions], _Clients] = {}  # noqa: RUF012 - per process
-    _kept_by = 0
+    _kept: ClassVar[PerProcess[tuple[str, int, AccessOptions], _Clients]] = PerProcess()
 
     def __init__(self, options: WriteOptions) -> None:
         access = options.access.client()
@@ -261,12 +260,7 @@ class _Clients:
 
     @classmethod
     def of_this_process(cls, options: WriteOptions) -> _Clients:
-        if cls._kept_by != os.getpid():
-            cls._kept, cls._kept_by = {}, os.getpid()
-        key = options.bootstrap, options.send_timeout_ms, options.access
-        if key not in cls._kept:
-            cls._kept[key] = cls(options)
-        return cls._kept[key]
+        return cls._kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: cls(options))
 
 
 def frame_stamp(options: WriteOptions) -> FrameStamp:

@@ -11,6 +11,7 @@ import pytest
 
 from dledger_client.fetch.records import Chunk
 from pyspark_dledger.options.model import parse_read_options
+from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import QueueBounds, QueueId
@@ -27,10 +28,8 @@ class Consumer:
     def __init__(self, *_rest: Any, **_how: Any) -> None:
         Consumer.made += 1
 
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(self, *_rest: Any) -> None: ...
+    def close(self) -> None:
+        Consumer.made -= 1
 
     def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
         assert how["topic_epoch"] == "7"
@@ -42,11 +41,26 @@ def test_a_task_reads_many_small_queues_with_one_consumer(monkeypatch: pytest.Mo
     bounds = {QueueId("t", "g0", number): QueueBounds(2, 22) for number in range(200)}
     monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: ClusterView(bounds, {"t": "g0:7"}))
     monkeypatch.setattr(reader, "PullConsumer", Consumer)
+    monkeypatch.setattr(reader, "_consumers", PerProcess())
     batch_reader = BatchReader(parse_read_options({"bootstrap": "h:1", "topic": "t"}, ("queue_id", "body")))
     partitions = pickle.loads(pickle.dumps(batch_reader.partitions()))  # noqa: S301 - as Spark sends them
     assert [sum(piece.end - piece.start for piece in each.pieces) for each in partitions] == [1000] * 4
     batches = [list(batch_reader.read(partition)) for partition in partitions]
-    assert Consumer.made == len(partitions)
+    assert Consumer.made == 1  # for all tasks of the process
     assert [len(each) for each in batches] == [1] * 4
     found = [(row["queue_id"], row["body"]) for each in batches for batch in each for row in batch.to_pylist()]
     assert found == [(queue, b"%d/%d" % (queue, number)) for queue in range(200) for number in range(2, 22)]
+
+
+def test_a_task_that_fails_leaves_no_consumer_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:8"})
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: view)
+    monkeypatch.setattr(reader, "PullConsumer", Consumer)
+    monkeypatch.setattr(reader, "_consumers", PerProcess())
+    monkeypatch.setattr(Consumer, "made", 0)
+    batch_reader = BatchReader(parse_read_options({"bootstrap": "h:1", "topic": "t"}, ("queue_id", "body")))
+    (partition,) = batch_reader.partitions()
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            list(batch_reader.read(partition))
+        assert Consumer.made == 0
