@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from broker.security.access import AccessControl
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.transport import ByteStream
 
 
@@ -38,9 +39,15 @@ class GuardedStream:
         self._raise_refusal()
         return reading.result()
 
+    async def receive(self, take: Take) -> bool:
+        return await receive_by_reading(self.read, take)
+
     async def write(self, message: bytes) -> None:
         self._raise_refusal()
         await self._stream.write(message)
+
+    def write_now(self, message: bytes) -> bool:
+        return not self._refused.done() and self._stream.write_now(message)
 
     async def close(self) -> None:
         await self._stream.close()

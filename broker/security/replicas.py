@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dledger_wire._pb import broker_pb2, copy_pb2
 from dledger_wire.errors import DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.delivery import Take
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network
 from dledger_wire.security.principal import SPARE_GROUP, Kind, Principal
 
@@ -80,16 +81,31 @@ class _MemberStream:
 
     async def read(self) -> bytes | None:
         message = await self._stream.read()
+        self._check()
+        return message
+
+    async def receive(self, take: Take) -> bool:
+        def checked(message: bytes) -> bool:
+            self._check()
+            return take(message)
+
+        stopped = await self._stream.receive(checked)
+        self._check()
+        return stopped
+
+    def _check(self) -> None:
         if self._is_member(self._name):
             self._was_member = True
         elif self._was_member:
             raise self._removed()
-        return message
 
     async def write(self, message: bytes) -> None:
         if self._was_member and not self._is_member(self._name):
             raise self._removed()
         await self._stream.write(message)
+
+    def write_now(self, message: bytes) -> bool:
+        return not (self._was_member and not self._is_member(self._name)) and self._stream.write_now(message)
 
     async def close(self) -> None:
         await self._stream.close()

@@ -30,6 +30,7 @@ from dledger_wire.errors import (
     MessageTooLargeError,
     UnreachableError,
 )
+from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.error_detail import from_detail, to_detail
 from dledger_wire.rpc.grpc_callers import GrpcCallers
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, ByteStream, StreamHandler, UnaryHandler
@@ -163,6 +164,12 @@ class _ClientStream:
             raise self._closed_here() from None
         return None if message is grpc.aio.EOF else message
 
+    async def receive(self, take: Take) -> bool:
+        return await receive_by_reading(self.read, take)
+
+    def write_now(self, message: bytes) -> bool:
+        return False  # gRPC's own write waits for its turn
+
     async def write(self, message: bytes) -> None:
         try:
             await self._call.write(message)
@@ -270,6 +277,12 @@ class _ServerStream:
             raise self._gone()
         self._finished = True
         return None
+
+    async def receive(self, take: Take) -> bool:
+        return await receive_by_reading(self.read, take)
+
+    def write_now(self, message: bytes) -> bool:
+        return False  # gRPC's own write waits for its turn
 
     async def write(self, message: bytes) -> None:
         if self.broken.is_set():

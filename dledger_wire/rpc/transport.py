@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from dledger_wire.rpc.delivery import Take
 from dledger_wire.security.principal import Principal
 
 MAX_MESSAGE_BYTES = 64 << 20  # of one message, in either direction
@@ -32,14 +33,32 @@ class CallContext(Protocol):
 
 
 class ByteStream(Protocol):
-    """One end of a bidirectional stream of messages.  Reading and writing may run concurrently, each from one task."""
+    """One end of a bidirectional stream of messages.  Reading and writing may run concurrently, each from one task.
+
+    ``receive`` and ``write_now`` do the same as ``read`` and ``write`` without a task that is woken for each message.
+    """
 
     async def read(self) -> bytes | None:
         """The next message, or None when the other side finished.  Raises UnreachableError when the connection broke."""
         ...
 
+    async def receive(self, take: Take) -> bool:
+        """Give each message to ``take`` as soon as it is there, until that returns False; whether it did, else the other side finished.
+
+        Raises what ``read`` does, and what ``take`` raises.  What follows a message that ``take`` wanted to be the last one waits, as long
+        as nothing is read.  ``take`` may be called while this is awaited only, in a callback of the event loop.
+        """
+        ...
+
     async def write(self, message: bytes) -> None:
         """Send one message; waits while the receiver is slow (flow control)."""
+        ...
+
+    def write_now(self, message: bytes) -> bool:
+        """Send one message if nothing has to be waited for; False: nothing was sent, ``write`` sends it or says why it cannot be.
+
+        Not while a ``write`` is under way.
+        """
         ...
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Mapping
 
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc.delivery import Take
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
@@ -49,8 +50,17 @@ class _Dialled:
     async def read(self) -> bytes | None:
         return await (await self._stream()).read()
 
+    async def receive(self, take: Take) -> bool:
+        return await (await self._stream()).receive(take)
+
     async def write(self, message: bytes) -> None:
         await (await self._stream()).write(message)
+
+    def write_now(self, message: bytes) -> bool:
+        dialled = self._connecting
+        if not dialled.done() or dialled.cancelled() or dialled.exception() is not None:
+            return False
+        return dialled.result().write_now(message)
 
     async def close(self) -> None:
         try:

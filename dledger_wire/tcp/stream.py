@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from dledger_wire._pb import types_pb2
 from dledger_wire.errors import DledgerError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc.delivery import Delivery, Take
 from dledger_wire.rpc.error_detail import from_detail, to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
@@ -38,12 +39,16 @@ class Stream:
         self._end_sent = False
         self._error: DledgerError | None = None
         self._reader: asyncio.Future[None] | None = None
+        self._delivery: Delivery | None = None
 
     # -- the connection's receiver
 
     def frame(self, kind: int, payload: bytes) -> None:
         if kind == MESSAGE:
             if self._parted:
+                return
+            if self._delivery is not None and self._delivery.is_open:
+                self._delivery.deliver(payload)
                 return
             self._queue.append(payload)
             self._queued_bytes += MESSAGE_OVERHEAD_BYTES + len(payload)
@@ -68,19 +73,43 @@ class Stream:
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+        if self._delivery is not None:
+            self._delivery.end()
 
     # -- the seam
 
     async def read(self) -> bytes | None:
         while not self._queue:
-            if self._error is not None:
-                raise fresh(self._error)
-            if self._ended:
+            if self._is_over():
                 return None
-            if self.connection.transport is None:
-                raise self.connection.gone()
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
+        return self._next()
+
+    async def receive(self, take: Take) -> bool:
+        while True:
+            while self._queue:
+                if not take(self._next()):
+                    return True
+            if self._is_over():
+                return False
+            delivery = self._delivery = Delivery(take)
+            try:
+                await delivery.over
+            finally:
+                self._delivery = None
+            if delivery.stopped:
+                return True
+
+    def _is_over(self) -> bool:
+        """Whether the other side has finished.  Raises why nothing more can come."""
+        if self._error is not None:
+            raise fresh(self._error)
+        if not self._ended and self.connection.transport is None:
+            raise self.connection.gone()
+        return self._ended
+
+    def _next(self) -> bytes:
         message = self._queue.popleft()
         self._queued_bytes -= MESSAGE_OVERHEAD_BYTES + len(message)
         self.connection.took_in(-MESSAGE_OVERHEAD_BYTES - len(message))
@@ -98,6 +127,13 @@ class Stream:
         if self._end_sent or not connection.is_open:
             raise fresh(self._error) if self._error is not None else connection.gone()
         connection.put(MESSAGE, message)
+
+    def write_now(self, message: bytes) -> bool:
+        connection = self.connection
+        if len(message) > MAX_MESSAGE_BYTES or connection.held_back is not None or self._end_sent or not connection.is_open:
+            return False
+        connection.put(MESSAGE, message)
+        return True
 
     async def close(self) -> None:
         self.finish(None)

@@ -401,3 +401,179 @@ def test_a_slow_reader_holds_the_writer_back(world: World) -> None:
         await server.stop(0)
 
     world.run(scenario)
+
+
+def test_messages_are_received_one_by_one_until_the_receiver_wants_no_more(world: World) -> None:
+    async def scenario(world: World) -> None:
+        received: list[bytes] = []
+        seen: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+
+        def take(message: bytes) -> bool:
+            received.append(message)
+            return message != b"stop"
+
+        async def handler(stream: ByteStream, _context: CallContext) -> None:
+            stopped = await stream.receive(take)
+            waited, read = list(received), await stream.read()
+            finished = await stream.receive(take)
+            seen.set_result([stopped, waited, read, finished])
+
+        address = world.address()
+        server = await started(world, address, serves_stream(handler))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        for message in (b"a", b"b", b"stop", b"read", b"c", b"d"):
+            await stream.write(message)
+        await stream.close()
+        assert await seen == [True, [b"a", b"b", b"stop"], b"read", False]
+        assert received == [b"a", b"b", b"stop", b"c", b"d"]
+        await channel.close()
+        await server.stop(0)
+
+    world.run(scenario)
+
+
+def test_a_receiver_that_is_waiting_stops_at_one_message_and_the_next_ones_wait(world: World) -> None:
+    async def scenario(world: World) -> None:
+        address = world.address()
+        server = await started(world, address, serves_stream(echo_stream))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        received: list[bytes] = []
+
+        def take(message: bytes) -> bool:
+            received.append(message)
+            return False
+
+        receiving = asyncio.ensure_future(stream.receive(take))
+        await asyncio.sleep(0.05)
+        for message in (b"1", b"2", b"3"):
+            await stream.write(message)
+        assert await receiving
+        assert received == [b"1"]
+        assert await stream.read() == b"2"
+        assert await stream.receive(take)
+        assert received == [b"1", b"3"]
+        await channel.close()
+        await server.stop(0)
+
+    world.run(scenario)
+
+
+def test_what_the_receiver_raises_is_raised_where_it_is_awaited(world: World) -> None:
+    async def scenario(world: World) -> None:
+        def refuse(message: bytes) -> bool:
+            raise NotLeaderError(message.decode())
+
+        async def handler(stream: ByteStream, _context: CallContext) -> None:
+            await stream.write(b"ready")
+            await stream.receive(refuse)
+
+        address = world.address()
+        server = await started(world, address, serves_stream(handler))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        assert await stream.read() == b"ready"
+        await stream.write(b"why not")
+        with pytest.raises(NotLeaderError, match="why not"):
+            await stream.receive(lambda _message: True)
+        await channel.close()
+        await server.stop(0)
+
+    world.run(scenario)
+
+
+def test_a_waiting_receiver_learns_that_the_connection_broke(world: World) -> None:
+    async def scenario(world: World) -> None:
+        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def watch(stream: ByteStream, _context: CallContext) -> None:
+            try:
+                await stream.write(b"hello")
+                await stream.receive(lambda _message: True)
+                seen.set_result("finished")
+            except UnreachableError:
+                seen.set_result("broken")
+
+        address = world.address()
+        server = await started(world, address, serves_stream(watch))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        assert await stream.read() == b"hello"
+        receiving = asyncio.ensure_future(stream.receive(lambda _message: True))
+        await asyncio.sleep(0.01)
+        await channel.close()
+        assert await asyncio.wait_for(seen, 10) == "broken"
+        with pytest.raises(UnreachableError):
+            await receiving
+        await server.stop(0)
+
+    world.run(scenario)
+
+
+def test_a_cancelled_receiver_takes_nothing_more(world: World) -> None:
+    async def scenario(world: World) -> None:
+        received: list[bytes] = []
+        taken, ended = asyncio.Event(), asyncio.Event()
+
+        def take(message: bytes) -> bool:
+            received.append(message)
+            taken.set()
+            return True
+
+        async def handler(stream: ByteStream, _context: CallContext) -> None:
+            receiving = asyncio.ensure_future(stream.receive(take))
+            await taken.wait()
+            receiving.cancel()
+            await asyncio.wait([receiving])
+            ended.set()
+            await asyncio.sleep(0.05)
+
+        address = world.address()
+        server = await started(world, address, serves_stream(handler))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        await stream.write(b"before")
+        await ended.wait()
+        assert not stream.write_now(b"after") or received == [b"before"]
+        await asyncio.sleep(0.02)
+        assert received == [b"before"]
+        await channel.close()
+        await server.stop(0)
+
+    world.run(scenario)
+
+
+def test_what_is_written_now_keeps_the_order_and_is_refused_where_writing_would_wait_or_fail(world: World) -> None:
+    async def scenario(world: World) -> None:
+        release = asyncio.Event()
+        received: list[bytes] = []
+
+        async def slow(stream: ByteStream, _context: CallContext) -> None:
+            await release.wait()
+            while (message := await stream.read()) is not None:
+                received.append(message)
+            await stream.write(b"all")
+
+        address = world.address()
+        server = await started(world, address, serves_stream(slow))
+        channel = world.network().connect(address)
+        stream = channel.open(STREAM)
+        await stream.write(b"first")
+        sent = [b"first"]
+        for number in range(400):
+            message = bytes([number % 251]) * (1 << 20)
+            if not stream.write_now(message):
+                break
+            sent.append(message)
+        assert len(sent) < 400, "400 MiB were accepted for a reader that reads nothing"
+        release.set()
+        await stream.write(b"last")
+        await stream.close()
+        assert await stream.read() == b"all"
+        assert received == [*sent, b"last"]
+        await channel.close()
+        assert not stream.write_now(b"too late")
+        await server.stop(0)
+
+    world.run(scenario)

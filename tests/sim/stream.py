@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError, UnreachableError, error_from_code
+from dledger_wire.rpc.delivery import Delivery, Take
 from dledger_wire.security.principal import ANONYMOUS, Principal
 from tests.sim.loop import Process
 
@@ -62,7 +63,20 @@ class _End:
 class Side:
     """One end of a connection: what arrived and is not read yet, and what waits for the cable."""
 
-    __slots__ = ("_reader", "_stalled", "_writer", "broken", "connection", "end", "inbox", "not_before", "other", "process", "unread")
+    __slots__ = (
+        "_delivery",
+        "_reader",
+        "_stalled",
+        "_writer",
+        "broken",
+        "connection",
+        "end",
+        "inbox",
+        "not_before",
+        "other",
+        "process",
+        "unread",
+    )
 
     other: Side
 
@@ -76,6 +90,7 @@ class Side:
         self.not_before = 0.0  # arrival of the newest message sent from here
         self._stalled: deque[bytes | _End] = deque()
         self._reader: asyncio.Future[None] | None = None
+        self._delivery: Delivery | None = None
         self._writer: asyncio.Future[None] | None = None
 
     # Sending
@@ -94,6 +109,13 @@ class Side:
             await self._writer
             self.check_writable()
         self.send(message)
+
+    def write_now(self, message: bytes) -> bool:
+        ended = self.end is not None and self is self.connection.caller
+        if self.broken is not None or ended or self.other.unread >= self.connection.net.settings.window_bytes:
+            return False
+        self.send(message)
+        return True
 
     def send(self, item: bytes | _End) -> None:
         connection, target = self.connection, self.other
@@ -154,11 +176,15 @@ class Side:
                 self.wake_writer()
                 connection.forget()
         else:
-            self.inbox.append(item)
             net.trace.carry(source, target, item)
             if net.trace.readable:
                 words = net.describe(connection.method, item) if net.describe is not None else f"{len(item)} bytes"
                 net.trace.line("message", f"{source}>{target}", words)
+            if self._delivery is not None and self._delivery.is_open:
+                self._taken(item)
+                self._delivery.deliver(item)
+                return
+            self.inbox.append(item)
         self.wake_reader()
 
     async def read(self) -> bytes | None:
@@ -166,10 +192,7 @@ class Side:
             if self.broken is not None:
                 raise self.broken
             if self.inbox:
-                message = self.inbox.popleft()
-                self.unread -= len(message)
-                self.other.wake_writer()
-                return message
+                return self._taken(self.inbox.popleft())
             if self.end is not None:
                 if self.end.error is not None:
                     raise self.end.error
@@ -177,7 +200,34 @@ class Side:
             self._reader = self.connection.net.loop.create_future()
             await self._reader
 
+    async def receive(self, take: Take) -> bool:
+        while True:
+            if self.broken is not None:
+                raise self.broken
+            if self.inbox:
+                if not take(self._taken(self.inbox.popleft())):
+                    return True
+                continue
+            if self.end is not None:
+                if self.end.error is not None:
+                    raise self.end.error
+                return False
+            delivery = self._delivery = Delivery(take)
+            try:
+                await delivery.over
+            finally:
+                self._delivery = None
+            if delivery.stopped:
+                return True
+
+    def _taken(self, message: bytes) -> bytes:
+        self.unread -= len(message)
+        self.other.wake_writer()
+        return message
+
     def wake_reader(self) -> None:
+        if self._delivery is not None:
+            self._delivery.end()
         reader, self._reader = self._reader, None
         if reader is not None and not reader.done():
             reader.set_result(None)
@@ -359,6 +409,13 @@ class ClientStream:
             self._connection.break_from(self._connection.caller, "cancelled on this side")
             raise
 
+    async def receive(self, take: Take) -> bool:
+        try:
+            return await self._connection.caller.receive(take)
+        except asyncio.CancelledError:
+            self._connection.break_from(self._connection.caller, "cancelled on this side")
+            raise
+
     async def write(self, message: bytes) -> None:
         connection = self._connection
         try:
@@ -368,6 +425,9 @@ class ClientStream:
         except asyncio.CancelledError:
             connection.break_from(connection.caller, "cancelled on this side")
             raise
+
+    def write_now(self, message: bytes) -> bool:
+        return self._connection.established.done() and self._connection.caller.write_now(message)
 
     async def close(self) -> None:
         if not self._closed and self._connection.caller.broken is None and self._connection.caller.end is None:
@@ -393,12 +453,24 @@ class ServerStream:
             self._connection.break_from(self._connection.callee, "cancelled at the server")
             raise
 
+    async def receive(self, take: Take) -> bool:
+        if self._finished and self._connection.callee.broken is None:
+            return False
+        try:
+            return await self._connection.callee.receive(take)
+        except asyncio.CancelledError:
+            self._connection.break_from(self._connection.callee, "cancelled at the server")
+            raise
+
     async def write(self, message: bytes) -> None:
         try:
             await self._connection.callee.write(message)
         except asyncio.CancelledError:
             self._connection.break_from(self._connection.callee, "cancelled at the server")
             raise
+
+    def write_now(self, message: bytes) -> bool:
+        return self._connection.callee.write_now(message)
 
     async def close(self) -> None:
         """The acceptor's side finishes when its handler returns; closing early only stops further reads."""

@@ -10,13 +10,14 @@ from broker.member_stream import MAX_WAITING, MAX_WAITING_BYTES, MemberStream
 from broker.transactions.producer_sessions import MAX_WAITING_CHECKS, ProducerSessions
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError
+from tests.byte_streams import TaskwiseStream
 from tests.unit.store.store_rig import StepClock
 from tests.waiting import LIMIT_S
 
 JOIN = transaction_pb2.ProducerJoin(producer_group="p")
 
 
-class Unread:
+class Unread(TaskwiseStream):
     """A stream whose other side says the same again and again, and never reads."""
 
     def __init__(self) -> None:

@@ -25,6 +25,7 @@ from dledger.runtime.env import After, Buffer, Environment, FolderSize, SyncFail
 from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
+from tests.byte_streams import TaskwiseStream
 from tests.sim.disk import measured
 
 LATENCY_S = 0.0005
@@ -123,7 +124,7 @@ class _Connection:
             pipe.wake()
 
 
-class _End:
+class _End(TaskwiseStream):
     def __init__(self, connection: _Connection, side: int) -> None:
         self._connection, self._side = connection, side
 
@@ -135,6 +136,13 @@ class _End:
         if self._connection.broken.is_set():
             raise UnreachableError("the connection broke")
         self._connection.net.carry(self._connection, self._side, message)
+
+    def write_now(self, message: bytes) -> bool:
+        assert type(message) is bytes
+        if self._connection.broken.is_set():
+            return False
+        self._connection.net.carry(self._connection, self._side, message)
+        return True
 
     async def close(self) -> None:
         if not self._connection.broken.is_set():

@@ -16,6 +16,7 @@ from dledger.node import RaftNode
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import envelope, methods
+from tests.byte_streams import TaskwiseStream
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change
 
@@ -199,7 +200,7 @@ def tampered(cluster: Cluster, change_piece: Callable[[int, bytes], bytes]) -> l
             written = 0
             write_through, read_through = stream.write, stream.read
 
-            class Between:
+            class Between(TaskwiseStream):
                 async def read(self) -> bytes | None:
                     data: bytes | None = await read_through()
                     if data is not None:

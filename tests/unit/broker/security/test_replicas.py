@@ -18,6 +18,7 @@ from dledger_wire.rpc.transport import ByteStream, CallContext, StreamHandler, U
 from dledger_wire.security import principal
 from dledger_wire.security.principal import Principal
 from store.state.security import SecurityState
+from tests.byte_streams import TaskwiseStream
 
 N0, N1 = principal.node("c", "g0", "n0"), principal.node("c", "g0", "n1")
 UNARY = [methods.FETCH_ENTRY.path, methods.COPY_PLAN.path, methods.COPY_STATE.path]
@@ -58,7 +59,7 @@ class Handlers:
     async def stop(self, grace_s: float) -> None: ...
 
 
-class Messages:
+class Messages(TaskwiseStream):
     """A stream whose caller sends the same message for ever."""
 
     async def read(self) -> bytes | None:

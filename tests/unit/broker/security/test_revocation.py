@@ -18,6 +18,7 @@ from store.commands.command import Command
 from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
 from store.state.security import SecurityState
 from store.state.state_machine import CommandContext, CommandHandlers
+from tests.byte_streams import TaskwiseStream
 
 ALICE = principal.user("alice")
 READ_ORDERS = Rule("alice", Effect.ALLOW, Resource.TOPIC, "orders", Action.READ)
@@ -105,7 +106,7 @@ def test_what_is_over_is_not_kept() -> None:
     assert users.admission._watched == {}
 
 
-class Silent:
+class Silent(TaskwiseStream):
     """A stream on which nothing comes."""
 
     def __init__(self) -> None:
