@@ -8,7 +8,7 @@ extended or truncated while a step fills it: whoever does that holds ``extending
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dledger.log.config import LogConfig
@@ -51,7 +51,8 @@ class Preparer:
     def wrote(self, pos: int) -> None:
         """The log now ends at ``pos``."""
         self.write_pos = pos
-        self._wake.set()
+        if self._due() is not None:
+            self._wake.set()
 
     async def run(self, on_full: Callable[[OSError], bool]) -> None:
         """Fill for as long as the log is open.  ``on_full`` says whether an error is a full disk (then wait for the next write)."""
@@ -74,21 +75,25 @@ class Preparer:
     async def _step(self) -> bool:
         """Fill one step; False when there is nothing to do."""
         async with self.extending:
-            active = self.active
-            window_end = self.write_pos + self._config.fill_window_bytes
-            if self._lacks_a_step(active, min(active.end_pos, window_end)):
-                await self._fill(active, min(active.end_pos, window_end))
-                return True
-            if window_end <= active.end_pos:
+            step = self._due()
+            if step is None:
                 return False
-            if self.next is None:
-                await self._make_next()
-                return True
-            end_pos = min(self.next.end_pos, self.next.start_pos + window_end - active.end_pos)
-            if not self._lacks_a_step(self.next, end_pos):
-                return False
-            await self._fill(self.next, end_pos)
+            await step()
             return True
+
+    def _due(self) -> Callable[[], Awaitable[None]] | None:
+        """The next step; None when there is nothing to do."""
+        active, prepared = self.active, self.next
+        window_end = self.write_pos + self._config.fill_window_bytes
+        active_end = min(active.end_pos, window_end)
+        if self._lacks_a_step(active, active_end):
+            return lambda: self._fill(active, active_end)
+        if window_end <= active.end_pos:
+            return None
+        if prepared is None:
+            return self._make_next
+        next_end = min(prepared.end_pos, prepared.start_pos + window_end - active.end_pos)
+        return (lambda: self._fill(prepared, next_end)) if self._lacks_a_step(prepared, next_end) else None
 
     def _lacks_a_step(self, segment: Filled, end_pos: int) -> bool:
         """Whether filling up to ``end_pos`` is worth a sync: not for every few bytes that the window moves."""

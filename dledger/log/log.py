@@ -8,9 +8,10 @@ Entries lie exactly at the ``pos`` in their headers, so the files of all replica
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
@@ -19,7 +20,7 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry, chain_crc_of, encode_entry
 from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
 from dledger.log.index_units import EntryPlace
-from dledger.log.queue import Cut, WriteQueue
+from dledger.log.queue import Batch, Cut, WriteQueue
 from dledger.log.reader import LogReader
 from dledger.log.recovery import Recovered, discard_from, recover, remove_segment
 from dledger.log.report import RecoveryReport
@@ -27,7 +28,7 @@ from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.writer import Writer
 from dledger.measures import LogMeasures
-from dledger.runtime.env import Buffer, Disk, is_full
+from dledger.runtime.env import WRITE_NOW_BYTES, Buffer, Disk, is_full
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     CorruptEntryError,
@@ -356,11 +357,33 @@ class Log:
         self._check_usable()
         batch = self._queue.take(max_bytes)
         complete = not self._queue
+        with self._writing(batch):
+            await self._writer.write(batch, sync=sync)
+        return self._flushed(sync, complete=complete)
+
+    def flush_now(self) -> Flushed | None:
+        """The same as ``flush``, done when this returns, if only a few bytes of entries are queued and the disk is one for it; else None."""
+        if self._flushing.locked():
+            return None
+        self._check_usable()
+        batch = self._queue.take_entries(WRITE_NOW_BYTES)
+        if batch is None:
+            return None
+        with self._writing(batch):
+            written = self._writer.write_now(batch.entries)
+        if not written:
+            self._queue.give_back(batch)
+            return None
+        return self._flushed(True, complete=True)
+
+    @contextlib.contextmanager
+    def _writing(self, batch: Batch) -> Iterator[None]:
+        """While ``batch`` is being written: what is known of how far that came, and what an error means."""
         if batch.entries:
             self._reached_index = batch.entries[-1].index
         self._cut_floor = self._last.index + 1
         try:
-            await self._writer.write(batch, sync=sync)
+            yield
         except OSError as error:
             if not is_full(error):
                 self._fail(error)
@@ -375,7 +398,6 @@ class Log:
             self._reached_index = self._writer.written_index
             self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
         self._schedule_units_sync()
-        return self._flushed(sync, complete=complete)
 
     async def make_durable(self, index: int) -> bool:
         """See to it that the entries up to ``index`` are durable; False when they cannot be (a full disk, a log that failed or closes).
@@ -461,8 +483,8 @@ class Log:
             last = min(last_index, self._last.index)
             if not self.first_index <= first_index <= last:
                 return []
-            if first_index >= self._cache.first_index:
-                return self._cache.run(first_index, max_bytes, last)
+            if (cached := self.cached(first_index, max_bytes, last)) is not None:
+                return cached
             cuts = self._cuts
             last = min(last, self._cache.first_index - 1)
             try:
@@ -473,6 +495,10 @@ class Log:
                 continue  # cut or trimmed while it was read
             if cuts == self._cuts:
                 return entries
+
+    def cached(self, first_index: int, max_bytes: int, last_index: int) -> list[RawEntry] | None:
+        """The same as ``read`` of entries in the log, if memory holds the first of them."""
+        return self._cache.run(first_index, max_bytes, last_index) if first_index >= self._cache.first_index else None
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
         """Any range of bytes within an entry or consecutive entries of one file, unchecked (a message frame has its own checksum).

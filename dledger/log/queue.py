@@ -57,6 +57,14 @@ class WriteQueue:
         if cut.from_index <= reached_index:
             batch.cut = _lower(batch.cut, cut)
 
+    def take_entries(self, max_bytes: int) -> Batch | None:
+        """What the next flush writes, if that is nothing but entries of at most ``max_bytes``."""
+        batch = self._next
+        entries = batch.entries
+        if batch.hard_state is not None or batch.cut is not None or not entries or entries[-1].end_pos - entries[0].pos > max_bytes:
+            return None
+        return self.take()
+
     def take(self, max_bytes: int | None = None) -> Batch:
         """What the next flush writes: everything, or about ``max_bytes`` of entries (at least one), the rest stays queued."""
         batch, self._next = self._next, Batch()

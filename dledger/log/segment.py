@@ -134,6 +134,11 @@ class FilePool:
         handle.users += 1
         return handle
 
+    def opened(self, path: str) -> File | None:
+        """An open file for a use that ends before anything else happens; None when it would have to be opened."""
+        handle = self._handles.get(path)
+        return handle.file if handle is not None else None
+
     async def release(self, handle: _Handle) -> None:
         handle.users -= 1
         if handle.doomed and handle.users == 0:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 
 from dledger.core.types import HardState
 from dledger.log.ahead import Filled, Preparer, create_segment
@@ -107,6 +109,31 @@ class Writer:
         if sync:
             await self._sync()
 
+    def write_now(self, entries: list[RawEntry]) -> bool:
+        """Write entries and make them durable before this returns; False, with nothing done, when that takes more than one write to
+        blocks that are there, or the disk is not one for it."""
+        active, ready_pos, end = self.segments.last, self.preparer.active.ready_pos, entries[-1].end_pos
+        start, units_end = active.start_pos, (entries[-1].index - active.first_index + 1) * INDEX_UNIT_SIZE
+        is_one_run = entries[0].pos == self.end_pos and all(a.end_pos == b.pos for a, b in pairwise(entries))
+        has_blocks = (end <= ready_pos or not self._config.fill_window_bytes) and units_end <= self._units_size
+        file, units = self._files.opened(log_path(start)), self._files.opened(units_path(start))
+        if not is_one_run or not has_blocks or file is None or units is None:
+            return False
+        if self._tail_dirty or self._places or not self._config.units_sync_delay_ms:
+            return False
+        places, buffers = _places_of(entries), [buffer for entry in entries for buffer in entry.buffers]
+        after = After(units, (entries[0].index - active.first_index) * INDEX_UNIT_SIZE, encode_units(places))
+        began_s = self._measures.stopwatch()
+        self._tail_dirty = True  # stays when this raises
+        written = file.write_now(self.end_pos - start, buffers, after)
+        self._tail_dirty = False
+        if written:
+            self._measures.fsync_s.observe(self._measures.stopwatch() - began_s)
+            self.preparer.active.ready_pos = max(ready_pos, end)
+            self._run_written(entries[-1].index, end, synced=True)
+            self._units_writes += 1
+        return written
+
     # -- entries
 
     async def _write_entries(self, batch: Batch, sync: bool) -> None:
@@ -130,7 +157,7 @@ class Writer:
         require(run[0].index == self.written_index + 1, "entry %d written after %d", run[0].index, self.written_index)
         active = self.segments.last
         start = active.start_pos
-        places = [EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind) for entry in run]
+        places = _places_of(run)
         if sync:
             # No entry is reported durable without its unit, so a disk that has no room for units takes no entries.
             await self._reserve_units(run[-1].index)
@@ -150,14 +177,17 @@ class Writer:
             took = self._measures.fsync_s if sync else self._measures.write_s
             took.observe(self._measures.stopwatch() - began_s)
         self._tail_dirty = False
-        self.end_pos = end
-        self.written_index = run[-1].index
-        if sync:
-            self.synced_index = self.written_index
         if after is None:
             self._places += places
         else:
             self._units_writes += 1
+        self._run_written(run[-1].index, end, synced=sync)
+
+    def _run_written(self, last_index: int, end: int, *, synced: bool) -> None:
+        self.end_pos = end
+        self.written_index = last_index
+        if synced:
+            self.synced_index = last_index
         self.preparer.wrote(end)
 
     async def _roll(self, entry: RawEntry) -> None:
@@ -282,3 +312,7 @@ class Writer:
             self.preparer.active.ready_pos = end_pos
             self._tail_dirty = False
         self.preparer.wrote(end_pos)
+
+
+def _places_of(entries: Sequence[RawEntry]) -> list[EntryPlace]:
+    return [EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind) for entry in entries]

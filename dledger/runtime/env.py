@@ -16,7 +16,11 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc.transport import Network
 
-__all__ = ["After", "Buffer", "Clock", "Disk", "Environment", "File", "FolderSize", "Network", "Random", "SyncFailedError", "is_full"]
+__all__ = ["WRITE_NOW_BYTES", "After", "Buffer", "Clock", "Disk", "Environment", "File", "FolderSize", "Network", "Random", "SyncFailedError", "is_full"]
+
+
+# The most that ``File.write_now`` takes: below, changing threads costs more than copying and writing.
+WRITE_NOW_BYTES = 32 << 10
 
 
 class SyncFailedError(OSError):
@@ -37,7 +41,7 @@ class After(NamedTuple):
 
 
 class File(Protocol):
-    """An open file.  Operations run off the event loop, in the order submitted for writes; errors are OSError.
+    """An open file.  Operations run off the event loop but for ``write_now``, writes in the order submitted; errors are OSError.
 
     After a sync raised ``SyncFailedError``, the file must not be trusted or retried: the owner stops.
     """
@@ -48,6 +52,13 @@ class File(Protocol):
         ``sync``: an fdatasync follows in the same step, which saves a change of threads, and so does the write of ``after`` behind it,
         itself not synced; nothing of that is written when the sync fails.  The file may grow a little further than what was written, by
         zeros to the end of a block.
+        """
+        ...
+
+    def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
+        """The same as ``pwrite`` with ``sync``, done when this returns; False, with nothing done, when that is not the thing to do.
+
+        It holds the event loop up, so it is refused for more than ``WRITE_NOW_BYTES``, on a disk that is slow or has been, and while something submitted before is not done.
         """
         ...
 

@@ -1,6 +1,7 @@
 """Real files behind the ``Disk`` and ``File`` interfaces.
 
 Owns the threads: one per disk for all writes (so they keep the order of submission), a small pool for reads and for filling files ahead.
+Only ``write_now`` runs on the event loop itself, while the write thread has nothing to do (``sync_pace.py`` says when).
 The event loop only hands work over, which is a queue and one wake-up.  Files in the folders named direct bypass the page cache on writes
 where that is possible, and are read through it.
 """
@@ -14,12 +15,14 @@ import mmap
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
+from dledger.runtime.sync_pace import SyncPace
 from dledger_wire.check import require
 
 _T = TypeVar("_T")
@@ -41,13 +44,20 @@ class _Workers:
     """
 
     def __init__(self, name: str, count: int) -> None:
+        self._waiting = 0  # submitted, and not known to the event loop to be done
         self._queue: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)]
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything submitted is done: until the next one is, the caller may do what these threads do."""
+        return self._waiting == 0
+
     def submit(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._waiting += 1
         self._queue.put((function, future))
         return future
 
@@ -68,17 +78,17 @@ class _Workers:
                 error = caught
             # The loop may have been closed meanwhile (a node stopped hard): then no caller waits for the result.
             with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(_resolve, future, result, error)
+                future.get_loop().call_soon_threadsafe(self._resolve, future, result, error)
             del function, future, job, result, error
 
-
-def _resolve(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    def _resolve(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+        self._waiting -= 1
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 class RealFile:
@@ -95,18 +105,29 @@ class RealFile:
         self._aside_changed = threading.Condition()
 
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
-        def write() -> None:
-            with _naming(self._path):
-                self._write(pos, buffers)
-            if sync:
-                _fdatasync(self._open_fd(), self._path)
-            if after is not None:
-                require(isinstance(after.file, RealFile), "a file of another disk")
-                other = cast(RealFile, after.file)
-                with _naming(other._path):
-                    other._write(after.pos, [after.data])
+        if not sync:
+            await self._disk.in_order(lambda: self._write_named(pos, buffers))
+        elif sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+            await self._disk.in_order(lambda: self._write_synced(pos, buffers, after))
+        else:
+            await self._disk.in_order(lambda: self._disk.timed(lambda: self._write_synced(pos, buffers, after)))
 
-        await self._disk.in_order(write)
+    def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
+        if not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+            return False
+        self._disk.timed(lambda: self._write_synced(pos, buffers, after))
+        return True
+
+    def _write_synced(self, pos: int, buffers: Sequence[Buffer], after: After | None) -> None:
+        self._write_named(pos, buffers)
+        _fdatasync(self._open_fd(), self._path)
+        if after is not None:
+            require(isinstance(after.file, RealFile), "a file of another disk")
+            cast(RealFile, after.file)._write_named(after.pos, [after.data])
+
+    def _write_named(self, pos: int, buffers: Sequence[Buffer]) -> None:
+        with _naming(self._path):
+            self._write(pos, buffers)
 
     def _write(self, pos: int, buffers: Sequence[Buffer]) -> None:
         if self._direct is None:
@@ -202,6 +223,7 @@ class RealDisk:
         os.makedirs(self._folder, exist_ok=True)
         self._writer = _Workers("dledger-disk-write", 1)
         self._readers = _Workers("dledger-disk-read", READ_THREADS)
+        self._pace = SyncPace(time.monotonic)
 
     def close(self) -> None:
         """End the threads after what was submitted.  Files still open keep their descriptors."""
@@ -211,6 +233,19 @@ class RealDisk:
     async def in_order(self, function: Callable[[], _T]) -> _T:
         """Run ``function`` on the write thread, after everything submitted before."""
         return await self._writer.submit(function)
+
+    @property
+    def writes_now(self) -> bool:
+        """Whether the event loop may write and sync a little by itself: nothing waits for the write thread, and the disk is fast."""
+        return self._writer.is_idle and self._pace.is_fast
+
+    def timed(self, write_and_sync: Callable[[], None]) -> None:
+        """Run a small write with its sync, on either thread, and note what it took."""
+        began_s = time.monotonic()
+        try:
+            write_and_sync()
+        finally:
+            self._pace.took(time.monotonic() - began_s)
 
     async def aside(self, function: Callable[[], _T]) -> _T:
         """Run ``function`` beside the write thread."""

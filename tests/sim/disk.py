@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
 from tests.sim.trace import Trace
+
+
+SLOW_SYNC_S = 0.005  # a disk that takes longer does nothing at once
 
 
 @dataclass(slots=True)
@@ -30,6 +33,7 @@ class DiskSettings:
     write_s: float = 0.00003
     sync_s: float = 0.0008
     jitter: float = 1.0  # each duration is drawn from [1, 1 + jitter) times its figure
+    now_chance: float = 0.5  # that a small write is done at once, as on a real disk that is fast
     slow_chance: float = 0.0
     slow_s: float = 0.2
     capacity_bytes: int = 1 << 40
@@ -158,6 +162,10 @@ class MountedDisk:
         else:
             self._queue.append(operation)
         return await operation.future
+
+    @property
+    def is_idle(self) -> bool:
+        return self._running is None
 
     def _start(self, operation: _Operation) -> None:
         self._running = operation
@@ -374,6 +382,19 @@ class SimFile:
                 cast(SimFile, after.file)._write(after.pos, bytes(after.data))
 
         await self._mount.in_order(self._mount.disk.duration(base_s), begin, end)
+
+    def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
+        """Takes no time: in virtual time nothing else could happen meanwhile, just as nothing does while a real loop stands still."""
+        data, disk, settings = b"".join(buffers), self._mount.disk, self._mount.disk.settings
+        is_slow = settings.slow_chance > 0.0 or settings.sync_s > SLOW_SYNC_S
+        if is_slow or len(data) > WRITE_NOW_BYTES or not self._mount.is_idle or disk.rng.random() >= settings.now_chance:
+            return False
+        self._check_open()
+        self._write(pos, data)
+        self._synced(len(self._content.pending))
+        if after is not None:
+            cast(SimFile, after.file)._write(after.pos, bytes(after.data))
+        return True
 
     def _write(self, pos: int, data: bytes) -> None:
         mount, content = self._mount, self._content

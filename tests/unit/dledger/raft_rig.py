@@ -12,7 +12,7 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import RoleChanged
@@ -278,6 +278,7 @@ class MemoryDisk:
         self.synced: dict[str, bytes] = {}
         self.full = False
         self.fail_sync = False
+        self.writes_now = False
         self.dead = False
         self.syncs = 0
         self.open_files: set[_MemoryFile] = set()
@@ -344,17 +345,33 @@ class _MemoryFile:
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         if self._disk.full:
             raise OSError(errno.ENOSPC, "no space left")
-        content = self._disk.files[self._path]
-        data = b"".join(buffers)
-        if len(content) < pos:
-            content.extend(bytes(pos - len(content)))
-        content[pos : pos + len(data)] = data
+        self._put(pos, b"".join(buffers))
         if sync:
             await self.fdatasync()
         else:
             await asyncio.sleep(0)
         if after is not None:
             await after.file.pwrite(after.pos, [after.data])
+
+    def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
+        if not self._disk.writes_now or self._disk.dead:
+            return False
+        if self._disk.full:
+            raise OSError(errno.ENOSPC, "no space left")
+        self._put(pos, b"".join(buffers))
+        if self._disk.fail_sync:
+            raise SyncFailedError(errno.EIO, "sync failed")
+        self._disk.syncs += 1
+        self._disk.synced[self._path] = bytes(self._disk.files[self._path])
+        if after is not None:
+            cast(_MemoryFile, after.file)._put(after.pos, bytes(after.data))
+        return True
+
+    def _put(self, pos: int, data: bytes) -> None:
+        content = self._disk.files[self._path]
+        if len(content) < pos:
+            content.extend(bytes(pos - len(content)))
+        content[pos : pos + len(data)] = data
 
     async def pread(self, pos: int, size: int) -> bytes:
         return bytes(self._disk.files[self._path][pos : pos + size])

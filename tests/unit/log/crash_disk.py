@@ -10,8 +10,9 @@ import errno
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
-from dledger.runtime.env import After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
 from tests.sim.disk import measured
 
 SECTOR = 512
@@ -84,10 +85,11 @@ def _tear(data: bytearray, op: _Op, draw: random.Random) -> None:
 class CrashDisk:
     """``crash_after``: the operation at which the power goes.  ``room_bytes``: how much all files may hold before ENOSPC."""
 
-    def __init__(self, contents: dict[str, bytes] | None = None, *, crash_after: int | None = None) -> None:
+    def __init__(self, contents: dict[str, bytes] | None = None, *, crash_after: int | None = None, writes_now: bool = False) -> None:
         self.files = {path: _Content(bytearray(data), bytearray(data)) for path, data in (contents or {}).items()}
         self.operations = 0
         self.crash_after = crash_after
+        self.writes_now = writes_now
         self.room_bytes: int | None = None
         self.full_paths: tuple[str, ...] = ()  # prefixes of files that take nothing
         self.fail_sync_of: str | None = None
@@ -96,6 +98,9 @@ class CrashDisk:
 
     async def step(self, what: str, path: str) -> None:
         await asyncio.sleep(0)
+        self.step_now(what, path)
+
+    def step_now(self, what: str, path: str) -> None:
         self.operations += 1
         self.log.append((what, path))
         if self.has_lost_power:
@@ -106,11 +111,12 @@ class CrashDisk:
         return self.crash_after is not None and self.operations > self.crash_after
 
     def after_power_loss(self, draw: random.Random) -> CrashDisk:
-        return CrashDisk({path: bytes(content.survivor(draw)) for path, content in sorted(self.files.items())})
+        kept = {path: bytes(content.survivor(draw)) for path, content in sorted(self.files.items())}
+        return CrashDisk(kept, writes_now=self.writes_now)
 
     def after_kill(self) -> CrashDisk:
         """The process died, the machine did not: everything written is there."""
-        return CrashDisk({path: bytes(content.current) for path, content in self.files.items()})
+        return CrashDisk({path: bytes(content.current) for path, content in self.files.items()}, writes_now=self.writes_now)
 
     def used_bytes(self) -> int:
         return sum(len(content.current) for content in self.files.values())
@@ -182,15 +188,31 @@ class CrashFile:
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         data = b"".join(buffers)  # as it is when submitted
         await self._disk.step("pwrite", self._path)
+        self._write(pos, data)
+        if sync:
+            await self._sync()
+        if after is not None:
+            await after.file.pwrite(after.pos, [after.data])
+
+    def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
+        if not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+            return False
+        self._disk.step_now("write_now", self._path)
+        self._write(pos, b"".join(buffers))
+        self._disk.step_now("sync", self._path)
+        self._synced()
+        if after is not None:
+            other = cast(CrashFile, after.file)
+            self._disk.step_now("write_now", other._path)
+            other._write(after.pos, bytes(after.data))
+        return True
+
+    def _write(self, pos: int, data: bytes) -> None:
         room = self._room(pos + len(data), data)
         if data:
             self._content.apply(_Op(pos, data[:room]))
         if room < len(data):
             raise OSError(errno.ENOSPC, "no space left on device")
-        if sync:
-            await self._sync()
-        if after is not None:
-            await after.file.pwrite(after.pos, [after.data])
 
     async def pread(self, pos: int, size: int) -> bytes:
         await self._disk.step("pread", self._path)
@@ -203,6 +225,9 @@ class CrashFile:
 
     async def _sync(self) -> None:
         await self._disk.step("sync", self._path)
+        self._synced()
+
+    def _synced(self) -> None:
         if self._disk.fail_sync_of is not None and self._disk.fail_sync_of in self._path:
             raise SyncFailedError(errno.EIO, "input/output error", self._path)
         self._content.sync()

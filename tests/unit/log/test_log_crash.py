@@ -35,7 +35,7 @@ class Model:
 async def live(log: Log, model: Model, draw: random.Random) -> None:
     """One life of a node: appends, cuts, promises, flushes, trims at random, until the power goes or it stops."""
     for _ in range(draw.randint(1, 12)):
-        action = draw.choice(["append", "append", "append", "cut", "promise", "flush", "flush", "lazy", "trim"])
+        action = draw.choice(["append", "append", "append", "cut", "promise", "flush", "flush", "now", "now", "lazy", "trim"])
         if action == "append":
             if model.promises[-1].term < model.term or model.term == 0:
                 model.term += 1
@@ -57,6 +57,12 @@ async def live(log: Log, model: Model, draw: random.Random) -> None:
             model.durable = [entry for entry in model.durable if entry[0] < from_index]
         elif action == "trim":
             await log.trim(draw.randint(0, log.last.index))
+        elif action == "now":
+            done_now = log.flush_now()
+            if done_now is not None:
+                assert done_now.complete
+                assert done_now.last == log.last == log.durable
+                model.durable = list(model.entries)
         elif action in ("flush", "lazy"):
             promised = len(model.promises) - 1
             done = await log.flush(sync=action == "flush")
@@ -101,7 +107,7 @@ def adopt(log: Log, model: Model, found: list[Entry]) -> None:
 
 async def lives(seed: int, base: LogConfig) -> None:
     draw = random.Random(seed)
-    disk = CrashDisk()
+    disk = CrashDisk(writes_now=True)
     model = Model()
     for _ in range(draw.randint(1, 4)):
         log, report = await Log.open(disk, base)
@@ -196,6 +202,46 @@ def test_power_lost_at_every_step_of_a_fixed_life() -> None:
                     await life(disk, model)
                 disk.crash_after = None
                 log, report = await Log.open(disk.after_power_loss(random.Random(seed)), config())
+                await check(log, report, model)
+                await log.close()
+
+    run(scenario)
+
+
+def test_power_lost_at_every_step_of_writes_that_are_done_at_once() -> None:
+    lazy = config(units_sync_delay_ms=100_000)
+
+    async def life(disk: CrashDisk, model: Model) -> int:
+        log, _report = await Log.open(disk, lazy)
+        at_once = 0
+        for number in range(12):
+            model.term += number % 5 == 0
+            if log.saved.term < model.term:
+                promise(log, model)
+                promised = len(model.promises) - 1
+                await log.flush()
+                model.durable_promise = promised
+            new = [(entry.index, entry.term) for entry in add(log, 1 + number % 3, model.term)]
+            model.ever |= set(new)
+            model.entries += new
+            if log.flush_now() is None:
+                await log.flush()
+            else:
+                at_once += 1
+            model.durable = list(model.entries)
+        return at_once
+
+    async def scenario() -> None:
+        disk, model = CrashDisk(writes_now=True), Model()
+        assert await life(disk, model) >= 6
+        for step in range(disk.operations):
+            for seed in range(3):
+                disk, model = CrashDisk(crash_after=step, writes_now=True), Model()
+                with pytest.raises(PowerLost):
+                    await life(disk, model)
+                disk.crash_after = None
+                after = disk.after_power_loss(random.Random(seed)) if seed else disk.after_kill()
+                log, report = await Log.open(after, lazy)
                 await check(log, report, model)
                 await log.close()
 
