@@ -362,7 +362,7 @@ class Log:
         return self._flushed(sync, complete=complete)
 
     def flush_now(self) -> Flushed | None:
-        """The same as ``flush``, done when this returns, if only a few bytes of entries are queued and the disk is one for it; else None."""
+        """The same as ``flush``, done when this returns, if little is queued, entries only, and the disk is one for it; else None."""
         if self._flushing.locked():
             return None
         self._check_usable()

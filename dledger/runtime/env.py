@@ -16,7 +16,20 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock, Random
 from dledger_wire.rpc.transport import Network
 
-__all__ = ["WRITE_NOW_BYTES", "After", "Buffer", "Clock", "Disk", "Environment", "File", "FolderSize", "Network", "Random", "SyncFailedError", "is_full"]
+__all__ = [
+    "WRITE_NOW_BYTES",
+    "After",
+    "Buffer",
+    "Clock",
+    "Disk",
+    "Environment",
+    "File",
+    "FolderSize",
+    "Network",
+    "Random",
+    "SyncFailedError",
+    "is_full",
+]
 
 
 # The most that ``File.write_now`` takes: below, changing threads costs more than copying and writing.
@@ -58,7 +71,8 @@ class File(Protocol):
     def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
         """The same as ``pwrite`` with ``sync``, done when this returns; False, with nothing done, when that is not the thing to do.
 
-        It holds the event loop up, so it is refused for more than ``WRITE_NOW_BYTES``, on a disk that is slow or has been, and while something submitted before is not done.
+        It holds the event loop up, so it is refused for more than ``WRITE_NOW_BYTES``, on a disk that is slow or was so of late, and while
+        something submitted before is not done.
         """
         ...
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
 from dledger.runtime.sync_pace import SyncPace
@@ -241,11 +242,11 @@ class RealDisk:
 
     def timed(self, write_and_sync: Callable[[], None]) -> None:
         """Run a small write with its sync, on either thread, and note what it took."""
-        began_s = time.monotonic()
+        blocked = BlockedTime()
         try:
             write_and_sync()
         finally:
-            self._pace.took(time.monotonic() - began_s)
+            self._pace.took(blocked.so_far_s())
 
     async def aside(self, function: Callable[[], _T]) -> _T:
         """Run ``function`` beside the write thread."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 FAST_S = 0.0003  # at most: what changing threads costs, twice
 STALL_S = 0.005
 LOOKED_AT = 8
-SLOW_ALLOWED = 1  # of those: one is as likely a process that had to wait for its core
+SLOW_ALLOWED = 2  # of those: a busy machine makes one look slow now and then
 HOLD_OFF_S = 1.0
 MAX_HOLD_OFF_S = 64.0
 CALM = 10  # hold-offs without a stall, until the next one is short again

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.runtime.env import Disk
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Disk
 
 from .disk_worlds import WORLDS, DiskWorld
 
@@ -206,5 +206,45 @@ def test_a_read_whose_caller_gave_up_does_not_disturb_the_close(run: Run) -> Non
         await other.pwrite(0, [b"mine"])
         assert await other.pread(0, 10) == b"mine"
         await other.close()
+
+    run(scenario)
+
+
+def test_what_is_written_now_is_there_at_once_and_keeps_the_order(run: Run) -> None:
+    """A disk may refuse it: then nothing is written."""
+
+    async def scenario(disk: Disk) -> None:
+        file, other = await disk.open("f", create=True), await disk.open("g", create=True)
+        await file.pwrite(0, [b"0123456789"], sync=True)
+        for number in range(40):
+            text = b"%02d" % number
+            if file.write_now(2, [text[:1], text[1:]], After(other, number * 2, text)):
+                assert await file.pread(0, 10) == b"01" + text + b"456789"
+                assert await other.pread(number * 2, 2) == text
+            else:
+                assert await file.pread(2, 2) != text
+                await file.pwrite(2, [text], sync=True)
+        await file.pwrite(2, [b"zz"])
+        assert await file.pread(0, 5) == b"01zz4"
+        await file.close()
+        await other.close()
+
+    run(scenario)
+
+
+def test_nothing_is_written_now_before_what_was_submitted_nor_when_it_is_much(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        for _ in range(20):
+            await file.pwrite(0, [b"old"], sync=True)
+        assert not file.write_now(0, [bytes(WRITE_NOW_BYTES), b"x"])
+        for number in range(20):
+            submitted = asyncio.ensure_future(file.pwrite(0, [b"first"], sync=True))
+            await asyncio.sleep(0)
+            was_done = submitted.done()
+            done = file.write_now(0, [b"then%d" % number])
+            assert was_done or not done
+            await submitted
+        await file.close()
 
     run(scenario)

@@ -21,7 +21,6 @@ from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
 from tests.sim.trace import Trace
 
-
 SLOW_SYNC_S = 0.005  # a disk that takes longer does nothing at once
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dledger.runtime.sync_pace import LOOKED_AT
 from dledger_drill.hosts import preload
 from dledger_drill.hosts.folder_disk import FolderDisk
 from dledger_drill.hosts.machine import Clock, Disk
@@ -56,8 +57,8 @@ for line in sys.stdin:
 class Looping:
     """A running process that does what it is told with its disk and its clock."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-c", LOOP, str(folder)]
+    def __init__(self, folder: Path, environment: dict[str, str], program: str = LOOP) -> None:
+        command = [sys.executable, "-c", program, str(folder)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment, bufsize=1
         )
@@ -73,6 +74,11 @@ class Looping:
         self._process.stdin.write(what + "\n")
         error, seconds, value = self._answer()
         return int(error), float(seconds), float(value)
+
+    def counts(self, what: str) -> tuple[int, ...]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(what + "\n")
+        return tuple(int(number) for number in self._answer())
 
     def end(self) -> None:
         self._process.kill()
@@ -222,3 +228,43 @@ def test_what_a_machine_has_no_means_for_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match="not possible"):
             call()
     disk.free()
+
+
+WRITER = """
+import asyncio, sys
+from dledger.runtime.real_disk import RealDisk
+
+async def main():
+    disk = RealDisk(sys.argv[1], direct_folders=("log",))
+    file = await disk.open("log/1", create=True)
+    await file.allocate(1 << 20, fill=True)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        now, by_thread = 0, 0
+        for number in range(int(line)):
+            if file.write_now(number * 100, [b"x" * 100]):
+                now += 1
+            else:
+                by_thread += 1
+                await file.pwrite(number * 100, [b"x" * 100], sync=True)
+        print(now, by_thread, flush=True)
+    disk.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_disk_that_becomes_slow_holds_the_event_loop_up_for_a_few_syncs_at_most(shim: Preload, tmp_path: Path) -> None:
+    """One that stalls, for one; one that is only too slow to be waited for, for some; one that was slow from the start, for none."""
+    for sync_ms, at_most in ((20.0, 1), (1.0, LOOKED_AT)):
+        shim.slow(0.0, 0.0)
+        writing = Looping(tmp_path / "disk", shim.environment, WRITER)
+        writing.counts("200")  # on most machines the loop writes by now
+        shim.slow(sync_ms, 0.0)
+        now, by_thread = writing.counts("60")
+        assert now <= at_most
+        assert now + by_thread == 60
+        writing.end()
+        again = Looping(tmp_path / "disk", shim.environment, WRITER)
+        assert again.counts("30") == (0, 30)
+        again.end()

@@ -90,15 +90,24 @@ class CrashDisk:
         self.operations = 0
         self.crash_after = crash_after
         self.writes_now = writes_now
+        self._under_way = 0
         self.room_bytes: int | None = None
         self.full_paths: tuple[str, ...] = ()  # prefixes of files that take nothing
         self.fail_sync_of: str | None = None
         self.fail_read_of: str | None = None
+        self.fail_write_of: str | None = None
         self.log: list[tuple[str, str]] = []
 
     async def step(self, what: str, path: str) -> None:
-        await asyncio.sleep(0)
+        self._under_way += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._under_way -= 1
         self.step_now(what, path)
+
+    def takes_now(self, size_bytes: int) -> bool:
+        return self.writes_now and not self._under_way and size_bytes <= WRITE_NOW_BYTES
 
     def step_now(self, what: str, path: str) -> None:
         self.operations += 1
@@ -195,7 +204,7 @@ class CrashFile:
             await after.file.pwrite(after.pos, [after.data])
 
     def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
-        if not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+        if not self._disk.takes_now(sum(len(buffer) for buffer in buffers)):
             return False
         self._disk.step_now("write_now", self._path)
         self._write(pos, b"".join(buffers))
@@ -208,6 +217,8 @@ class CrashFile:
         return True
 
     def _write(self, pos: int, data: bytes) -> None:
+        if self._disk.fail_write_of is not None and self._disk.fail_write_of in self._path:
+            raise OSError(errno.EIO, "input/output error", self._path)
         room = self._room(pos + len(data), data)
         if data:
             self._content.apply(_Op(pos, data[:room]))

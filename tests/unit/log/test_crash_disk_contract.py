@@ -13,10 +13,10 @@ from tests.contract import test_disk as contract
 from tests.unit.log.crash_disk import CrashDisk
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> contract.Run:
+@pytest.fixture(params=[False, True], ids=["", "at once"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> contract.Run:
     def start(scenario: Callable[[Disk], Awaitable[None]]) -> None:
-        asyncio.run(scenario(CrashDisk()))  # type: ignore[arg-type]
+        asyncio.run(scenario(CrashDisk(writes_now=request.param)))  # type: ignore[arg-type]
 
     return start
 

@@ -58,11 +58,7 @@ async def live(log: Log, model: Model, draw: random.Random) -> None:
         elif action == "trim":
             await log.trim(draw.randint(0, log.last.index))
         elif action == "now":
-            done_now = log.flush_now()
-            if done_now is not None:
-                assert done_now.complete
-                assert done_now.last == log.last == log.durable
-                model.durable = list(model.entries)
+            flush_now(log, model)
         elif action in ("flush", "lazy"):
             promised = len(model.promises) - 1
             done = await log.flush(sync=action == "flush")
@@ -71,6 +67,14 @@ async def live(log: Log, model: Model, draw: random.Random) -> None:
             if action == "flush":
                 assert done.last.index == log.last.index
                 model.durable = list(model.entries)
+
+
+def flush_now(log: Log, model: Model) -> None:
+    done = log.flush_now()
+    if done is not None:
+        assert done.complete
+        assert done.last == log.last == log.durable
+        model.durable = list(model.entries)
 
 
 def promise(log: Log, model: Model) -> None:

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from dledger.runtime.env import SyncFailedError
+from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_disk import RealDisk
+from dledger.runtime.sync_pace import FAST_S, LOOKED_AT
 
 
 def open_descriptors(folder: Path) -> list[str]:
@@ -73,6 +77,74 @@ def test_what_the_file_system_keeps_for_root_counts_neither_as_used_nor_as_free(
         disk = RealDisk(str(tmp_path))
         free, total = await disk.free_bytes(), await disk.total_bytes()
         assert (free, total) == (890 * 4096, 950 * 4096)
+        disk.close()
+
+    asyncio.run(main())
+
+
+async def fast_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, blocked_s: list[float]) -> RealDisk:
+    """A disk whose syncs took as long as the last of ``blocked_s`` says."""
+    monkeypatch.setattr(BlockedTime, "so_far_s", lambda _self: blocked_s[-1])
+    disk = RealDisk(str(folder), direct_folders=("log",))
+    file = await disk.open("log/0", create=True)
+    for _ in range(LOOKED_AT):
+        assert not file.write_now(0, [b"before it is known how fast the disk is"])
+        await file.pwrite(0, [b"known"], sync=True)
+    await file.close()
+    return disk
+
+
+def test_a_fast_disk_writes_on_the_loop_and_one_that_becomes_slow_by_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        blocked_s = [FAST_S / 2]
+        disk = await fast_disk(tmp_path, monkeypatch, blocked_s)
+        file = await disk.open("log/1", create=True)
+        assert file.write_now(0, [b"abc", b"def"])
+        blocked_s.append(FAST_S * 2)
+        slow = 0
+        while file.write_now(3, [b"%d" % slow]):
+            slow += 1
+        assert slow == 3
+        blocked_s.append(FAST_S / 2)
+        for _ in range(LOOKED_AT):
+            await file.pwrite(0, [b"abc2ef"], sync=True)
+        assert file.write_now(6, [b"!"])
+        assert await file.pread(0, 7) == b"abc2ef!"
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_a_write_on_the_loop_fails_as_one_by_the_thread_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        disk = await fast_disk(tmp_path, monkeypatch, [0.0])
+        file = await disk.open("log/1", create=True)
+
+        def fails(*_arguments: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "fdatasync", fails)
+        with pytest.raises(SyncFailedError, match=f"Input/output error: '{tmp_path}/log/1'"):
+            file.write_now(0, [b"x"])
+        disk.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_written_on_the_loop_while_the_thread_has_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        disk = await fast_disk(tmp_path, monkeypatch, [0.0])
+        file = await disk.open("log/1", create=True)
+        gate = threading.Event()
+        held = asyncio.ensure_future(disk.in_order(gate.wait))
+        await asyncio.sleep(0)
+        writing = asyncio.ensure_future(file.pwrite(0, [b"thread"], sync=True))
+        assert not file.write_now(0, [b"loop"])
+        gate.set()
+        await held
+        await writing
+        assert file.write_now(0, [b"loop"])
+        assert await file.pread(0, 6) == b"loopad"
         disk.close()
 
     asyncio.run(main())
