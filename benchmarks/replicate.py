@@ -45,7 +45,11 @@ class Counter:
         self.applied_index = 0
 
     async def apply(self, entries: Sequence[Any]) -> None:
+        self.apply_now(entries)
+
+    def apply_now(self, entries: Sequence[Any]) -> bool:
         self.applied_index = entries[-1].index
+        return True
 
     def role_changed(self, _event: Any) -> None:
         return None

@@ -3,8 +3,9 @@
 *SaveHardState, Append and CutTail reach the disk in the order returned, as one stream of writes; a Send with ``after_sync`` is sent when
 every write returned before it is on stable storage; everything else happens at once; a failed sync stops the node.*
 
-Owns the write stream, the messages held for it, the core's timer, and the bytes of append requests.  While one flush is in progress
-further writes queue in the log; the next flush writes them together (group commit).
+Owns the write stream, the messages held for it, and the core's timer.  While one flush is in progress further writes queue in the log;
+the next flush writes them together (group commit).  A flush that is quickly done (``Log.flush_now``) runs within the step that queued it,
+or right behind it where links have to send first; a task runs the others.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from dledger.core.messages import AppendRequest, AppendResponse, Message
 from dledger.core.raft import Raft
 from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
 from dledger.log.entry import RawEntry, encode_entry
-from dledger.log.log import Log
+from dledger.log.log import Flushed, Log
 from dledger.measures import RaftMeasures
 from dledger.runtime.env import Buffer, Clock
 from dledger.settings import RaftSettings
 from dledger.transport import codec
+from dledger.transport.encoder import Encoder
 from dledger_wire.check import require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
@@ -71,6 +73,10 @@ class DriverOwner(Protocol):
         """Queued writes reached the disk."""
         ...
 
+    def stepped(self) -> None:
+        """A step is over, its effects are executed."""
+        ...
+
     def clocks_for(self, message: Message) -> Clocks | None:
         """The clocks that are sent with a message."""
         ...
@@ -91,6 +97,7 @@ class Driver:
         self._log = log
         self._clock = clock
         self._owner = owner
+        self.encoder = Encoder(log, owner.clocks_for)
         self._sync_flush = sync_flush
         self._flush_bytes = flush_bytes
         # Otherwise a node whose disk fails in the background would take part until the next write.
@@ -106,13 +113,24 @@ class Driver:
         self._written = 0
         self._durable = 0
         self._hard_state_queued = False
+        self._flushing = False
+        self._flush_due = False  # a step queued writes, and nothing flushes them yet
         self._held: deque[tuple[int, Send]] = deque()
         self._wake = asyncio.Event()
         self._full_since_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self.refused_messages = 0
-        self._encoded: tuple[tuple[int, int, int, int], bytes] | None = None
+
+    @property
+    def is_stepping(self) -> bool:
+        """Within a step no other one can be made."""
+        return self._stepping
+
+    @property
+    def is_paused(self) -> bool:
+        """The log is being replaced, or is about to be."""
+        return self._paused
 
     @property
     def disk_full(self) -> bool:
@@ -141,20 +159,32 @@ class Driver:
             for effect in effects:
                 self._execute(effect)
         except Exception as error:
-            self.stop()
-            _logger.exception("the raft core failed on %s", type(event).__name__, extra={"event": "core_failed"})
-            self._owner.on_failure(error)
+            self._bug_found(f"the raft core failed on {type(event).__name__}", error)
             raise
         finally:
             self._stepping, self._incoming = False, ()
         self._arm_timer()
+        if self._flush_due:
+            self._flush_due = False
+            if self._core.role is Role.LEADER:
+                # Let the links send first: the entries then reach the other disks while this one syncs.
+                self._loop.call_soon(self._flush_soon)
+            else:
+                self._flush_soon()
+        self._owner.stepped()
         return effects
+
+    def _bug_found(self, text: str, error: Exception) -> None:
+        self.stop()
+        _logger.exception(text, extra={"event": "core_failed"})
+        self._owner.on_failure(error)
 
     # Replacing the log
 
     async def pause(self) -> None:
         """Drop all events (as a bad link would) and wait until everything written is on stable storage."""
         self._paused = True
+        self.encoder.use(None)
         while self._durable < self._written:
             self._drained.clear()
             await self._drained.wait()
@@ -163,10 +193,10 @@ class Driver:
         """Resume, with the log that replaced the old one if ``copy`` is given."""
         if copy is not None:
             self._log = log
-            self._encoded = None
             log.background_failed = self._storage_failed
             self.step(copy)
         self._paused = False
+        self.encoder.use(self._log)
         self._arm_timer()
 
     def received(self, source: NodeId, store: str, data: bytes) -> None:
@@ -254,19 +284,39 @@ class Driver:
 
     def _wrote(self) -> None:
         self._written += 1
-        self._wake.set()
+        self._flush_due = True
+
+    def _flush_soon(self) -> None:
+        """Flush what steps have queued: at once when that is quickly done, else by ``run_writes``."""
+        if self._flushing or self._durable == self._written:
+            return  # a flush under way sees to what came meanwhile
+        number = self._written
+        try:
+            done = self._log.flush_now() if self._may_flush_now else None
+        except StorageFullError:
+            done = None  # everything stays queued, and ``run_writes`` meets the same and waits for room
+        except StorageFailedError as error:
+            self._storage_failed(error)
+            return
+        except Exception as error:
+            self._bug_found("writing the log failed", error)
+            raise
+        if done is not None:
+            self._flushed(done, number)
+        else:
+            self._wake.set()
+
+    @property
+    def _may_flush_now(self) -> bool:
+        return self._sync_flush and not self._hard_state_queued and self._full_since_ms is None and not self._stopped
 
     async def run_writes(self) -> None:
         """Flush whatever is queued, one flush at a time."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._core.role is Role.LEADER:
-                # Let the links send first: the entries then reach the other disks while this one syncs.
-                await asyncio.sleep(0)
             while self._durable < self._written:
                 await self._flush_once()
-            self._drained.set()
 
     async def run_background_sync(self, settings: RaftSettings) -> None:
         """Under ASYNC_FLUSH: what was written becomes durable an interval later, little of it at the next thorough sync."""
@@ -291,6 +341,7 @@ class Driver:
     async def _flush_once(self) -> None:
         number, hard_state = self._written, self._hard_state_queued
         self._hard_state_queued = False
+        self._flushing = True
         try:
             done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=self._flush_bytes)
         except StorageFullError as error:
@@ -301,13 +352,20 @@ class Driver:
             self._storage_failed(error)
             await self._loop.create_future()  # nothing is written any more; the node is being stopped
             return
+        finally:
+            self._flushing = False
         if self._full_since_ms is not None:
             self._full_since_ms = None
             _logger.warning("the disk accepts writes again", extra={"event": "disk_has_room"})
             self.step(StorageRecovered())
+        self._flushed(done, number, hard_state=hard_state)
+
+    def _flushed(self, done: Flushed, number: int, *, hard_state: bool = False) -> None:
+        """Writes up to ``number`` reached the disk, if the flush was complete."""
         if done.complete:
-            self._durable = number
+            self._durable = max(self._durable, number)
             self._release_held()
+            self._drained.set()
         if hard_state:
             self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
         self.step(Stored(done.last))
@@ -356,35 +414,3 @@ class Driver:
 
     def start(self) -> None:
         self._arm_timer()
-
-    # Bytes of messages
-
-    async def encode(self, message: Message) -> bytes | None:
-        """The message as it travels; None when its entries are no longer those of the log."""
-        if not isinstance(message, AppendRequest) or not message.entries:
-            return codec.encode(message, clocks=self._owner.clocks_for(message))
-        key = (message.term, message.prev.index, len(message.entries), message.commit)
-        cached = self._encoded
-        if cached is not None and cached[0] == key:
-            return cached[1]  # the same entries for the other follower
-        entries = await self._entries_of(message)
-        if entries is None:
-            return None
-        data = codec.encode(message, entries)
-        self._encoded = (key, data)
-        return data
-
-    async def _entries_of(self, message: AppendRequest) -> list[RawEntry] | None:
-        first, metas = message.prev.index + 1, message.entries
-        last_index = message.prev.index + len(metas)
-        if self._paused or self._log.first_index > first or self._log.last.index < last_index:
-            return None
-        entries = await self._log.read(first, sum(meta.size_bytes for meta in metas), last_index)
-        while len(entries) < len(metas):
-            more = await self._log.read(first + len(entries), sum(meta.size_bytes for meta in metas[len(entries) :]), last_index)
-            if not more:
-                return None
-            entries = [*entries, *more]
-        if any(entry.term != meta.term for entry, meta in zip(entries, metas, strict=True)):
-            return None
-        return entries

@@ -176,6 +176,11 @@ class RaftNode:
         """
         return self._replica.proposer.propose(payload)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether ``wait_for_room`` would return at once."""
+        return self._replica.proposer.has_room
+
     async def wait_for_room(self) -> None:
         """Return when a proposal will not be refused as BUSY.  Returns at once on a node that does not lead."""
         await self._replica.proposer.wait_for_room()

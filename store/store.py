@@ -218,14 +218,28 @@ class MessageStore:
         return self.applied.index
 
     async def apply(self, entries: Sequence[RawEntry]) -> None:
+        self._apply(entries)
+        if self._owes_units:
+            await self._write_queues()
+
+    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
+        if self._owes_units:
+            return False
+        self._apply(entries)
+        return True
+
+    @property
+    def _owes_units(self) -> bool:
+        """So many queue units are in memory only that they have to be written before more are made."""
+        return self.queues.unwritten > self.settings.max_unflushed_units
+
+    def _apply(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             self._dispatcher.apply(entry)
         self.time.seen(self.applied.store_ms)
         self._message_log.applied_to(self.applied.end_pos)
         touched, self.queues.touched = self.queues.touched, {}
         self._waiters.wake(touched)
-        if self.queues.unwritten > self.settings.max_unflushed_units:
-            await self._write_queues()
 
     async def _write_queues(self) -> None:
         try:

@@ -34,6 +34,10 @@ class StateMachine(Protocol):
         ...
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
+    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
+        """The same as ``apply``, done when this returns; False, with nothing done, when something has to be waited for."""
+        ...
+
     def role_changed(self, event: RoleChanged) -> None: ...
     def capture_state(self) -> Awaitable[StateSnapshot]:
         """The state as it is at this call, as files of the data folder from which a restart makes it again together with the log."""
@@ -63,13 +67,33 @@ class Applier:
         self._repair = repair
         self._commit = self.applied
         self._wake = asyncio.Event()
+        self._is_idle = False  # ``run`` waits for something to apply
         self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
         self._numbers = 0
 
     def commit_to(self, index: int) -> None:
-        if index > self._commit:
-            self._commit = index
+        """Entries up to ``index`` are committed; ``apply_soon`` follows."""
+        self._commit = max(self._commit, index)
+
+    def apply_soon(self, *, at_once: bool) -> None:
+        """Apply what is committed; ``at_once``: before this returns, if nothing has to be read or waited for."""
+        if self.applied == self._commit or not self._is_idle:
+            return
+        if not at_once or not self._apply_cached() or self.applied < self._commit:
             self._wake.set()
+
+    def _apply_cached(self) -> bool:
+        entries = self._log.cached(self.applied + 1, BATCH_BYTES, min(self._commit, self._log.last.index))
+        if not entries:
+            return False
+        self._is_idle = False
+        try:
+            applied = self._machine.apply_now(entries)
+            if applied:
+                self._note(entries)
+        finally:
+            self._is_idle = True
+        return applied
 
     def wait_for(self, index: int) -> asyncio.Future[int]:
         """Resolves with ``index`` once it is applied."""
@@ -101,11 +125,18 @@ class Applier:
                 entries = await self._read()
                 require(entries and entries[0].index == self.applied + 1, "entry %d to apply is not in the log", self.applied + 1)
                 await self._machine.apply(entries)
-                self.applied = entries[-1].index
-                self._on_applied(entries)
-                self._wake_waiters()
+                self._note(entries)
             self._wake.clear()
-            await self._wake.wait()
+            self._is_idle = True
+            try:
+                await self._wake.wait()
+            finally:
+                self._is_idle = False
+
+    def _note(self, entries: Sequence[RawEntry]) -> None:
+        self.applied = entries[-1].index
+        self._on_applied(entries)
+        self._wake_waiters()
 
     async def _read(self) -> list[RawEntry]:
         while True:

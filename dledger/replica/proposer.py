@@ -34,6 +34,11 @@ class ProposerOwner(Protocol):
     commit_index: int
     log: Log
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the core is at work: then nothing can be offered to it."""
+        ...
+
     def step(self, event: Event) -> list[Effect]: ...
     def not_leader(self) -> NotLeaderError: ...
 
@@ -71,13 +76,21 @@ class Proposer:
             self._measures.proposals["refused"] += 1
             future.set_exception(error)
             return future
-        self.schedule()
+        if self._scheduled or self._is_in_flight or self._owner.is_stepping:
+            self.schedule()
+        else:
+            self._offer()  # nothing is to be gained by waiting for others to join
         return future
+
+    @property
+    def has_room(self) -> bool:
+        """See ``RaftNode.has_room``."""
+        owner, limit_bytes = self._owner, self._settings.max_pending_bytes // 2
+        return not owner.running or owner.role is not Role.LEADER or self.proposals.pending_bytes <= limit_bytes
 
     async def wait_for_room(self) -> None:
         """See ``RaftNode.wait_for_room``."""
-        owner, limit_bytes = self._owner, self._settings.max_pending_bytes // 2
-        while owner.running and owner.role is Role.LEADER and self.proposals.pending_bytes > limit_bytes:
+        while not self.has_room:
             self._progress.clear()
             await self._progress.wait()
 
@@ -101,11 +114,16 @@ class Proposer:
 
     # Offers to the core
 
+    @property
+    def _is_in_flight(self) -> bool:
+        """Whether an entry is on its way to being committed."""
+        return self._owner.log.last.index > self._owner.commit_index
+
     def _is_due(self) -> bool:
         log = self._owner.log
         if log.unwritten_bytes > self._settings.max_unwritten_bytes:
             return False  # followers may be faster than this disk; the backlog stays bounded
-        return self.proposals.due(in_flight=log.last.index > self._owner.commit_index)
+        return self.proposals.due(in_flight=self._is_in_flight)
 
     def schedule(self) -> None:
         """Offer what waits at the loop's next iteration, so that everything that arrives in this one joins."""

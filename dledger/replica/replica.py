@@ -188,6 +188,18 @@ class Replica:
     def flushed(self) -> None:
         self.proposer.schedule()
 
+    def stepped(self) -> None:
+        """A leader's clients wait until it has applied; a follower's leader waits for its acknowledgement, which goes out first."""
+        try:
+            self.applier.apply_soon(at_once=self.role is Role.LEADER and not self.driver.is_paused)
+        except Exception as error:
+            _logger.critical("%s: applying failed", self.identity.node_id, exc_info=error, extra={"event": "task_failed"})
+            self.on_failure(error)
+
+    @property
+    def is_stepping(self) -> bool:
+        return self.driver.is_stepping
+
     def clocks_for(self, message: Message) -> Clocks | None:
         return self.clocks.clocks_for(message)
 
@@ -275,10 +287,13 @@ class Replica:
 
     async def encode(self, message: Message) -> bytes | None:
         try:
-            return await self.driver.encode(message)
+            return await self.driver.encoder.encode(message)
         except StorageDamagedError as damage:
             self.repairer.found(damage)
             return None  # the peer's next response requests it again
+
+    def encode_now(self, message: Message) -> bytes | None:
+        return self.driver.encoder.encode_now(message)
 
     def received(self, source: NodeId, store: str, data: bytes) -> None:
         if self.running:

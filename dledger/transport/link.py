@@ -57,6 +57,10 @@ class LinkOwner(Protocol):
         """The bytes of a message; None when it has become pointless (its entries are gone from the log)."""
         ...
 
+    def encode_now(self, message: Message) -> bytes | None:
+        """The same, if no file has to be read for it; None when it has."""
+        ...
+
     def received(self, source: NodeId, store: str, data: bytes) -> None:
         """A message from ``source`` on the data folder ``store``.  InvalidArgumentError ends the link."""
         ...
@@ -259,11 +263,15 @@ class RaftLinks:
             self._dial()
 
     async def _receive_all(self, peer: NodeId, store: str, stream: ByteStream) -> None:
-        received = self.owner.received
-        while (data := await stream.read()) is not None:
-            if not self._open or self._inbound.get((peer, store)) is not stream:
-                return
+        received, inbound, caller = self.owner.received, self._inbound, (peer, store)
+
+        def take(data: bytes) -> bool:
+            if not self._open or inbound.get(caller) is not stream:
+                return False
             received(peer, store, data)
+            return True
+
+        await stream.receive(take)
 
     async def _checked_peer(self, metadata: Mapping[str, str]) -> tuple[NodeId, str]:
         own = self.identity

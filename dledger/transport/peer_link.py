@@ -48,9 +48,13 @@ class PeerLink:
         self._retry = asyncio.Event()
         self._broken: DledgerError | None = None
         self._last_trouble = ""
+        self._stream: ByteStream | None = None  # while connected
+        self._is_writing = False  # a message that was taken from the queue is being encoded or written
 
     def send(self, message: Message) -> None:
         if not self.connected:
+            return
+        if self._send_now(message):
             return
         queue = self._queue
         if queue and _supersedes(message, queue[-1]):
@@ -58,6 +62,14 @@ class PeerLink:
         elif len(queue) < QUEUE_LIMIT:
             queue.append(message)
         self._wake.set()
+
+    def _send_now(self, message: Message) -> bool:
+        """Write a message to the connection if nothing waits before it; whether it was written."""
+        stream = self._stream
+        if stream is None or self._queue or self._is_writing or self._broken is not None:
+            return False
+        data = self._links.owner.encode_now(message)
+        return data is not None and stream.write_now(data)
 
     def retry_now(self) -> None:
         """The peer has just dialled us, so it is up, and has told where: do not wait for the back-off to end."""
@@ -77,6 +89,7 @@ class PeerLink:
                 self._tell(error)
             finally:
                 was_connected, self.connected = self.connected, False
+                self._stream = None
                 self._queue.clear()
                 await channel.close()
             if was_connected:
@@ -100,6 +113,7 @@ class PeerLink:
             raise UnreachableError(f"{self.address}: closed before the handshake")
         self.store_id = await self._links.check_hello(self, hello)
         self._broken = None
+        self._stream = stream
         self.connected = True
         self._failed = 0
         self._last_trouble = ""
@@ -126,9 +140,13 @@ class PeerLink:
         queue, wake, encode = self._queue, self._wake, self._links.owner.encode
         while True:
             while queue and self._broken is None:
-                data = await encode(queue.popleft())
-                if data is not None:
-                    await stream.write(data)
+                self._is_writing = True
+                try:
+                    data = await encode(queue.popleft())
+                    if data is not None:
+                        await stream.write(data)
+                finally:
+                    self._is_writing = False
             if self._broken is not None:
                 raise self._broken
             wake.clear()

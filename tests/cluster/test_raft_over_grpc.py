@@ -37,8 +37,12 @@ class Recorder:
         self.bodies: list[bytes] = []
 
     async def apply(self, entries: Sequence[RawEntry]) -> None:
+        self.apply_now(entries)
+
+    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
         self.applied_index = entries[-1].index
         self.bodies += [entry.body_bytes() for entry in entries if entry.kind is EntryKind.NORMAL]
+        return True
 
     def role_changed(self, _event: object) -> None:
         return None

@@ -16,7 +16,7 @@ SEEDS = {
     "blackout": (*range(20), 47),  # a torn tail is rare
     "members": range(4),
     "retention": range(6),
-    "recipes": range(30),
+    "recipes": (*range(30), 33),  # power lost while a conflict is cut is
     "damage": range(2),
     "async-blackout": range(6),
 }

@@ -52,6 +52,7 @@ def flush_without_sync(patch: pytest.MonkeyPatch) -> None:
         return await flush(self, sync=False, max_bytes=max_bytes)
 
     patch.setattr(Log, "flush", lazy)
+    patch.setattr(Log, "flush_now", lambda _self: None)
 
 
 def failed_sync_ignored(patch: pytest.MonkeyPatch) -> None:

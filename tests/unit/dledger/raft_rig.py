@@ -273,12 +273,13 @@ class _MemoryServer:
 class MemoryDisk:
     """Files in memory, synced content apart: ``crash`` gives the disk as a new process would find it after a power failure."""
 
+    writes_now = False  # small writes are done at once, as on a fast disk
+
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
         self.synced: dict[str, bytes] = {}
         self.full = False
         self.fail_sync = False
-        self.writes_now = False
         self.dead = False
         self.syncs = 0
         self.open_files: set[_MemoryFile] = set()
@@ -436,6 +437,13 @@ class Recorder:
         await self.disk.write_atomic(self.STATE, content)
 
     async def apply(self, entries: Sequence[RawEntry]) -> None:
+        self._record(entries)
+
+    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
+        self._record(entries)
+        return True
+
+    def _record(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             assert entry.index == self.applied_index + 1
             self.applied_index = entry.index

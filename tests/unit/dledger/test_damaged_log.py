@@ -18,6 +18,7 @@ from dledger_wire.errors import StorageDamagedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 SEGMENT = 64 << 10
+ALONE = 60_000  # no entry before it leaves room for this one in its segment
 LOG = LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0)
 FIRST = "commitlog/00000000000000000000"
 
@@ -158,25 +159,25 @@ def test_K3_a_damaged_node_neither_votes_nor_acknowledges_until_it_is_whole() ->
     run(scenario())
 
 
-async def replaced_tail(count: int, damage_at: int) -> tuple[Cluster, NodeId]:
-    """A stopped replica with entries that it wrote as a leader cut off from the others, who committed ten others in their places meanwhile.
+async def replaced_tail(size: int, damage_at: int) -> tuple[Cluster, NodeId]:
+    """A stopped replica with an entry that it wrote as a leader cut off from the others, who committed ten others in its place meanwhile.
 
-    ``count``: of messages it wrote.  The first of its entries has a flipped byte at ``damage_at``: nobody has its bytes, nobody needs them.
+    ``size``: of that entry.  It has a flipped byte at ``damage_at``: nobody has its bytes, nobody needs them.
     """
     cluster, _ = await filled(3)
     leader = await cluster.leader()
     name, committed = leader.identity.node_id, leader.log.last.index
     cluster.net.isolate(name, cluster.names)
-    waiting = [asyncio.ensure_future(leader.propose(Text("lost", 4000))) for _ in range(count)]
+    waiting = leader.propose(Text("lost", size))
     await cluster.until(lambda: leader.role is not Role.LEADER and leader.log.durable == leader.log.last)
     assert leader.log.last.index > committed
-    assert (len(leader.log.segments) > 1) is (count > 3)
+    assert (len(leader.log.segments) > 1) is (size == ALONE)
     await asyncio.sleep(0.5)  # index units are synced a little later than their entries
     place = leader.log.locate(committed + 1)
     assert place is not None
     start_pos = leader.log.file_of(place.pos)[1]
     await cluster.kill(name)
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(waiting, return_exceptions=True)
     flip(cluster.disks[name], place.pos - start_pos + damage_at, path=f"commitlog/{start_pos:020d}")
     cluster.net.heal()
     successor = await cluster.leader()
@@ -185,10 +186,10 @@ async def replaced_tail(count: int, damage_at: int) -> tuple[Cluster, NodeId]:
     return cluster, name
 
 
-@pytest.mark.parametrize("count", [3, 40], ids=["in a segment with others", "alone in its segment"])
-def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(count: int) -> None:
+@pytest.mark.parametrize("size", [12_000, ALONE], ids=["in a segment with others", "alone in its segment"])
+def test_K3_a_damaged_entry_that_never_was_committed_gives_way_to_what_was(size: int) -> None:
     async def scenario() -> None:
-        cluster, name = await replaced_tail(count, damage_at=100)
+        cluster, name = await replaced_tail(size, damage_at=100)
         node = await cluster.start_one(name)
         assert node.recovery.torn is not None
         kept = [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
@@ -217,7 +218,7 @@ def test_K3_where_the_index_units_are_lost_too_the_chain_says_which_entry_is_dam
     """As after a write that the full disk cut short: its bytes are nowhere, and the node starts all the same."""
 
     async def scenario() -> None:
-        cluster, name = await replaced_tail(3, damage_at=100)
+        cluster, name = await replaced_tail(12_000, damage_at=100)
         lose_units(cluster.disks[name])
         await cluster.start_one(name)
         assert [path for path in cluster.disks[name].files if path.startswith("quarantine/")]
@@ -237,7 +238,7 @@ def test_K3_nothing_committed_is_cut_with_an_entry_that_never_was(monkeypatch: p
         return None if place.index == 3 else await fetch(self, place)
 
     async def scenario() -> None:
-        cluster, name = await replaced_tail(3, damage_at=100)
+        cluster, name = await replaced_tail(12_000, damage_at=100)
         third = (await cluster.leader()).log.locate(3)
         assert third is not None
         flip(cluster.disks[name], third.pos + 100)
@@ -273,7 +274,7 @@ def test_K3_a_committed_entry_is_fetched_where_the_index_units_are_lost_too() ->
 
 def test_K3_a_damaged_header_names_nothing_where_the_index_units_are_lost() -> None:
     async def scenario() -> None:
-        cluster, name = await replaced_tail(3, damage_at=10)
+        cluster, name = await replaced_tail(12_000, damage_at=10)
         lose_units(cluster.disks[name])
         before = bytes(cluster.disks[name].files[FIRST])
         with pytest.raises(StorageDamagedError, match="no peer could provide the bytes"):
@@ -288,7 +289,7 @@ def test_K3_peers_with_other_folders_than_those_known_cut_nothing() -> None:
     """They may be a group that began anew with empty disks, and this one the last that has the messages."""
 
     async def scenario() -> None:
-        cluster, name = await replaced_tail(40, damage_at=100)
+        cluster, name = await replaced_tail(ALONE, damage_at=100)
         disk = cluster.disks[name]
         peers = json.loads(disk.files["peers.json"])
         assert sorted(peers["stores"]) == [other for other in cluster.names if other != name]
@@ -307,7 +308,7 @@ def test_K3_an_index_units_word_alone_cuts_nothing() -> None:
     """The damage is in the header, which might have told another term."""
 
     async def scenario() -> None:
-        cluster, name = await replaced_tail(3, damage_at=10)
+        cluster, name = await replaced_tail(12_000, damage_at=10)
         before = bytes(cluster.disks[name].files[FIRST])
         with pytest.raises(StorageDamagedError, match="no peer could provide the bytes"):
             await cluster.start_one(name)

@@ -24,6 +24,8 @@ from dledger_wire.errors import (
 )
 from tests.unit.dledger.raft_rig import Cluster, Recorder, Text, run
 
+pytestmark = pytest.mark.usefixtures("both_ways_of_writing")
+
 
 async def settled(cluster: Cluster, count: int) -> list[list[bytes]]:
     """The bodies every running node applied, once all have ``count``."""
@@ -52,18 +54,18 @@ def test_a_leader_is_elected_and_every_replica_applies_what_is_proposed() -> Non
     run(scenario())
 
 
-def test_payloads_of_one_iteration_join_one_entry_in_order() -> None:
+def test_the_first_payload_goes_at_once_and_those_behind_it_join_one_entry_in_order() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         await cluster.start()
         leader = await cluster.leader()
         payloads = [Text(f"<{number}>") for number in range(20)]
         entries = await asyncio.gather(*[leader.propose(payload) for payload in payloads])
-        assert len(set(entries)) == 1
-        for earlier, later in itertools.pairwise(payloads):
+        assert [entry.index - entries[0].index for entry in entries] == [0, *[1] * 19]
+        for earlier, later in itertools.pairwise(payloads[1:]):
             assert later.sealed[0][0] == earlier.sealed[0][0] + earlier.size_bytes
-        (bodies, *_others) = await settled(cluster, 1)
-        assert bodies == [b"".join(f"<{number}>".encode() for number in range(20))]
+        (bodies, *_others) = await settled(cluster, 2)
+        assert bodies == [b"<0>", b"".join(f"<{number}>".encode() for number in range(1, 20))]
         await cluster.stop()
 
     run(scenario())
@@ -458,17 +460,23 @@ def test_too_much_waiting_is_busy_and_too_large_is_refused() -> None:
             await leader.propose(Text("x", 600 << 10))
         futures = [leader.propose(Text("x", 500 << 10)) for _ in range(4)]
         results = await asyncio.gather(*futures, return_exceptions=True)
-        assert [type(result) for result in results] == [EntryId, EntryId, BusyError, BusyError]
+        assert [type(result) for result in results] == [EntryId, EntryId, EntryId, BusyError]  # the first one does not wait
         await leader.propose(Text("x", 500 << 10))
         await cluster.stop()
 
     run(scenario())
 
 
-def test_a_bug_in_the_state_machine_stops_the_node_and_answers_everybody() -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_bug_in_the_state_machine_stops_the_node_and_answers_everybody(at_once: bool) -> None:
     class Broken(Recorder):
         async def apply(self, entries: Any) -> None:
             raise ZeroDivisionError("a bug")
+
+        def apply_now(self, entries: Any) -> bool:
+            if at_once:
+                raise ZeroDivisionError("a bug")
+            return False
 
     async def scenario() -> None:
         cluster = Cluster()

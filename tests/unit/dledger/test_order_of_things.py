@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from dledger.core.messages import AppendResponse, Message
 from dledger.core.types import NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import RaftNode
-from tests.unit.dledger.raft_rig import Cluster, Text, run
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+
+pytestmark = pytest.mark.usefixtures("both_ways_of_writing")
 
 
 def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece() -> None:
@@ -54,6 +58,7 @@ def test_a_linearizable_read_waits_until_its_index_is_applied() -> None:
             await apply(entries)
 
         machine.apply = slow  # type: ignore[method-assign]
+        machine.apply_now = lambda _entries: False  # type: ignore[method-assign]
         writing = leader.propose(Text("seen"))
         await cluster.until(lambda: leader.commit_index == leader.log.last.index > machine.applied_index, "committed, not applied")
         reading = asyncio.ensure_future(leader.read_barrier(60))
@@ -63,6 +68,48 @@ def test_a_linearizable_read_waits_until_its_index_is_applied() -> None:
         assert await reading <= machine.applied_index
         assert machine.bodies == [b"seen"]
         await writing
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_follower_that_writes_at_once_acknowledges_in_the_step_that_brought_the_entry() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("first"))
+        follower = cluster.followers(leader)[0]
+        receive, acknowledged = follower._replica.driver.received, []
+
+        def watched(source: NodeId, store: str, data: bytes) -> None:
+            before = follower.log.last.index
+            receive(source, store, data)
+            if follower.log.last.index > before:
+                acknowledged.append(follower.log.durable == follower.log.last)
+
+        follower._replica.driver.received = watched  # type: ignore[method-assign]
+        for number in range(5):
+            await leader.propose(Text(f"{number}"))
+        await cluster.until(lambda: len(acknowledged) == 5)
+        assert set(acknowledged) == {MemoryDisk.writes_now}
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_pausing_waits_for_writes_whichever_way_they_go() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        driver = leader._replica.driver
+        for number in range(5):
+            writing = leader.propose(Text(f"{number}"))
+            await driver.pause()
+            assert leader.log.durable == leader.log.last
+            driver.resume(leader.log)
+            await writing
         await cluster.stop()
 
     run(scenario())
