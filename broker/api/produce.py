@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 
-from broker.api.limits import at_most
+from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.api.send_status import waiting_for
 from broker.context import ServiceContext
-from broker.measures import OK, method_name
+from broker.measures import method_name
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
-from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
-from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
 from store.append.message_log import BatchOutcome
@@ -30,34 +27,7 @@ from store.commands.security import Action
 STREAM_BYTES = 16 << 20  # in flight on one stream
 STREAM_REQUESTS = 4096
 LOOK_S = 1.0  # how often a request that waits looks whether the disk is full
-MAX_BATCHES = 10_000  # of one request
 _NAME = method_name(methods.PRODUCE.path)
-SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Batches proposed together: ``outcomes`` are valid once ``committed`` has resolved; ``refusal`` is why none of them was accepted."""
-
-    outcomes: list[BatchOutcome]
-    committed: asyncio.Future[EntryId] | None = None
-    refusal: DledgerError | None = None
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request in progress."""
-
-    request_id: int
-    size_bytes: int
-    slices: list[_Slice]
-    since_s: float
-
-    @property
-    def code(self) -> str:
-        """Of the first batch that was refused, OK when none was."""
-        refusals = (part.refusal or next((each.error for each in part.outcomes if each.error is not None), None) for part in self.slices)
-        return next((refusal.code for refusal in refusals if refusal is not None), OK)
 
 
 class ProduceService:
@@ -73,38 +43,49 @@ class ProduceService:
         requests, measures = _ProduceStream(self._context, stream, caller.principal), self._context.measures
         answers = asyncio.get_running_loop().create_task(requests.answer(), name="produce answers")
         try:
-            while (message := await stream.read()) is not None:
+            while await stream.receive(requests.take) and not answers.done():
                 began_s = measures.stopwatch()
                 await self._context.raft.wait_for_room()
                 measures.backpressure_s += measures.stopwatch() - began_s
-                await requests.accept(message)
-                if requests.is_full:
-                    began_s = measures.stopwatch()
-                    await requests.room()
-                    measures.backpressure_s += measures.stopwatch() - began_s
-                if answers.done():
-                    break
+                await requests.accept_held()
+                began_s = measures.stopwatch()
+                await requests.room()
+                measures.backpressure_s += measures.stopwatch() - began_s
             requests.finish()
             await answers
         finally:
             answers.cancel()
+            requests.end()
             await asyncio.gather(answers, return_exceptions=True)  # its outcome does not matter: the stream has ended
 
 
 class _ProduceStream:
-    """One stream's requests, oldest first."""
+    """One stream's requests, oldest first.
+
+    A request is taken and answered in the callbacks that bring it and its outcome.  A task does what has to wait: for room, for a client
+    that reads slowly, for an outcome that is late.
+    """
 
     def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal) -> None:
         self._context, self._measures = context, context.measures
         self._stream = stream
+        self._loop = asyncio.get_running_loop()
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
         self._check_producer = partial(context.access.require_producer, caller)
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Request] = deque()
         self._bytes = 0
-        self._accepted = asyncio.Event()
+        self._held: Request | None = None  # taken, and not accepted yet
         self._answered = asyncio.Event()
-        self._finished = False
+        self._needed = asyncio.Event()  # ``answer`` has something to do
+        self._is_writing = False
+        self._finished = self._ended = False
+        self._bug: BaseException | None = None
         self._timeout_s = context.settings.cluster.store.syncFlushTimeout / 1000
+        self._look_s = min(LOOK_S, self._timeout_s)
+        self._look: asyncio.TimerHandle | None = None
+        self._waits_since_s = 0.0  # since the oldest request became that, or its client was told what it waits for
+
+    # Requests
 
     @property
     def is_full(self) -> bool:
@@ -112,127 +93,137 @@ class _ProduceStream:
 
     async def room(self) -> None:
         """Wait until there is room again, or answering ended."""
-        while self.is_full and not self._finished:
+        while self.is_full and not self._ended:
             self._answered.clear()
             await self._answered.wait()
 
     def finish(self) -> None:
         """No more requests follow: answering ends with the last one."""
         self._finished = True
-        self._accepted.set()
+        self._needed.set()
 
-    async def accept(self, message: bytes) -> None:
-        """Check a request and propose what it holds.  InvalidArgumentError ends the stream: no request, or too many batches."""
+    def end(self) -> None:
+        """The stream is over: nothing is answered any more."""
+        self._ended = True
+        if self._look is not None:
+            self._look.cancel()
+
+    def take(self, message: bytes) -> bool:
+        """Accept a request at once; False when it is held instead, or the next one has to wait.
+
+        InvalidArgumentError ends the stream: no request, or too many batches.
+        """
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
-        pending = _Pending(header.request_id, len(message), [], self._measures.stopwatch())
-        for first, end, count in slices_of(payload):
-            if pending.slices:
+        slices = slices_of(payload)
+        pending = Request(header.request_id, len(message), payload, slices, [], self._measures.stopwatch())
+        if self._ended or len(slices) > 1 or not self._context.raft.has_room:
+            self._held = pending
+            return False
+        pending.parts.append(self._proposed(pending, *slices[0]))
+        self._accept(pending)
+        return not self.is_full
+
+    async def accept_held(self) -> None:
+        """Accept the request that was held, if one was."""
+        pending, self._held = self._held, None
+        if pending is None:
+            return
+        for each in pending.slices:
+            if pending.parts:
                 await asyncio.sleep(0)
-            pending.slices.append(self._proposed(payload[first:end], count))
+            pending.parts.append(self._proposed(pending, *each))
+        self._accept(pending)
+
+    def _accept(self, pending: Request) -> None:
+        """What a request holds is proposed."""
+        pending.payload = NOTHING
+        if not self._pending:
+            self._waits_since_s = self._loop.time()
         self._pending.append(pending)
         self._bytes += pending.size_bytes
-        self._accepted.set()
+        if self._look is None:
+            self._look = self._loop.call_later(self._look_s, self._look_again)
+        self._answer_now()
 
-    def _proposed(self, payload: memoryview, count: int) -> _Slice:
+    def _proposed(self, pending: Request, first: int, end: int, count: int) -> Slice:
+        payload = pending.payload[first:end]
         try:
             self._context.require_master()
             self._context.require_disk_room()
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
-            return _Slice([BatchOutcome() for _ in range(count)], refusal=error)
-        part = _Slice(prepared.outcomes)
+            return Slice([BatchOutcome() for _ in range(count)], refusal=error)
+        part = Slice(prepared.outcomes)
         if prepared.size_bytes:
             part.committed = self._context.raft.propose(prepared)
-            part.committed.add_done_callback(_forget)
+            part.committed.add_done_callback(partial(self._settled, part))
         return part
 
+    # Answers
+
+    def _settled(self, part: Slice, committed: asyncio.Future[EntryId]) -> None:
+        """The log's decision."""
+        if committed.cancelled():
+            return  # by nobody here: it stays undecided
+        part.committed = None
+        error = committed.exception()
+        if error is None or isinstance(error, DledgerError):
+            part.refusal = error
+        else:
+            self._bug = error
+        self._answer_now()
+
+    def _answer_now(self) -> None:
+        """Answer what is decided, the oldest first; what cannot be written at once is left to the task."""
+        if self._is_writing or self._ended:
+            return
+        while self._bug is None and self._pending and self._pending[0].is_decided and self._stream.write_now(self._pending[0].response()):
+            self._note_answered()
+        if self._bug is not None or (self._pending and self._pending[0].is_decided) or (self._finished and not self._pending):
+            self._needed.set()
+
+    def _note_answered(self) -> None:
+        pending = self._pending.popleft()
+        self._measures.request(_NAME, pending.code, self._measures.stopwatch() - pending.since_s)
+        self._bytes -= pending.size_bytes
+        self._waits_since_s = self._loop.time()
+        self._answered.set()
+
+    def _look_again(self) -> None:
+        """From time to time while requests wait: their client may have to be told what for."""
+        self._look = None
+        if self._pending and not self._ended:
+            self._look = self._loop.call_later(self._look_s, self._look_again)
+            self._needed.set()
+
     async def answer(self) -> None:
-        """Answer each request once its outcome is known."""
+        """Answer what was not answered at once."""
         try:
-            while True:
-                while not self._pending:
-                    if self._finished:
-                        return
-                    self._accepted.clear()
-                    await self._accepted.wait()
-                pending = self._pending[0]
-                for part in pending.slices:
-                    while part.committed is not None and not await self._settled(part, part.committed):
-                        waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._context).value)
-                        await self._stream.write(methods.encode(waiting))
-                self._measures.request(_NAME, pending.code, self._measures.stopwatch() - pending.since_s)
-                await self._stream.write(_response(pending))
-                self._pending.popleft()
-                self._bytes -= pending.size_bytes
-                self._answered.set()
+            while self._pending or not self._finished:
+                await self._needed.wait()
+                self._needed.clear()
+                if self._bug is not None:
+                    raise self._bug
+                self._is_writing = True
+                try:
+                    await self._write_waiting()
+                finally:
+                    self._is_writing = False
         finally:
-            self._finished = True
+            self.end()
             self._answered.set()
 
-    async def _settled(self, part: _Slice, committed: asyncio.Future[EntryId]) -> bool:
-        """Wait for the log's decision; False when the client is to be told what it waits for: after a while, and on a full disk at once."""
-        waited_s, look_s = 0.0, min(LOOK_S, self._timeout_s)
-        while not await _settle(part, committed, look_s):
-            waited_s += look_s
-            if waited_s >= self._timeout_s or self._context.is_out_of_disk:
-                return False
-        return True
+    async def _write_waiting(self) -> None:
+        while self._pending and self._pending[0].is_decided:
+            await self._stream.write(self._pending[0].response())
+            self._note_answered()
+        if self._pending and self._is_late:
+            pending, self._waits_since_s = self._pending[0], self._loop.time()
+            waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._context).value)
+            await self._stream.write(methods.encode(waiting))
 
-
-async def _settle(part: _Slice, committed: asyncio.Future[EntryId], timeout_s: float) -> bool:
-    """Wait for the log's decision; False when there is none in time."""
-    if not committed.done():
-        # asyncio.wait does not cancel the future: a stream that breaks must not cancel the write.
-        await asyncio.wait([committed], timeout=timeout_s)
-        if not committed.done():
-            return False
-    error = committed.exception()
-    if error is not None and not isinstance(error, DledgerError):
-        raise error
-    part.refusal = error
-    return True
-
-
-def _forget(committed: asyncio.Future[EntryId]) -> None:
-    """A broken stream no longer awaits the outcome; consume the exception."""
-    if not committed.cancelled():
-        committed.exception()
-
-
-def _response(pending: _Pending) -> bytes:
-    response = broker_pb2.ProduceResponse(request_id=pending.request_id)
-    for part in pending.slices:
-        refusal = to_detail(part.refusal) if part.refusal is not None else None
-        for outcome in part.outcomes:
-            if outcome.error is not None:
-                response.results.add(error=to_detail(outcome.error))
-            elif refusal is not None:
-                response.results.add(error=refusal)
-            else:
-                response.results.add(
-                    first_queue_offset=outcome.first_queue_offset,
-                    physical_offset=outcome.physical_offset,
-                    store_timestamp_ms=outcome.store_timestamp,
-                    duplicate=outcome.duplicate,
-                )
-    return methods.encode(response)
-
-
-def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
-    """(first byte, end, records) of the slices of a payload, by its records' sizes; the records are not checked here.
-
-    A refusal must answer for each record, so there is always one slice.  InvalidArgumentError for too many records.
-    """
-    found: list[tuple[int, int, int]] = []
-    first = at = count = total = 0
-    while at + COMMAND_HEADER_SIZE <= len(payload):
-        size = int.from_bytes(payload[at + 4 : at + 8], "big")
-        if size < COMMAND_HEADER_SIZE:
-            break
-        at_most(total := total + 1, "batches", MAX_BATCHES)
-        if count and (count >= SLICE_BATCHES or at + size - first > SLICE_BYTES):
-            found.append((first, at, count))
-            first, count = at, 0
-        count, at = count + 1, at + size
-    found.append((first, len(payload), max(1, count)))  # trailing bytes that are no record are refused with the last slice
-    return found
+    @property
+    def _is_late(self) -> bool:
+        """Whether a client is to be told what its oldest request waits for: after a while, and on a full disk at once."""
+        waited_s = self._loop.time() - self._waits_since_s
+        return waited_s >= self._timeout_s or (waited_s >= self._look_s and self._context.is_out_of_disk)

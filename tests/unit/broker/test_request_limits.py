@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message as Request
 
 from broker.api.limits import MAX_ITEMS, in_slices
-from broker.api.produce import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
+from broker.api.produce_request import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
 from broker.api.queue_offsets import SEARCHES_AT_ONCE, QueueOffsetsService
 from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2

@@ -1,0 +1,94 @@
+"""Requests of a Produce stream: the slices they are proposed in, what has become of each, and the response.
+
+Owns no order: ``produce.py`` says when a request is proposed and answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from broker.api.limits import at_most
+from broker.measures import OK
+from dledger.core.types import EntryId
+from dledger_wire._pb import broker_pb2
+from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.error_detail import to_detail
+from store.append.message_log import BatchOutcome
+
+MAX_BATCHES = 10_000  # of one request
+SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
+NOTHING = memoryview(b"")
+
+
+@dataclass(slots=True)
+class Slice:
+    """Batches proposed together: ``outcomes`` are valid once there is no ``committed``, the log's decision that is waited for, any more;
+    ``refusal`` is why none of them was accepted."""
+
+    outcomes: list[BatchOutcome]
+    committed: asyncio.Future[EntryId] | None = None
+    refusal: DledgerError | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """A request in progress."""
+
+    request_id: int
+    size_bytes: int
+    payload: memoryview  # until it is proposed
+    slices: list[tuple[int, int, int]]
+    parts: list[Slice]
+    since_s: float
+
+    @property
+    def is_decided(self) -> bool:
+        return all(part.committed is None for part in self.parts)
+
+    @property
+    def code(self) -> str:
+        """Of the first batch that was refused, OK when none was."""
+        refusals = (part.refusal or next((each.error for each in part.outcomes if each.error is not None), None) for part in self.parts)
+        return next((refusal.code for refusal in refusals if refusal is not None), OK)
+
+    def response(self) -> bytes:
+        """Its results, once it is decided."""
+        response = broker_pb2.ProduceResponse(request_id=self.request_id)
+        for part in self.parts:
+            refusal = to_detail(part.refusal) if part.refusal is not None else None
+            for outcome in part.outcomes:
+                if outcome.error is not None:
+                    response.results.add(error=to_detail(outcome.error))
+                elif refusal is not None:
+                    response.results.add(error=refusal)
+                else:
+                    response.results.add(
+                        first_queue_offset=outcome.first_queue_offset,
+                        physical_offset=outcome.physical_offset,
+                        store_timestamp_ms=outcome.store_timestamp,
+                        duplicate=outcome.duplicate,
+                    )
+        return methods.encode(response)
+
+
+def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
+    """(first byte, end, records) of the slices of a payload, by its records' sizes; the records are not checked here.
+
+    A refusal must answer for each record, so there is always one slice.  InvalidArgumentError for too many records.
+    """
+    found: list[tuple[int, int, int]] = []
+    first = at = count = total = 0
+    while at + COMMAND_HEADER_SIZE <= len(payload):
+        size = int.from_bytes(payload[at + 4 : at + 8], "big")
+        if size < COMMAND_HEADER_SIZE:
+            break
+        at_most(total := total + 1, "batches", MAX_BATCHES)
+        if count and (count >= SLICE_BATCHES or at + size - first > SLICE_BYTES):
+            found.append((first, at, count))
+            first, count = at, 0
+        count, at = count + 1, at + size
+    found.append((first, len(payload), max(1, count)))  # trailing bytes that are no record are refused with the last slice
+    return found
