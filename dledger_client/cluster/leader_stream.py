@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -122,12 +123,29 @@ class LeaderStream:
     async def write(self, message: bytes) -> None:
         await self._opened().write(message)
 
+    def write_now(self, message: bytes) -> bool:
+        """Send a message if nothing has to be waited for; False: nothing was sent."""
+        return self._stream is not None and self._stream.write_now(message)
+
     async def read(self) -> bytes:
         """The next message.  UnreachableError when the stream has ended."""
         message = await self._opened().read()
         if message is None:
-            raise UnreachableError(f"{self.address}: the stream ended", address=self.address)
+            raise self._ended_by_leader()
         return message
+
+    async def receive_all(self, handle: Callable[[bytes], object]) -> None:
+        """Give each message to ``handle`` as soon as it is there.  Returns never; raises what ``read`` does, and what ``handle`` raises."""
+
+        def take(message: bytes) -> bool:
+            handle(message)
+            return True
+
+        await self._opened().receive(take)
+        raise self._ended_by_leader()
+
+    def _ended_by_leader(self) -> UnreachableError:
+        return UnreachableError(f"{self.address}: the stream ended", address=self.address)
 
     async def read_heartbeat(self) -> bytes:
         """The next message of a leader that sends heartbeats.  UnreachableError when it is silent for the policy's limit."""

@@ -213,12 +213,15 @@ class Sender:
             await self._end_stream([reader] if writer is None else [reader, writer])
 
     def _write_next(self, last: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
-        """Start to write the next request, if there is one; raises the error of the last write."""
+        """Write the next request, if there is one, or start to if it has to wait; raises the error of the last write."""
         if last is not None:
             last.result()
         request = self._next_request()
         if request is None:
             self._flushing = self._flushing and not self.is_idle
+            return None
+        if self._stream.write_now(request):
+            self._loop.call_soon(self._wake.set)  # responses that have come have their turn before the next one
             return None
         writer = self._loop.create_task(self._stream.write(request), name=f"produce to {self.replica_group}")
         writer.add_done_callback(self._task_done)
@@ -306,26 +309,28 @@ class Sender:
     # Responses
 
     async def _read_responses(self) -> None:
+        await self._stream.receive_all(self._handle_response)
+
+    def _handle_response(self, data: bytes) -> None:
         stream = self._stream
-        while True:
-            response = methods.PRODUCE.parse_response(await stream.read(), stream.address)
-            if response.waiting_for:
-                self._waiting_for = response.waiting_for
-                continue
-            stream.touch()
-            batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
-            if not batches or len(batches) != len(response.results):
-                raise garbage(stream.address, "a produce response to no request")
-            self._latency.responded(self.replica_group, stream.last_seen_ms - sent_ms)
-            error: DledgerError | None = None
-            for batch, result in zip(batches, response.results, strict=True):
-                self._in_flight_bytes -= batch.size_bytes
-                error = self._handle_result(batch, result) or error
-            if error is not None:
-                raise error
-            self._last_error, self._waiting_for, self._failing_since_ms = None, "", 0
-            stream.confirm()
-            self._wake.set()
+        response = methods.PRODUCE.parse_response(data, stream.address)
+        if response.waiting_for:
+            self._waiting_for = response.waiting_for
+            return
+        stream.touch()
+        batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
+        if not batches or len(batches) != len(response.results):
+            raise garbage(stream.address, "a produce response to no request")
+        self._latency.responded(self.replica_group, stream.last_seen_ms - sent_ms)
+        error: DledgerError | None = None
+        for batch, result in zip(batches, response.results, strict=True):
+            self._in_flight_bytes -= batch.size_bytes
+            error = self._handle_result(batch, result) or error
+        if error is not None:
+            raise error
+        self._last_error, self._waiting_for, self._failing_since_ms = None, "", 0
+        stream.confirm()
+        self._wake.set()
 
     def _handle_result(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:
         """Resolve one batch of a response, or not; returns the error that makes a new stream necessary."""
