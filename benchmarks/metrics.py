@@ -77,7 +77,7 @@ def cpu_s(cluster: PrivateCluster) -> float:
 
 def produce(cluster: PrivateCluster, messages: int, size: str) -> tuple[float, float]:
     """Messages a second, and microseconds of the nodes' CPU for each."""
-    command = [str(ROOT / ".venv/bin/dledger"), "bench", "produce", "--config", str(cluster.local.file), "--json"]
+    command = [str(ROOT / ".venv/bin/dledger"), "bench", "produce", "--no-read-back", "--config", str(cluster.local.file), "--json"]
     before_s = cpu_s(cluster)
     done = subprocess.run([*command, "--messages", str(messages), "--size", size], capture_output=True, text=True, check=False)
     if done.returncode:

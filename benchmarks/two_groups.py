@@ -26,7 +26,7 @@ def produce(groups: int, messages: int, size: str) -> float:
     """Messages a second that a fresh cluster of so many groups acknowledges."""
     with tempfile.TemporaryDirectory(prefix="dledger-two-groups-") as folder, PrivateCluster(Path(folder), groups=groups) as cluster:
         cluster.start()
-        command = [str(ROOT / ".venv/bin/dledger"), "bench", "produce", "--config", str(cluster.local.file), "--json"]
+        command = [str(ROOT / ".venv/bin/dledger"), "bench", "produce", "--no-read-back", "--config", str(cluster.local.file), "--json"]
         options = ["--messages", str(messages), "--size", size, "--queues", str(QUEUES)]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode:

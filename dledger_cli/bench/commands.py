@@ -6,33 +6,27 @@ Without a cluster (no --config or --bootstrap, no ./data/cluster.yaml) a bench s
 from __future__ import annotations
 
 import contextlib
-import gc
 import shutil
-import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
+from dledger_cli.bench.account import ReadAccount, consumed_text, produced_text
+from dledger_cli.bench.bodies import SMALLEST_BODY, Bodies
+from dledger_cli.bench.produce import Produced, make_topic, produce_messages, queue_ends, read_back, tune_interpreter
 from dledger_cli.bench.report import Figures, Progress, announce
 from dledger_cli.context import SHIPPED_CONFIG, ConfigOption, JsonOption, config_path, given_bootstrap, load_config, parse_size_option, run
-from dledger_cli.output import error_line
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
 
-SAMPLE_EVERY = 997  # a prime: latencies of messages at changing places in their batches
-# The client's loop thread takes turns with the sending one; at the default 5 ms each waits long for the other.
-SWITCH_INTERVAL_S = 0.0005
-# Messages come and go by the hundred thousand: at the default 700 the collector walks over those in flight again and again.
-COLLECT_AFTER = 100_000
-
 MessagesOption = Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many messages.")]
-SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body.")]
+SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body, or two for sizes between them: 512-1536.")]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to use; created when it does not exist.")]
 QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1024, help="Queues of the bench topic.")]
 
@@ -63,16 +57,15 @@ def _cluster(config: str | None) -> Iterator[tuple[ClusterConfig, Path | None]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _body(size: str) -> bytes:
-    size_bytes = parse_size_option(size)
-    return bytes(range(256)) * (size_bytes // 256) + bytes(size_bytes % 256)
-
-
-def _make_topic(bootstrap: str, topic: str, queues: int) -> None:
-    from dledger_client import Admin
-
-    with Admin(bootstrap) as admin:
-        admin.create_topic(topic, queues=queues, if_not_exists=True)
+def _bodies(size: str) -> Bodies:
+    """``1KiB``, or ``512-1536`` for sizes in between."""
+    low_text, mixed, high_text = size.partition("-")
+    low = parse_size_option(low_text)
+    high = parse_size_option(high_text) if mixed else low
+    if not SMALLEST_BODY <= low <= high:
+        expected = f"expected at least {SMALLEST_BODY} B (each body begins with its number), and of two sizes the smaller first"
+        raise typer.BadParameter(f"{size!r}: {expected}", param_hint="--size")
+    return Bodies(low, high)
 
 
 def produce(
@@ -80,68 +73,29 @@ def produce(
     size: SizeOption = "1KiB",
     topic: TopicOption = "bench",
     queues: QueuesOption = 4,
+    check: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Afterwards, read back what was acknowledged.")] = True,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send from one process without waiting, and check the acknowledgement of every message."""
-    body = _body(size)
+    """Send numbered bodies from one process without waiting, and check every acknowledgement.
+
+    Then read the messages back, outside the measured time. Exit 1 if one was refused, or one that was acknowledged is lost or duplicated.
+    """
+    bodies = _bodies(size)
     with _cluster(config) as (cluster, folder):
-        announce(cluster, f"{messages} messages of {len(body)} B, one process, send_async", folder)
-        figures = _produce(cluster.bootstrap(), topic, body, messages, queues)
-    figures.show("acknowledged", as_json=as_json, size=len(body))
-    if figures.failed:
+        bootstrap = cluster.bootstrap()
+        announce(cluster, f"{messages} messages of {bodies.text}, one process, send_async", folder)
+        make_topic(bootstrap, topic, queues)
+        before = queue_ends(bootstrap, topic)
+        produced = produce_messages(bootstrap, topic, bodies, messages)
+        seen = read_back(bootstrap, topic, before).runs[bodies.run] if check else None
+    figures = produced.figures
+    wrong = None if seen is None else (produced.acknowledged.missing_in(seen), seen.duplicated)
+    account: dict[str, Any] = {} if wrong is None else {"lost": wrong[0], "duplicated": wrong[1]}
+    checked = produced_text(figures.acknowledged, messages, wrong)
+    figures.show("acknowledged", as_json=as_json, size=bodies.high, **account, checked=checked)
+    if figures.failed or any(account.values()):
         raise typer.Exit(1)
-
-
-def _tune_interpreter() -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(COLLECT_AFTER, 20, 20)
-
-
-def _produce(bootstrap: str, topic: str, body: bytes, messages: int, queues: int) -> Figures:
-    from dledger_client import Message, Producer
-
-    _tune_interpreter()
-    figures = Figures()
-    _make_topic(bootstrap, topic, queues)
-    with Producer(bootstrap, group="dledger-bench", compress_type="none") as producer:
-        producer.send(Message(topic, body))  # routes and session are known before the clock starts
-        progress = Progress(messages, "messages")
-        futures: deque[Any] = deque()
-        send, add = producer.send_async, futures.append
-        start = time.perf_counter()
-        for first in range(0, messages, SAMPLE_EVERY):
-            sampled = send(Message(topic, body))
-            sampled.add_done_callback(_stopwatch(figures))
-            add(sampled)
-            for _ in range(min(SAMPLE_EVERY - 1, messages - first - 1)):
-                add(send(Message(topic, body)))
-            _check_done(futures, figures)
-            progress.update(first, figures.acknowledged)
-        producer.flush()
-        figures.took_s = time.perf_counter() - start
-        progress.end()
-    _check_done(futures, figures)
-    figures.failed += len(futures)  # neither stored nor refused: there are none after a flush
-    figures.bytes = figures.acknowledged * len(body)
-    return figures
-
-
-def _check_done(futures: deque[Any], figures: Figures) -> None:
-    """Look at the acknowledgements that are there, oldest first."""
-    while futures and futures[0].done():
-        error = futures.popleft().exception()
-        if error is None:
-            figures.acknowledged += 1
-        else:
-            figures.failed += 1
-            if figures.failed == 1:
-                error_line(str(error))
-
-
-def _stopwatch(figures: Figures) -> Any:
-    start = time.perf_counter()
-    return lambda _future: figures.latencies_ms.append((time.perf_counter() - start) * 1e3)
 
 
 def consume(
@@ -153,31 +107,32 @@ def consume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch and decode messages in one process; missing ones are produced before the measurement."""
-    body = _body(size)
+    """Fetch and decode messages in one process; missing ones are produced before the measurement.
+
+    Every number in the bodies has to come once. Exit 1 if a message is lost or duplicated.
+    """
+    bodies = _bodies(size)
     with _cluster(config) as (cluster, folder):
         bootstrap = cluster.bootstrap()
-        _make_topic(bootstrap, topic, queues)
-        missing = messages - run(_stored(bootstrap, topic))
-        if missing > 0:
-            _produce(bootstrap, topic, body, missing, queues)
+        make_topic(bootstrap, topic, queues)
+        missing = messages - sum(held.max_offset - held.min_offset for held in queue_ends(bootstrap, topic).values())
+        # One less: the message that is sent before the clock starts is one of them.
+        produced = produce_messages(bootstrap, topic, bodies, missing - 1) if missing > 0 else Produced()
         announce(cluster, f"{messages} messages, one process, decoded, from {'followers' if follower else 'the leader'}", folder)
-        figures = run(_consume(bootstrap, topic, messages, "follower" if follower else "leader"))
-    figures.show("consumed", as_json=as_json)
+        figures, account = run(_consume(bootstrap, topic, messages, "follower" if follower else "leader"))
+    # Of what was there before, places in the queues are known; of what was sent now, numbers too.
+    lost = max(messages - figures.acknowledged, produced.acknowledged.missing_in(account.runs[bodies.run]))
+    checked = consumed_text(account, messages, lost)
+    figures.show("consumed", as_json=as_json, distinct=account.distinct, lost=lost, duplicated=account.duplicated, checked=checked)
+    if lost or account.duplicated or produced.figures.failed:
+        raise typer.Exit(1)
 
 
-async def _stored(bootstrap: str, topic: str) -> int:
+async def _consume(bootstrap: str, topic: str, messages: int, read_from: str) -> tuple[Figures, ReadAccount]:
     from dledger_client.aio import PullConsumer
 
-    async with PullConsumer(bootstrap) as consumer:
-        return sum(held.max_offset - held.min_offset for held in (await consumer.offsets(topic)).values())
-
-
-async def _consume(bootstrap: str, topic: str, messages: int, read_from: str) -> Figures:
-    from dledger_client.aio import PullConsumer
-
-    _tune_interpreter()
-    figures = Figures()
+    tune_interpreter()
+    figures, account = Figures(), ReadAccount()
     async with PullConsumer(bootstrap, "dledger-bench", read_from=read_from) as consumer:
         held = await consumer.offsets(topic)
         progress = Progress(messages, "messages")
@@ -189,10 +144,11 @@ async def _consume(bootstrap: str, topic: str, messages: int, read_from: str) ->
                 for message in chunk.messages():
                     figures.bytes += len(message.body)
                 figures.acknowledged += chunk.count
+                account.read(chunk)
                 progress.update(figures.acknowledged, figures.acknowledged)
         figures.took_s = time.perf_counter() - start
         progress.end()
-    return figures
+    return figures, account
 
 
 def latency(
@@ -203,32 +159,33 @@ def latency(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message at a time, each after the acknowledgement of the one before."""
-    body = _body(size)
+    bodies = _bodies(size)
     with _cluster(config) as (cluster, folder):
-        announce(cluster, f"{messages} messages of {len(body)} B, one at a time", folder)
-        _make_topic(cluster.bootstrap(), topic, 4)
-        figures = run(_latency(cluster.bootstrap(), topic, body, messages))
-    figures.show("acknowledged", as_json=as_json, size=len(body))
+        announce(cluster, f"{messages} messages of {bodies.text}, one at a time", folder)
+        make_topic(cluster.bootstrap(), topic, 4)
+        figures = run(_latency(cluster.bootstrap(), topic, bodies, messages))
+    figures.show("acknowledged", as_json=as_json, size=bodies.high)
 
 
-async def _latency(bootstrap: str, topic: str, body: bytes, messages: int) -> Figures:
+async def _latency(bootstrap: str, topic: str, bodies: Bodies, messages: int) -> Figures:
     from dledger_client.aio import Message, Producer
 
     figures = Figures()
     async with Producer(bootstrap, "dledger-bench", compress_type="none") as producer:
-        for _ in range(max(100, messages // 10)):  # warm
-            await producer.send(Message(topic, body), queue_id=0)
+        for number in range(max(100, messages // 10)):  # warm
+            await producer.send(Message(topic, bodies.make(messages + number)), queue_id=0)
         progress = Progress(messages, "messages")
         begun = time.perf_counter()
         for number in range(messages):
+            message = Message(topic, bodies.make(number))
             start = time.perf_counter()
-            await producer.send(Message(topic, body), queue_id=0)
+            await producer.send(message, queue_id=0)
             figures.latencies_ms.append((time.perf_counter() - start) * 1e3)
             figures.acknowledged += 1
             progress.update(number, number)
         figures.took_s = time.perf_counter() - begun
         progress.end()
-    figures.bytes = figures.acknowledged * len(body)
+    figures.bytes = bodies.bytes_in(np.arange(messages, dtype=np.uint64))
     return figures
 
 
@@ -244,11 +201,11 @@ def failover(
 
     if fault not in FAULTS:
         raise typer.BadParameter(f"{fault!r}: expected one of {', '.join(FAULTS)}", param_hint="--fault")
-    body = _body(size)
-    result = measure_failovers(fault, rounds, body, rate)
+    bodies = _bodies(size)
+    result = measure_failovers(fault, rounds, bodies, rate)
     pauses = result.figures.latencies_ms
     if as_json:
-        account = {"lost": result.lost, "duplicated": result.duplicated, "reordered": result.reordered}
+        account: dict[str, Any] = {"lost": result.lost, "duplicated": result.duplicated, "reordered": result.reordered}
         result.figures.show("", as_json=True, fault=fault, rounds=rounds, **account, pauses_ms=pauses)
     else:
         ordered = sorted(pauses)

@@ -18,6 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dledger_cli.bench.bodies import Bodies
 from dledger_cli.bench.report import Figures, Progress, announce
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
@@ -87,10 +90,10 @@ class FailoverResult:
 class _Load:
     """Sends numbered messages at a steady rate from a thread of its own."""
 
-    def __init__(self, producer: Producer, body: bytes, rate: float) -> None:
+    def __init__(self, producer: Producer, bodies: Bodies, rate: float) -> None:
         self.acknowledged: set[int] = set()
         self.failed = 0
-        self._producer, self._body, self._rate = producer, body, rate
+        self._producer, self._bodies, self._rate = producer, bodies, rate
         self._stop = threading.Event()
         self._watched_from = float("inf")  # messages sent later than that count for the round's pause
         self._seen = threading.Event()
@@ -108,7 +111,7 @@ class _Load:
             if pause > 0.001:
                 time.sleep(pause)
             sent_at = time.perf_counter()
-            message = Message(TOPIC, b"%d " % number + self._body)
+            message = Message(TOPIC, self._bodies.make(number))
             self._producer.send_async(message).add_done_callback(partial(self._done, number, sent_at))
             number += 1
         self._producer.flush()
@@ -141,18 +144,18 @@ class _Load:
         self._thread.join()
 
 
-def measure_failovers(fault: str, rounds: int, body: bytes, rate: float) -> FailoverResult:
+def measure_failovers(fault: str, rounds: int, bodies: Bodies, rate: float) -> FailoverResult:
     """Run the bench; DeadlineExceededError when the group does not come back."""
     result = FailoverResult()
     folder = Path(tempfile.mkdtemp(prefix="dledger-failover-"))
     try:
         with PrivateCluster(folder, cuttable=fault == "partition") as cluster:
             cluster.start()
-            announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {len(body)} B a second", folder)
+            announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {bodies.text} a second", folder)
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)
             with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:
-                load = _Load(producer, body, rate)
+                load = _Load(producer, bodies, rate)
                 begun = time.perf_counter()
                 try:
                     _run_rounds(cluster, load, fault, rounds, result)
@@ -160,8 +163,8 @@ def measure_failovers(fault: str, rounds: int, body: bytes, rate: float) -> Fail
                     load.stop()
             result.figures.took_s = time.perf_counter() - begun
             result.figures.acknowledged, result.figures.failed = len(load.acknowledged), load.failed
-            result.figures.bytes = len(load.acknowledged) * len(body)
-            _account(cluster.bootstrap, load.acknowledged, result)
+            result.figures.bytes = bodies.bytes_in(np.fromiter(load.acknowledged, np.uint64))
+            _account(cluster.bootstrap, bodies, load.acknowledged, result)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -184,7 +187,7 @@ def _run_rounds(cluster: PrivateCluster, load: _Load, fault: str, rounds: int, r
     progress.end()
 
 
-def _account(bootstrap: str, acknowledged: set[int], result: FailoverResult) -> None:
+def _account(bootstrap: str, bodies: Bodies, acknowledged: set[int], result: FailoverResult) -> None:
     """Read everything back and compare it with what was acknowledged."""
     times: dict[int, int] = {}
     with PullConsumer(bootstrap) as consumer:
@@ -192,7 +195,7 @@ def _account(bootstrap: str, acknowledged: set[int], result: FailoverResult) -> 
             last = -1
             for chunk in consumer.read_chunks(TOPIC, queue_id, held.min_offset, held.max_offset, replica_group=group):
                 for message in chunk.messages():
-                    number = int(message.body.partition(b" ")[0])
+                    number = bodies.number_in(message.body)
                     times[number] = times.get(number, 0) + 1
                     result.reordered += number <= last
                     last = number

@@ -57,11 +57,13 @@ class Figures:
         text = f"{verb} {with_spaces(self.acknowledged)}  failed {with_spaces(self.failed)}  {with_spaces(per_s)} msgs/s  {rate}/s"
         return f"{text}  latency ms {latency} max {max(self.latencies_ms):.1f}" if marks else text
 
-    def show(self, verb: str, *, as_json: bool, **more: Any) -> None:
+    def show(self, verb: str, *, as_json: bool, checked: str = "", **more: Any) -> None:
+        """``checked``: the sentence that says what was checked."""
+        more |= {"checked": checked} if checked else {}
         if as_json:
             print_json(self.as_json() | more)
         else:
-            print(self.line(verb), flush=True)
+            print("\n".join([self.line(verb), checked] if checked else [self.line(verb)]), flush=True)
 
 
 def percentiles(values: Sequence[float]) -> dict[float, float]:

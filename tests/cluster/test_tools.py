@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dledger_client import Message, Producer
+from dledger_client import Message, Producer, PullConsumer
 from tests.cluster.harness import ROOT, Cluster, dledger
 from tests.waiting import LIMIT_S
 
@@ -137,7 +137,8 @@ def test_produce_interrupted_tells_what_it_did(cluster: Cluster) -> None:
 def test_the_benches_give_their_figures(cluster: Cluster) -> None:
     produced = json.loads(cluster.cli_ok("bench", "produce", "--messages", "3000", "--size", "100", "--json"))
     assert produced.keys() >= FIGURES
-    assert (produced["acknowledged"], produced["failed"]) == (3000, 0)
+    assert (produced["acknowledged"], produced["failed"], produced["lost"], produced["duplicated"]) == (3000, 0, 0, 0)
+    assert 0 < produced["p50_ms"] <= produced["p99_ms"]
     latency = json.loads(cluster.cli_ok("bench", "latency", "--messages", "200", "--json"))
     assert latency.keys() >= FIGURES
     assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["max_ms"]
@@ -145,9 +146,21 @@ def test_the_benches_give_their_figures(cluster: Cluster) -> None:
         consumed = json.loads(cluster.cli_ok("bench", "consume", "--messages", "3000", "--json", *options))
         assert consumed.keys() >= FIGURES
         assert consumed["acknowledged"] == 3000
-    line = cluster.cli("bench", "produce", "--messages", "1000", "--topic", "other")
+        assert (consumed["distinct"], consumed["lost"], consumed["duplicated"]) == (3000, 0, 0)
+    line = cluster.cli("bench", "produce", "--messages", "1000", "--topic", "other", "--size", "512-1536")
+    assert line.returncode == 0, line.stderr
     assert line.stdout.startswith("acknowledged 1 000  failed 0  ")
-    assert line.stderr.startswith("3 nodes, SYNC_FLUSH, 1000 messages of 1024 B")
+    assert "checked: 1 000 of 1 000 distinct messages acknowledged, then all read back: lost 0, duplicated 0\n" in line.stdout
+    more = cluster.cli("bench", "consume", "--messages", "3000", "--topic", "other")
+    assert more.returncode == 0, more.stderr
+    assert "checked: 3 000 distinct messages of 3 000; lost 0, duplicated 0\n" in more.stdout
+    # One body a second time, as a retry that stores twice would leave it.
+    with PullConsumer(cluster.bootstrap) as consumer, Producer(cluster.bootstrap) as producer:
+        producer.send(Message("other", consumer.fetch("other", 0, 0)[0].body))
+    doubled = cluster.cli("bench", "consume", "--messages", "3001", "--topic", "other")
+    assert "3 000 distinct messages of 3 001; lost 0, duplicated 1\n" in doubled.stdout
+    assert doubled.returncode == 1
+    assert line.stderr.startswith("3 nodes, SYNC_FLUSH, 1000 messages of 512 to 1536 B")
 
 
 def test_the_failover_bench_accounts_for_every_message() -> None:
