@@ -17,7 +17,13 @@ from dledger.runtime.env import Environment
 from dledger.runtime.real_env import real_environment
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.mixed_network import MixedNetwork
+from store.durability.snapshots import CONFIG_FOLDER
+from store.key_index.index_file import INDEX_FOLDER
+from store.queues.queue_files import QUEUE_FOLDER
 from store.state.security import SecurityState
+
+# What is derived from the log: many small files, and large ones written whole.
+BESIDE_FOLDERS = (QUEUE_FOLDER, CONFIG_FOLDER, INDEX_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +51,4 @@ def machine_of(cluster: ClusterConfig, own: Principal, folder: str, users: Calla
     """
     security = process_security(cluster, own, users, file_audit(folder))
     network = MixedNetwork(security.network, socket_folder=folder)
-    return Machine(security, network, real_environment(folder, network), LoopWatch())
+    return Machine(security, network, real_environment(folder, network, beside_folders=BESIDE_FOLDERS), LoopWatch())

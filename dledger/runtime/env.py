@@ -103,6 +103,14 @@ class FolderSize(NamedTuple):
     oldest_ms: int
 
 
+class FileCut(NamedTuple):
+    """A file that is to hold zeros from ``keep`` on, up to its end at ``size``."""
+
+    path: str
+    keep: int
+    size: int
+
+
 class Disk(Protocol):
     """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
 
@@ -129,6 +137,17 @@ class Disk(Protocol):
 
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         """The files in ``folder`` and, unless not ``below``, in all folders below it; nothing when it does not exist."""
+        ...
+
+    async def sizes(self, folder: str) -> dict[str, int]:
+        """The size of every file in ``folder`` and in all folders below it, by path; nothing when it does not exist."""
+        ...
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        """Cut many small files at once.  One that is like that already, or shorter than what it is to keep, is left as it is.
+
+        What is cut is as durable as what ``File.truncate`` does.
+        """
         ...
 
     async def free_bytes(self) -> int:

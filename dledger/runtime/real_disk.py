@@ -1,7 +1,8 @@
 """Real files behind the ``Disk`` and ``File`` interfaces.
 
-Owns the threads: one per disk for all writes (so they keep the order of submission), a small pool for reads and for filling files ahead.
-Only ``write_now`` runs on the event loop itself, while the write thread has nothing to do (``sync_pace.py`` says when).
+Owns the threads: one per disk for writes (so they keep the order of submission), another for the folders named beside, whose many small
+writes nothing else should wait for, and a small pool for reads and for filling files ahead.  Only ``write_now`` runs on the event loop itself,
+while the write thread has nothing to do (``sync_pace.py`` says when).
 The event loop only hands work over, which is a queue and one wake-up.  Files in the folders named direct bypass the page cache on writes
 where that is possible, and are read through it.
 """
@@ -17,9 +18,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
 from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
@@ -34,6 +36,7 @@ FILL_STEP_BYTES = 1 << 20
 _ZEROS = bytes(FILL_STEP_BYTES)
 READ_AHEAD_FROM = 256 << 10  # reads of at least that much, each a little behind the one before, are taken for a stream
 READ_AHEAD_BYTES = 8 << 20
+CHECK_BYTES = 64 << 10
 TEMPORARY_SUFFIX = ".tmp"
 _NO_STAGE = mmap.mmap(-1, 1)
 
@@ -95,8 +98,9 @@ class _Workers:
 class RealFile:
     """An open file of a ``RealDisk``."""
 
-    def __init__(self, disk: RealDisk, fd: int, path: str, direct_fd: int | None = None) -> None:
+    def __init__(self, disk: RealDisk, writer: _Workers, fd: int, path: str, direct_fd: int | None = None) -> None:
         self._disk = disk
+        self._writer = writer
         self._fd = fd
         self._path = path
         self._direct_fd = direct_fd
@@ -107,14 +111,14 @@ class RealFile:
 
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         if not sync:
-            await self._disk.in_order(lambda: self._write_named(pos, buffers))
-        elif sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
-            await self._disk.in_order(lambda: self._write_synced(pos, buffers, after))
+            await self._writer.submit(lambda: self._write_named(pos, buffers))
+        elif self._disk.is_beside(self._writer) or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+            await self._writer.submit(lambda: self._write_synced(pos, buffers, after))
         else:
-            await self._disk.in_order(lambda: self._disk.timed(lambda: self._write_synced(pos, buffers, after)))
+            await self._writer.submit(lambda: self._disk.timed(lambda: self._write_synced(pos, buffers, after)))
 
     def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
-        if not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+        if self._disk.is_beside(self._writer) or not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
             return False
         self._disk.timed(lambda: self._write_synced(pos, buffers, after))
         return True
@@ -163,7 +167,7 @@ class RealFile:
         return data
 
     async def fdatasync(self) -> None:
-        await self._disk.in_order(lambda: _fdatasync(self._open_fd(), self._path))
+        await self._writer.submit(lambda: _fdatasync(self._open_fd(), self._path))
 
     async def allocate(self, size: int, *, fill: bool) -> None:
         await self._aside(lambda: _allocate(self._open_fd(), self._direct_fd, size, fill, self._path))
@@ -175,14 +179,14 @@ class RealFile:
             if self._direct is not None:
                 self._direct.truncated(size)
 
-        await self._disk.in_order(truncate)
+        await self._writer.submit(truncate)
 
     async def size(self) -> int:
         return await self._aside(lambda: os.fstat(self._open_fd()).st_size)
 
     async def close(self) -> None:
         """Close after everything submitted before; idempotent."""
-        await self._disk.in_order(self.close_now)
+        await self._writer.submit(self.close_now)
 
     def close_now(self) -> None:
         """On the write thread."""
@@ -217,23 +221,31 @@ class RealFile:
 class RealDisk:
     """A data folder on this machine."""
 
-    def __init__(self, folder: str, *, direct_folders: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str, *, direct_folders: Sequence[str] = (), beside_folders: Sequence[str] = ()) -> None:
         self._folder = os.path.abspath(folder)
         self._direct_folders = tuple(direct_folders)
+        self._beside_folders = tuple(beside_folders)
         self.stage = new_stage() if direct_folders else _NO_STAGE
         os.makedirs(self._folder, exist_ok=True)
         self._writer = _Workers("dledger-disk-write", 1)
+        self._beside = _Workers("dledger-disk-beside", 1) if beside_folders else self._writer
         self._readers = _Workers("dledger-disk-read", READ_THREADS)
         self._pace = SyncPace(time.monotonic)
 
     def close(self) -> None:
         """End the threads after what was submitted.  Files still open keep their descriptors."""
         self._writer.stop()
+        if self._beside is not self._writer:
+            self._beside.stop()
         self._readers.stop()
 
-    async def in_order(self, function: Callable[[], _T]) -> _T:
-        """Run ``function`` on the write thread, after everything submitted before."""
-        return await self._writer.submit(function)
+    def writer_of(self, path: str) -> _Workers:
+        """The thread that writes a file, or what is in a folder: in the order of submission."""
+        return self._beside if path.partition("/")[0] in self._beside_folders else self._writer
+
+    def is_beside(self, writer: _Workers) -> bool:
+        """Whether a thread is the one beside that of the log: nothing waits for its writes, so none is worth the event loop's time."""
+        return writer is not self._writer
 
     @property
     def writes_now(self) -> bool:
@@ -256,34 +268,35 @@ class RealDisk:
         local = self.local_path(path)
         direct = path.partition("/")[0] in self._direct_folders
 
+        writer = self.writer_of(path)
         opened: list[RealFile] = []
 
         def open_file() -> None:
             fd = _open(local, create, self._folder)
-            opened.append(RealFile(self, fd, local, open_direct(local) if direct else None))
+            opened.append(RealFile(self, writer, fd, local, open_direct(local) if direct else None))
 
         def close_unwanted() -> None:
             for file in opened:
                 file.close_now()
 
         try:
-            await self.in_order(open_file)
+            await writer.submit(open_file)
         except asyncio.CancelledError:
-            self._writer.submit(close_unwanted)  # behind the open, whose caller is gone
+            writer.submit(close_unwanted)  # behind the open, whose caller is gone
             raise
         return opened[0]
 
     async def exists(self, path: str) -> bool:
         local = self.local_path(path)
-        return await self.in_order(lambda: os.path.exists(local))
+        return await self.writer_of(path).submit(lambda: os.path.exists(local))
 
     async def list(self, folder: str) -> list[str]:
         local = self.local_path(folder)
-        return await self.in_order(lambda: sorted(_names(local)))
+        return await self.writer_of(folder).submit(lambda: sorted(_names(local)))
 
     async def write_atomic(self, path: str, data: bytes) -> None:
         local = self.local_path(path)
-        await self.in_order(lambda: _write_atomic(local, data, self._folder))
+        await self.writer_of(path).submit(lambda: _write_atomic(local, data, self._folder))
 
     async def rename(self, old: str, new: str) -> None:
         source, target = self.local_path(old), self.local_path(new)
@@ -295,7 +308,9 @@ class RealDisk:
             if os.path.dirname(source) != os.path.dirname(target):
                 _sync_folder(os.path.dirname(source))
 
-        await self.in_order(rename)
+        if self.writer_of(old) is not self.writer_of(new):
+            await self.writer_of(old).submit(lambda: None)  # behind everything submitted there
+        await self.writer_of(new).submit(rename)
 
     async def remove(self, path: str) -> None:
         local = self.local_path(path)
@@ -304,11 +319,27 @@ class RealDisk:
             os.unlink(local)
             _sync_folder(os.path.dirname(local))
 
-        await self.in_order(remove)
+        await self.writer_of(path).submit(remove)
 
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         local = self.local_path(folder)
         return await self.aside(lambda: _measured(local, below))
+
+    async def sizes(self, folder: str) -> dict[str, int]:
+        local = self.local_path(folder)
+        return await self.aside(lambda: {os.path.relpath(path, self._folder): size for path, size in _sizes(local)})
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        by_writer: dict[_Workers, list[tuple[str, int, int]]] = {}
+        for cut in cuts:
+            by_writer.setdefault(self.writer_of(cut.path), []).append((self.local_path(cut.path), cut.keep, cut.size))
+
+        def cut_all(files: Sequence[tuple[str, int, int]]) -> None:
+            for local, keep, size in files:
+                _cut_file(local, keep, size)
+
+        for writer, files in by_writer.items():
+            await writer.submit(partial(cut_all, files))
 
     async def free_bytes(self) -> int:
         return await self.aside(lambda: _space(self._folder)[0])
@@ -457,6 +488,47 @@ def _space(local: str) -> tuple[int, int]:
     facts = os.statvfs(local)
     used = facts.f_blocks - facts.f_bfree
     return facts.f_bavail * facts.f_frsize, (used + facts.f_bavail) * facts.f_frsize
+
+
+def _sizes(local: str) -> Iterator[tuple[str, int]]:
+    """Path and size of every file below a folder.  Files that are removed meanwhile do not count."""
+    folders = [local]
+    while folders:
+        try:
+            with with_handle(lambda: os.scandir(folders.pop())) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            yield entry.path, entry.stat(follow_symlinks=False).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+
+
+def _cut_file(local: str, keep: int, size: int) -> None:
+    fd = open_handle(local, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with _naming(local):
+            held = os.fstat(fd).st_size
+            if held >= keep and not (held == size and _is_zero(fd, keep)):
+                os.ftruncate(fd, keep)
+                os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
+def _is_zero(fd: int, pos: int) -> bool:
+    """Whether a file is known to hold nothing from ``pos`` on: zeros to the end of what is there of it, and a hole behind."""
+    try:
+        pos = os.lseek(fd, pos, os.SEEK_DATA)
+        data = os.pread(fd, CHECK_BYTES, pos)
+        if data.count(0) < len(data):
+            return False
+        os.lseek(fd, pos + len(data), os.SEEK_DATA)
+    except OSError as error:
+        return error.errno == errno.ENXIO  # no more data
+    return False
 
 
 def _measured(local: str, below: bool) -> FolderSize:

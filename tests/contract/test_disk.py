@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Disk
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Disk, FileCut
 
 from .disk_worlds import WORLDS, DiskWorld
 
@@ -188,6 +188,52 @@ def test_measuring_a_folder(run: Run) -> None:
         assert (await disk.measure("a", below=False))[:2] == (1, 5)
         assert (await disk.measure("", below=False))[:2] == (1, 5)
         assert await disk.measure("not there") == (0, 0, 0)
+
+    run(scenario)
+
+
+def test_sizes_names_every_file_below_a_folder(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        for path, size in (("a/one", 3), ("a/b/two", 5), ("a/b/c/three", 0), ("ab/four", 7), ("five", 9)):
+            await disk.write_atomic(path, bytes(size))
+        assert await disk.sizes("a") == {"a/one": 3, "a/b/two": 5, "a/b/c/three": 0}
+        assert await disk.sizes("a/b/") == {"a/b/two": 5, "a/b/c/three": 0}
+        assert await disk.sizes("not there") == {}
+
+    run(scenario)
+
+
+def test_many_files_are_cut_at_once(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        async def content(path: str) -> bytes:
+            file = await disk.open(path)
+            try:
+                return await file.pread(0, 1 << 20)
+            finally:
+                await file.close()
+
+        long = b"x" * 70_000
+        before = {
+            "a/cut": b"12345678",
+            "a/grown": b"123",
+            "a/right": b"123" + bytes(5),
+            "a/short": b"12",
+            "a/far": b"123" + bytes(9000) + b"4",
+        }
+        before |= {"a/long": long, "a/zero": b""}
+        for path, data in before.items():
+            await disk.write_atomic(path, data)
+        cuts = [FileCut(path, 3, 8) for path in ("a/cut", "a/grown", "a/right", "a/short")]
+        await disk.cut_files([*cuts, FileCut("a/far", 3, 9004), FileCut("a/long", 1, 70_000), FileCut("a/zero", 0, 4)])
+        for path in ("a/cut", "a/grown", "a/right"):
+            assert await content(path) == b"123" + bytes(5), path
+        assert await content("a/short") == b"12"
+        assert await content("a/far") == b"123" + bytes(9001)
+        assert await content("a/long") == b"x" + bytes(69_999)
+        assert await content("a/zero") == bytes(4)
+        with pytest.raises(FileNotFoundError):
+            await disk.cut_files([FileCut("a/none", 0, 8)])
+        await disk.cut_files([])
 
     run(scenario)
 

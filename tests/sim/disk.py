@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -320,6 +320,24 @@ class MountedDisk:
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         await self.in_order(self.disk.duration(self.disk.settings.read_s), _nothing, _nothing_either)
         return measured({path: content.current.size for path, content in self.disk.names.items()}, folder, below=below)
+
+    async def sizes(self, folder: str) -> dict[str, int]:
+        await self.in_order(self.disk.duration(self.disk.settings.read_s), _nothing, _nothing_either)
+        prefix = folder.rstrip("/") + "/"
+        return {path: content.current.size for path, content in self.disk.names.items() if path.startswith(prefix)}
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        def begin() -> None:
+            for path, keep, size in cuts:
+                content = self.disk.names.get(path)
+                if content is None:
+                    raise FileNotFoundError(errno.ENOENT, "no such file", path)
+                held = content.current.size
+                if held >= keep and (held != size or any(content.current.read(keep, size - keep))):
+                    content.do(Pending(keep, None))
+                    content.do(Pending(size, None))
+
+        await self.in_order(self.disk.duration(self.disk.settings.write_s), begin, _nothing_either)
 
     async def free_bytes(self) -> int:
         return max(0, self.disk.settings.capacity_bytes - self.disk.used_bytes())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
 from tests.sim.disk import measured
 
 SECTOR = 512
@@ -158,6 +158,20 @@ class CrashDisk:
     async def rename(self, old: str, new: str) -> None:
         await self.step("rename", old)
         self.files[new] = self.files.pop(old)
+
+    async def sizes(self, folder: str) -> dict[str, int]:
+        await self.step("sizes", folder)
+        return {path: len(content.current) for path, content in self.files.items() if path.startswith(folder.rstrip("/") + "/")}
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        for path, keep, size in cuts:
+            await self.step("cut", path)
+            if path not in self.files:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            content = self.files[path]
+            if len(content.current) >= keep and (len(content.current) != size or any(content.current[keep:])):
+                content.apply(_Op(keep, None))
+                content.apply(_Op(size, None))
 
     async def remove(self, path: str) -> None:
         await self.step("remove", path)

@@ -16,6 +16,7 @@ from dledger.runtime.env import SyncFailedError
 from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_disk import RealDisk
 from dledger.runtime.sync_pace import FAST_S, LOOKED_AT
+from tests.waiting import LIMIT_S
 
 
 def open_descriptors(folder: Path) -> list[str]:
@@ -136,7 +137,7 @@ def test_nothing_is_written_on_the_loop_while_the_thread_has_work(tmp_path: Path
         disk = await fast_disk(tmp_path, monkeypatch, [0.0])
         file = await disk.open("log/1", create=True)
         gate = threading.Event()
-        held = asyncio.ensure_future(disk.in_order(gate.wait))
+        held = asyncio.ensure_future(disk.writer_of("log/1").submit(gate.wait))
         await asyncio.sleep(0)
         writing = asyncio.ensure_future(file.pwrite(0, [b"thread"], sync=True))
         assert not file.write_now(0, [b"loop"])
@@ -146,5 +147,42 @@ def test_nothing_is_written_on_the_loop_while_the_thread_has_work(tmp_path: Path
         assert file.write_now(0, [b"loop"])
         assert await file.pread(0, 6) == b"loopad"
         disk.close()
+
+    asyncio.run(main())
+
+
+def test_the_log_does_not_wait_for_what_is_written_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync of a queue file hangs: the log is written and synced meanwhile, what else is written beside comes behind it."""
+    hangs, released = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def slow_sync(fd: int) -> None:
+        if "consumequeue" in os.readlink(f"/proc/self/fd/{fd}"):
+            hangs.set()
+            assert released.wait(LIMIT_S)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path), beside_folders=("consumequeue", "config"))
+        try:
+            queue, log = await disk.open("consumequeue/t/0/0", create=True), await disk.open("commitlog/0", create=True)
+            syncing = asyncio.ensure_future(queue.pwrite(0, [b"unit"], sync=True))
+            await asyncio.to_thread(hangs.wait, LIMIT_S)
+            behind = [asyncio.ensure_future(disk.write_atomic("config/a", b"new")), asyncio.ensure_future(disk.list("consumequeue"))]
+            await asyncio.wait_for(log.pwrite(0, [b"entry"], sync=True), LIMIT_S)
+            await asyncio.wait_for(disk.write_atomic("copy/a", b"copied"), LIMIT_S)
+            moved = asyncio.ensure_future(disk.rename("copy/a", "config/a"))
+            await asyncio.sleep(0)
+            assert not any(each.done() for each in (syncing, *behind, moved))
+            released.set()
+            await asyncio.wait_for(asyncio.gather(syncing, *behind, moved), LIMIT_S)
+            assert (tmp_path / "config" / "a").read_bytes() == b"copied", "the rename was asked for last"
+            await queue.close()
+            await log.close()
+        finally:
+            released.set()
+            disk.close()
 
     asyncio.run(main())
