@@ -177,9 +177,10 @@ class MessageStore:
             applied.store_ms,
             applied.messages,
             sections={section.file_name: section.dump() for section in self._state.machine.sections},
-            queues={queue.key: queue.mark() for queue in self.queues},
+            queues=self.queues.capture(),
             sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,
+            queues_begin_pos=self.queues.begin_pos,
             feature_level=self.feature_level.level,
         )
 

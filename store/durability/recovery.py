@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, FileCut
 from dledger_wire.errors import DataDirectoryError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.append.dispatcher import Dispatcher
 from store.durability.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
 from store.log_view import ReadableLog
 from store.queues.consume_queue import ConsumeQueue
-from store.queues.queue_files import QUEUE_FOLDER
+from store.queues.queue_files import QUEUE_FOLDER, FoundFiles, find_files
 from store.queues.queue_table import QueueTable
 from store.queues.rebuild import rebuild_files
 from store.state.sequences import QueueKey
 from store.state.store_state import StoreState
+
+CUTS_AT_ONCE = 256
 
 
 @dataclass(slots=True)
@@ -70,9 +72,10 @@ async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
         snapshot = Snapshot(0, 0, 0, 0)
     _check_file_size(parts, snapshot)
     found.index = snapshot.index
-    await _cut_foreign_queues(parts, () if parts.replaced else snapshot.queues)
+    files = await find_files(parts.disk, parts.queues.file_units)
+    await _cut_foreign_queues(parts, files, () if parts.replaced else snapshot.queues)
     _restore(parts, snapshot)
-    await _settle_files(parts, found)
+    await _settle_files(parts, files, found)
     return found
 
 
@@ -100,36 +103,42 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
     parts.state.sequences.load(snapshot.sequence_rows)
     for key, mark in snapshot.queues.items():
         parts.queues.restore(key, mark)
+    parts.queues.begin_pos = snapshot.queues_begin_pos
     applied = parts.dispatcher.applied
     applied.index, applied.term, applied.end_pos = snapshot.index, snapshot.term, snapshot.end_pos
     applied.store_ms, applied.messages = snapshot.store_ms, snapshot.messages
 
 
-async def _cut_foreign_queues(parts: Recovering, known: Collection[QueueKey]) -> None:
+async def _cut_foreign_queues(parts: Recovering, found: FoundFiles, known: Collection[QueueKey]) -> None:
     """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are rebuilt."""
-    for folder in await parts.disk.list(QUEUE_FOLDER):
-        topic = folder.rstrip("/")
-        for queue in await parts.disk.list(f"{QUEUE_FOLDER}/{topic}"):
-            name = queue.rstrip("/")
-            if queue.endswith("/") and name.isdigit() and (topic, int(name)) not in known:
-                await parts.queues.clear_files((topic, int(name)))
+    for key in [key for key in found if key not in known]:
+        await parts.queues.clear_files(key)
+        del found[key]
 
 
-async def _settle_files(parts: Recovering, found: StoreRecovery) -> None:
+async def _settle_files(parts: Recovering, files: FoundFiles, found: StoreRecovery) -> None:
     """Cut each queue's files back to the snapshot and rebuild those that are missing or short."""
     wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
+    cuts: list[FileCut] = []
     for queue in parts.queues:
-        await queue.files.cut(queue.max_offset)
-        await queue.files.cut_head(queue.file_numbers().start)
-        short = []
-        for number in queue.file_numbers():
-            first, end = queue.file_range(number)
-            if end > first and await queue.files.unit_count(number) < end - first:
-                short.append(number)
+        sizes = files.get(queue.key, {})
+        cut = await queue.files.settle(sizes, queue.file_numbers().start, queue.max_offset)
+        cuts += [cut] if cut is not None else []
+        if len(cuts) >= CUTS_AT_ONCE:
+            await parts.disk.cut_files(cuts)
+            cuts.clear()
+        short = [number for number in queue.file_numbers() if _is_short(queue, number, sizes.get(number, 0))]
         if short:
             wanted[queue.key] = (queue, short)
             found.rebuilt_files += [queue.files.local_path(number) for number in short]
+    await parts.disk.cut_files(cuts)
     if wanted:
         created = {topic.name: topic.created_pos for topic in parts.state.topics}
         await rebuild_files(parts.log, wanted, created, found.index)
-        parts.queues.marks_changed = True
+        for queue, _ in wanted.values():
+            parts.queues.mark_changed(queue)
+
+
+def _is_short(queue: ConsumeQueue, number: int, size_bytes: int) -> bool:
+    first, end = queue.file_range(number)
+    return size_bytes // QUEUE_UNIT_SIZE < end - first

@@ -10,7 +10,7 @@ damaged newest snapshot falls back to the one before, and never takes its place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.formats import HEAD_BYTES, SECTION, SNAPSHOT, json_version, newer
 from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.queues.consume_queue import QueueMark
-from store.state.json_pieces import encode, encode_slowly, pieces
+from store.state.json_pieces import encode, encode_slowly
 from store.state.sequences import CapturedProducer, QueueKey
 
 CONFIG_FOLDER = "config"
@@ -53,6 +53,7 @@ class Snapshot:
     sequences: Sequence[CapturedProducer] = ()
     sequence_rows: list[Any] = field(default_factory=list)  # in their place in one that was read
     queue_file_units: int = QUEUE_UNITS_PER_FILE
+    queues_begin_pos: int = 0  # no queue has a message from before it in the log
     feature_level: int = 0
 
 
@@ -190,9 +191,6 @@ async def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> byte
 
 
 def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[bytes]:
-    queues = [
-        [*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs] for key, mark in snapshot.queues.items()
-    ]
     fields = {
         "format": FORMAT_WITH_LEVEL if snapshot.feature_level else FORMAT,
         "index": snapshot.index,
@@ -202,19 +200,34 @@ def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[b
         "messages": snapshot.messages,
         "files": checksums,
         "queueFileUnits": snapshot.queue_file_units,
+        "queuesBeginPos": snapshot.queues_begin_pos,
     }
-    yield encode(fields)[:-1] + b',"queues":'
-    yield from pieces(queues)
-    yield b',"producers":['
+    yield encode(fields)[:-1] + b',"queues":['
+    yield from _joined(_encoded_mark(key, mark) for key, mark in snapshot.queues.items())
+    yield b'],"producers":['
+    yield from _joined(producer.encoded() for producer in snapshot.sequences)
+    yield b"]}"
+
+
+def _joined(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """The rows with commas between, in pieces."""
     gathered: list[bytes] = []
     opening, size_bytes = b"", 0
-    for producer in snapshot.sequences:
-        gathered.append(producer.encoded())
-        size_bytes += len(gathered[-1])
+    for row in rows:
+        gathered.append(row)
+        size_bytes += len(row)
         if size_bytes >= PIECE_BYTES:
             yield opening + b",".join(gathered)
             gathered, opening, size_bytes = [], b",", 0
-    yield (opening + b",".join(gathered) if gathered else b"") + b"]}"
+    if gathered:
+        yield opening + b",".join(gathered)
+
+
+def _encoded_mark(key: QueueKey, mark: QueueMark) -> bytes:
+    """A queue's row as JSON; kept for later snapshots, as most queues are the same then."""
+    if not mark.encoded:
+        mark.encoded = encode([*key, mark.min_offset, mark.max_offset, mark.first_file, mark.last_end_pos, mark.crcs])
+    return mark.encoded
 
 
 def _refuse_newer(data: bytes, where: str) -> None:
@@ -247,7 +260,16 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
             snapshot.queues[(topic, queue_id)] = QueueMark(low, high, first_file, crcs, last_end_pos)
         snapshot.sequence_rows = fields["producers"]
         snapshot.queue_file_units = fields.get("queueFileUnits", QUEUE_UNITS_PER_FILE)
-        numbers = snapshot.index, snapshot.term, snapshot.end_pos, snapshot.store_ms, snapshot.messages, snapshot.queue_file_units
+        snapshot.queues_begin_pos = fields.get("queuesBeginPos", 0)
+        numbers = (
+            snapshot.index,
+            snapshot.term,
+            snapshot.end_pos,
+            snapshot.store_ms,
+            snapshot.messages,
+            snapshot.queue_file_units,
+            snapshot.queues_begin_pos,
+        )
         checksums: dict[str, int] = dict(fields["files"])
         if all(isinstance(number, int) for number in (*numbers, *checksums.values())) and all(map(_is_sound, snapshot.queues.items())):
             return snapshot, checksums

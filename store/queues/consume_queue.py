@@ -22,7 +22,7 @@ from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
 from store.queues.queue_files import QueueFiles, Units
 from store.state.sequences import QueueKey
 
-SMALLEST_BUFFER = 64
+SMALLEST_BUFFER = 8
 CHECK_PIECE_UNITS = 65536
 
 
@@ -39,7 +39,8 @@ class DamagedQueueFileError(Exception):
 class QueueMark:
     """Where a queue stood at one moment: enough to cut its files back to it and to recognise damage before it.
 
-    ``crcs`` has the checksum of each file from ``first_file`` on, the last one's as far as ``max_offset``.
+    ``crcs`` has the checksum of each file from ``first_file`` on, the last one's as far as ``max_offset``.  A mark does not change: what is
+    the same in many snapshots is encoded once.
     """
 
     min_offset: int
@@ -47,10 +48,29 @@ class QueueMark:
     first_file: int
     crcs: list[int] = field(default_factory=list)
     last_end_pos: int = 0
+    encoded: bytes = field(default=b"", compare=False, repr=False)  # as it stands in a snapshot, once somebody has made it
 
 
 class ConsumeQueue:
     """One queue of one topic.  ``max_offset`` is one past its newest message."""
+
+    # There may be tens of thousands: without a dictionary each.
+    __slots__ = (
+        "_buffer",
+        "_buffer_first",
+        "_checked",
+        "_crcs",
+        "_first_file",
+        "_tail_units",
+        "_unsynced",
+        "_written",
+        "files",
+        "head_pos",
+        "key",
+        "last_end_pos",
+        "max_offset",
+        "min_offset",
+    )
 
     def __init__(self, key: QueueKey, files: QueueFiles, *, tail_units: int, mark: QueueMark | None = None) -> None:
         self.key = key
@@ -58,6 +78,7 @@ class ConsumeQueue:
         self.min_offset = mark.min_offset if mark else 0
         self.max_offset = mark.max_offset if mark else 0
         self.last_end_pos = mark.last_end_pos if mark else 0  # end of the newest message's frame in the log
+        self.head_pos = -1  # of the message at ``min_offset`` in the log; -1: not known
         self._tail_units = tail_units
         self._first_file = mark.first_file if mark else 0
         self._crcs: list[int] = list(mark.crcs) if mark else []
@@ -94,12 +115,16 @@ class ConsumeQueue:
         units["pos"] = positions + base_pos
         units["size"] = sizes
         units["tag_hash"] = tag_hashes
+        if self.min_offset == self.max_offset:
+            self.head_pos = base_pos + int(positions[0])
         self._add(units)
         self.last_end_pos = base_pos + int(positions[-1]) + int(sizes[-1])
 
     def append_one(self, pos: int, size: int, tag_hash: int) -> None:
         """``append`` for a message alone, without arrays."""
         self._make_room(1)
+        if self.min_offset == self.max_offset:
+            self.head_pos = pos
         self._buffer[self.max_offset - self._buffer_first] = (pos, size, tag_hash)
         number = self.max_offset // self.files.file_units
         if number - self._first_file == len(self._crcs):
@@ -164,8 +189,12 @@ class ConsumeQueue:
         """Write what is in memory only; with ``sync`` everything written so far is durable afterwards."""
         first, end = self._written, self.max_offset
         if first < end:
-            touched = await self.files.write(first, self._held(first, end))
-            self._unsynced.update(dict.fromkeys(touched))
+            touched = await self.files.write(first, self._held(first, end), sync=sync)
+            if sync:
+                for number in touched:
+                    self._unsynced.pop(number, None)
+            else:
+                self._unsynced.update(dict.fromkeys(touched))
             self._written = end
         if sync:
             for number in list(self._unsynced):
@@ -180,11 +209,12 @@ class ConsumeQueue:
     async def remove(self) -> None:
         """Delete every file; the queue is empty and starts at 0."""
         self.min_offset = self.max_offset = self._written = self._buffer_first = self._first_file = self.last_end_pos = 0
+        self.head_pos = -1
         self._crcs.clear()
         self._checked.clear()
         self._unsynced.clear()
         self._buffer = np.empty(0, QUEUE_UNIT_DTYPE)
-        await self.files.cut(0)
+        await self.files.clear()
 
     async def replace_file(self, number: int, units: Units) -> None:
         """Write a file anew with ``units``, what the log says is in it (fillers for what the log no longer has)."""

@@ -6,23 +6,48 @@ first unit in the queue and has its full length at once, sparse: zeros follow th
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dledger.log.segment import FilePool, InUse
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, FileCut
 from dledger_wire.layout import parse_segment_name, segment_name
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE, QUEUE_UNIT_SIZE
 
 QUEUE_FOLDER = "consumequeue"
+PATHS_AT_ONCE = 2000
 
 Units = npt.NDArray[Any]
 
 
 def queue_folder(topic: str, queue_id: int) -> str:
     return f"{QUEUE_FOLDER}/{topic}/{queue_id}"
+
+
+# The files of each queue by their number, with their sizes in bytes.
+FoundFiles = dict[tuple[str, int], dict[int, int]]
+
+
+async def find_files(disk: Disk, file_units: int) -> FoundFiles:
+    """All queue files on disk, by one look at it: there may be tens of thousands.  Foreign names, and files of another file size, are left
+    out."""
+    found: FoundFiles = {}
+    file_bytes = file_units * QUEUE_UNIT_SIZE
+    for number, (path, size) in enumerate((await disk.sizes(QUEUE_FOLDER)).items()):
+        if number % PATHS_AT_ONCE == PATHS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        _, topic, queue_id, name = (*path.split("/"), "", "", "")[:4]
+        start = parse_segment_name(name) if path.count("/") == 3 else None
+        if start is None or not queue_id.isdigit():
+            continue
+        files = found.setdefault((topic, int(queue_id)), {})
+        if start % file_bytes == 0:
+            files[start // file_bytes] = size
+    return found
 
 
 def units_from(data: bytes) -> Units:
@@ -32,6 +57,8 @@ def units_from(data: bytes) -> Units:
 
 class QueueFiles:
     """Reads and writes units by queue offset."""
+
+    __slots__ = ("_disk", "_file_bytes", "_folder", "_pool", "file_units")
 
     def __init__(self, disk: Disk, pool: FilePool, folder: str, file_units: int) -> None:
         self._disk = disk
@@ -66,8 +93,8 @@ class QueueFiles:
         async with InUse(self._pool, self.path(number)) as file:
             return units_from(await file.pread(at * QUEUE_UNIT_SIZE, count * QUEUE_UNIT_SIZE))
 
-    async def write(self, first: int, units: Units) -> list[int]:
-        """Write units at their offsets, making files as needed; which files were touched."""
+    async def write(self, first: int, units: Units, *, sync: bool = False) -> list[int]:
+        """Write units at their offsets, making files as needed, with ``sync`` durably; which files were touched."""
         touched = []
         done = 0
         while done < len(units):
@@ -76,7 +103,7 @@ class QueueFiles:
             async with InUse(self._pool, self.path(number), create=True) as file:
                 if at == 0:
                     await file.truncate(self._file_bytes)
-                await file.pwrite(at * QUEUE_UNIT_SIZE, [piece.tobytes()])
+                await file.pwrite(at * QUEUE_UNIT_SIZE, [piece.tobytes()], sync=sync)
             touched.append(number)
             done += len(piece)
         return touched
@@ -85,17 +112,22 @@ class QueueFiles:
         async with InUse(self._pool, self.path(file_number)) as file:
             await file.fdatasync()
 
-    async def cut(self, end: int) -> None:
-        """Remove everything from offset ``end`` on.  A file that ends before it is left as it is: its units are missing."""
+    async def settle(self, numbers: Collection[int], first_number: int, end: int) -> FileCut | None:
+        """Remove the files before ``first_number`` and those from offset ``end`` on; how the file that ``end`` is in is to be cut.
+
+        ``numbers``: of the files that are there.  The file is cut by the caller, with those of other queues.  It may end before
+        ``end``: then it stays as it is, and its units are missing.
+        """
         last, at = divmod(end, self.file_units)
-        for number in reversed(await self.numbers()):
-            if number > last or (number == last and at == 0):
+        for number in sorted(numbers, reverse=True):
+            if number < first_number or number > last or (number == last and at == 0):
                 await self.remove(number)
-            elif number == last:
-                async with InUse(self._pool, self.path(number)) as file:
-                    if await file.size() >= at * QUEUE_UNIT_SIZE:
-                        await file.truncate(at * QUEUE_UNIT_SIZE)
-                        await file.truncate(self._file_bytes)
+        return FileCut(self.path(last), at * QUEUE_UNIT_SIZE, self._file_bytes) if at and last >= first_number and last in numbers else None
+
+    async def clear(self) -> None:
+        """Remove every file."""
+        for number in reversed(await self.numbers()):
+            await self.remove(number)
 
     async def cut_head(self, first_number: int) -> None:
         """Remove the files before ``first_number``."""

@@ -227,7 +227,8 @@ class QueueReader:
             if wanted:
                 created = {topic.name: topic.created_pos for topic in self._topics}
                 await rebuild_files(self._log, wanted, created, self._applied_index())
-                self._queues.marks_changed = True
+                for queue, _ in wanted.values():
+                    self._queues.mark_changed(queue)
         for _, _, found in left:
             _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})
 

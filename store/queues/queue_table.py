@@ -30,10 +30,14 @@ class QueueTable:
         self._pool = FilePool(disk, settings.open_files_limit)
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._dirty: dict[QueueKey, ConsumeQueue] = {}
-        self._buffered: dict[QueueKey, ConsumeQueue] = {}  # those that hold memory, the longest untouched first
+        self._buffered: dict[QueueKey, int] = {}  # units that those which hold memory have room for, the longest untouched first
+        self._held_units = 0  # of all of them
         self._doomed: list[ConsumeQueue] = []
         self.files_lock = asyncio.Lock()
+        self.begin_pos = 0  # no queue has a message from before it in the log
         self.unwritten = 0  # units in memory only, about: counted when appended, reset by a flush
+        self._marks: dict[QueueKey, QueueMark] = {}  # as of the last capture
+        self._changed: dict[QueueKey, ConsumeQueue] = {}  # since then
         self.marks_changed = False  # in another way than by new units: what a snapshot says of them is no longer so
         self.touched: dict[QueueKey, None] = {}  # changed since the owner last looked, in order
 
@@ -54,13 +58,27 @@ class QueueTable:
     def obtain(self, key: QueueKey) -> ConsumeQueue:
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = self._make(key, None)
+            queue = self._queues[key] = self._changed[key] = self._make(key, None)
         return queue
 
     def restore(self, key: QueueKey, mark: QueueMark) -> ConsumeQueue:
         """A queue as a snapshot says it was."""
         queue = self._queues[key] = self._make(key, mark)
+        self._marks[key] = mark
         return queue
+
+    def capture(self) -> dict[QueueKey, QueueMark]:
+        """Where every queue stands now.  Most have not changed since the last time: only those that have are looked at."""
+        for key, queue in self._changed.items():
+            self._marks[key] = queue.mark()
+        self._changed.clear()
+        return self._marks.copy()
+
+    def mark_changed(self, queue: ConsumeQueue) -> None:
+        """What a snapshot says of the queue is no longer so, in another way than by new units."""
+        if self._queues.get(queue.key) is queue:  # else its topic was deleted meanwhile
+            self._changed[queue.key] = queue
+        self.marks_changed = True
 
     def _make(self, key: QueueKey, mark: QueueMark | None) -> ConsumeQueue:
         files = QueueFiles(self._disk, self._pool, queue_folder(*key), self._settings.queue_file_units)
@@ -78,9 +96,9 @@ class QueueTable:
 
     def appended(self, queue: ConsumeQueue, count: int) -> None:
         """The queue got new units."""
-        self._dirty[queue.key] = queue
-        self._buffered.pop(queue.key, None)
-        self._buffered[queue.key] = queue
+        self._dirty[queue.key] = self._changed[queue.key] = queue
+        self._held_units += queue.buffer_units - self._buffered.pop(queue.key, 0)
+        self._buffered[queue.key] = queue.buffer_units
         self.touched[queue.key] = None
         self.unwritten += count
 
@@ -90,7 +108,9 @@ class QueueTable:
         for key in keys:
             self._doomed.append(self._queues.pop(key))
             self._dirty.pop(key, None)
-            self._buffered.pop(key, None)
+            self._changed.pop(key, None)
+            self._marks.pop(key, None)
+            self._held_units -= self._buffered.pop(key, 0)
             self.touched[key] = None
         return keys
 
@@ -115,21 +135,26 @@ class QueueTable:
             self._release_memory()
 
     def _release_memory(self) -> None:
-        held = sum(queue.buffer_units for queue in self._buffered.values()) * QUEUE_UNIT_SIZE
-        for key, queue in list(self._buffered.items()):
-            if held <= BUFFERS_LIMIT_BYTES:
-                break
+        limit_units = BUFFERS_LIMIT_BYTES // QUEUE_UNIT_SIZE
+        if self._held_units <= limit_units:
+            return
+        for key in list(self._buffered):
+            queue = self._queues[key]
             if not queue.unwritten:
-                held -= queue.buffer_units * QUEUE_UNIT_SIZE
+                self._held_units -= self._buffered.pop(key)
                 queue.release_memory()
-                del self._buffered[key]
+            if self._held_units <= limit_units:
+                break
 
     async def clear(self) -> None:
         """Forget every queue, whatever of it is not written; the files stay."""
         async with self.files_lock:
             await self._pool.close()
-            for table in (self._queues, self._dirty, self._buffered):
+            for table in (self._queues, self._dirty, self._changed):
                 table.clear()
+            self._buffered.clear()
+            self._marks.clear()
+            self._held_units = self.begin_pos = 0
             self._doomed.clear()
             self.touched.clear()
             self.unwritten = 0

@@ -31,6 +31,8 @@ class QueueTrimmer:
 
     async def follow(self, first_pos: int) -> None:
         """Move every queue's minimum to its first message at or behind ``first_pos``."""
+        if first_pos <= self._queues.begin_pos:
+            return
         waiting, repaired = list(self._queues), Counter[str]()
         while waiting:
             damages: list[DamagedQueueFileError] = []
@@ -47,6 +49,7 @@ class QueueTrimmer:
                     if times > REPAIRS:
                         raise StorageDamagedError(f"{path}: damaged, also after it was rebuilt from the log", file=path)
             waiting = [damage.queue for damage in damages if damage.queue is self._queues.get(damage.queue.key)]
+        self._queues.begin_pos = first_pos
 
     async def _move(self, queue: ConsumeQueue, first_pos: int) -> None:
         first = await self._first_at(queue, first_pos)
@@ -54,7 +57,7 @@ class QueueTrimmer:
             return
         async with self._queues.files_lock:
             gone = queue.start_from(first)
-            self._queues.marks_changed = True
+            self._queues.mark_changed(queue)
         if gone:
             known = self._stale.setdefault(queue.key, (queue, []))
             self._stale[queue.key] = (queue, [*(known[1] if known[0] is queue else []), *gone])
@@ -71,10 +74,13 @@ class QueueTrimmer:
         low, high = queue.min_offset, queue.max_offset
         if queue.last_end_pos <= first_pos:
             return high
+        if first_pos <= queue.head_pos:  # no file is read for queues that begin behind what was deleted
+            return low
         while low < high:
             middle = (low + high) // 2
-            if int((await queue.read(middle, 1))[0]["pos"]) < first_pos:  # 0 of a filler
+            pos = int((await queue.read(middle, 1))[0]["pos"])
+            if pos < first_pos:  # 0 of a filler
                 low = middle + 1
             else:
-                high = middle
+                high, queue.head_pos = middle, pos
         return low

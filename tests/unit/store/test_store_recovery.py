@@ -14,6 +14,7 @@ from dledger_client.aio import Message
 from store.durability.persistence import ABORT_PATH
 from store.log_view import ReadableLog
 from store.queues import queue_reader
+from store.queues.queue_trim import QueueTrimmer
 from store.state.sequences import QueueKey
 from tests.sim.disk import SimDisk
 from tests.sim.disk_content import Content, Loss, Pending
@@ -132,6 +133,11 @@ def test_damaged_files_of_many_queues_take_one_pass_over_the_log(monkeypatch: py
         monkeypatch.setattr(queue_reader, "rebuild_files", counted)
         rig.cluster.start(victim)
         await settled(rig)
+        node = host.node
+        assert node is not None
+        # As when the log loses its first byte: every queue is asked for its first message behind it.
+        follow = QueueTrimmer(node.store.queues, node.store.reader.repair).follow(1)
+        await rig.cluster.loop.spawn(host.process, follow, "follow")  # type: ignore[arg-type]
         assert passes == [[("t", queue) for queue in range(4)]]
         async with rig.consumer(replica=victim) as consumer:
             for queue in range(4):
