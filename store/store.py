@@ -176,7 +176,7 @@ class MessageStore:
             applied.end_pos,
             applied.store_ms,
             applied.messages,
-            sections={section.file_name: section.dump() for section in self._state.machine.sections},
+            sections=self._state.machine.capture(),
             queues=self.queues.capture(),
             sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,

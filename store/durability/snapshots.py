@@ -10,7 +10,7 @@ damaged newest snapshot falls back to the one before, and never takes its place.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.formats import HEAD_BYTES, SECTION, SNAPSHOT, json_version, newer
 from dledger_wire.store_layout import QUEUE_UNITS_PER_FILE
 from store.queues.consume_queue import QueueMark
-from store.state.json_pieces import encode, encode_slowly
+from store.state.json_pieces import encode, joined, pieces
 from store.state.sequences import CapturedProducer, QueueKey
 
 CONFIG_FOLDER = "config"
@@ -28,7 +28,6 @@ APPLIED = "applied.json"
 BACKUP = ".bak"
 FORMAT = 1
 FORMAT_WITH_LEVEL = SNAPSHOT.current  # from feature level 1 on: builds from before it take such a snapshot for none
-PIECE_BYTES = 128 << 10  # of producers encoded without a break
 
 
 def no_snapshot(first_index: int) -> str:
@@ -108,8 +107,7 @@ class Snapshots:
             await self._disk.rename(config_path(APPLIED), config_path(APPLIED + BACKUP))
         checksums, written = {}, {}
         for name, data in snapshot.sections.items():
-            content = await encode_slowly(data)
-            checksums[name] = crc32c(content)
+            content, checksums[name] = await _encode(data)
             written[name] = content
             old = self._good.get(name)
             if old is not None and self._backups.get(name) != old:
@@ -125,8 +123,9 @@ class Snapshots:
     @staticmethod
     async def files(snapshot: Snapshot) -> dict[str, bytes | None]:
         """The files that hold ``snapshot`` and nothing else: content by path, None for a backup that must not stand beside them."""
-        contents = {name: await encode_slowly(data) for name, data in snapshot.sections.items()}
-        contents[APPLIED] = await _encode_applied(snapshot, {name: crc32c(content) for name, content in contents.items()})
+        encoded = {name: await _encode(data) for name, data in snapshot.sections.items()}
+        contents = {name: content for name, (content, _) in encoded.items()}
+        contents[APPLIED] = await _encode_applied(snapshot, {name: checksum for name, (_, checksum) in encoded.items()})
         backups: dict[str, bytes | None] = {config_path(name + BACKUP): None for name in contents}
         return backups | {config_path(name): content for name, content in contents.items()}
 
@@ -179,15 +178,27 @@ def described(data: bytes) -> Snapshot | None:
     return parsed[0] if parsed is not None else None
 
 
+async def _encode(data: Any) -> tuple[bytes, int]:
+    """The bytes and checksum of a section."""
+    parts, checksum = await _gathered(pieces(data))
+    return b"".join(parts), checksum
+
+
 async def _encode_applied(snapshot: Snapshot, checksums: dict[str, int]) -> bytes:
-    """applied.json: a line with the checksum of the rest, one of JSON.  With breaks, as a large one takes long."""
+    """applied.json: a line with the checksum of the rest, one of JSON."""
+    parts, checksum = await _gathered(_applied_pieces(snapshot, checksums))
+    return b"".join([encode({"crc32c": f"{checksum:08x}"}), b"\n", *parts, b"\n"])
+
+
+async def _gathered(made: Iterator[bytes]) -> tuple[list[bytes], int]:
+    """The pieces and their checksum.  With breaks, as a large one takes long."""
     parts: list[bytes] = []
     value = 0
-    for piece in _applied_pieces(snapshot, checksums):
+    for piece in made:
         parts.append(piece)
         value = crc32c(piece, value=value)
         await asyncio.sleep(0)
-    return b"".join([encode({"crc32c": f"{value:08x}"}), b"\n", *parts, b"\n"])
+    return parts, value
 
 
 def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[bytes]:
@@ -203,24 +214,10 @@ def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[b
         "queuesBeginPos": snapshot.queues_begin_pos,
     }
     yield encode(fields)[:-1] + b',"queues":['
-    yield from _joined(_encoded_mark(key, mark) for key, mark in snapshot.queues.items())
+    yield from joined(_encoded_mark(key, mark) for key, mark in snapshot.queues.items())
     yield b'],"producers":['
-    yield from _joined(producer.encoded() for producer in snapshot.sequences)
+    yield from joined(producer.encoded() for producer in snapshot.sequences)
     yield b"]}"
-
-
-def _joined(rows: Iterable[bytes]) -> Iterator[bytes]:
-    """The rows with commas between, in pieces."""
-    gathered: list[bytes] = []
-    opening, size_bytes = b"", 0
-    for row in rows:
-        gathered.append(row)
-        size_bytes += len(row)
-        if size_bytes >= PIECE_BYTES:
-            yield opening + b",".join(gathered)
-            gathered, opening, size_bytes = [], b",", 0
-    if gathered:
-        yield opening + b",".join(gathered)
 
 
 def _encoded_mark(key: QueueKey, mark: QueueMark) -> bytes:

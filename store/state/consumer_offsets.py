@@ -13,11 +13,13 @@ is the next message to read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError
 from store.commands.command import JsonObject
 from store.commands.consumer_groups import CommitOffsets, DeleteOffsets, OffsetRow, OffsetsResult, RefusedOffset, ResetOffsets
+from store.state.json_pieces import encode
+from store.state.row_table import RowTable
 from store.state.state_machine import CommandContext, CommandHandlers
 
 GroupTopic = tuple[str, str]
@@ -44,8 +46,8 @@ class ConsumerOffsets:
         self._locked = locked
         self._on_commit = on_commit
         self._on_reset = on_reset
-        self._offsets: dict[GroupTopic, dict[int, int]] = {}
-        self._generations: dict[GroupTopic, dict[int, int]] = {}
+        self._offsets: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
+        self._generations: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
 
     def groups(self) -> list[str]:
         """Every group that has committed something, by name."""
@@ -68,15 +70,16 @@ class ConsumerOffsets:
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
         """The next message a group reads in a queue; 0 for one it never committed."""
-        return self._offsets.get((group, topic), {}).get(queue_id, 0)
+        return self.known_position(group, topic, queue_id) or 0
 
     def known_position(self, group: str, topic: str, queue_id: int) -> int | None:
         """The same; None for a queue the group never committed."""
-        return self._offsets.get((group, topic), {}).get(queue_id)
+        queues = self._offsets.get((group, topic))
+        return None if queues is None else queues.get(queue_id)
 
     def generation(self, group: str, topic: str, queue_id: int) -> int:
         """Where in the log the position was last reset, or else the topic was made."""
-        return self._generations.get((group, topic), {}).get(queue_id) or self._created_pos(topic) or 0
+        return (self._generations.get((group, topic)) or {}).get(queue_id) or self._created_pos(topic) or 0
 
     def reset_version(self, group: str) -> int:
         """Grows with every reset of any position of the group."""
@@ -99,7 +102,7 @@ class ConsumerOffsets:
         """The topic was deleted: one created later starts without readers."""
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[1] == topic]:
-                del table[key]
+                table.pop(key)
 
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(CommitOffsets, self._commit)
@@ -117,7 +120,7 @@ class ConsumerOffsets:
             if problem is not None:
                 refused.append(RefusedOffset(row.topic, row.queue_id, problem.code, problem.message))
                 continue
-            queues = self._offsets.setdefault((group, row.topic), {})
+            queues = self._offsets.change((group, row.topic), dict)
             queues[row.queue_id] = max(row.offset, queues.get(row.queue_id, 0))
             self._on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
         return OffsetsResult(group, len(rows) - len(refused), tuple(refused))
@@ -135,8 +138,8 @@ class ConsumerOffsets:
         group = command.group
         self._check_topics(command.offsets)
         for row in command.offsets:
-            self._offsets.setdefault((group, row.topic), {})[row.queue_id] = row.offset
-            self._generations.setdefault((group, row.topic), {})[row.queue_id] = context.pos
+            self._offsets.change((group, row.topic), dict)[row.queue_id] = row.offset
+            self._generations.change((group, row.topic), dict)[row.queue_id] = context.pos
             self._on_reset(group, row.topic, row.queue_id)
         return OffsetsResult(group, len(command.offsets))
 
@@ -146,7 +149,7 @@ class ConsumerOffsets:
         queues = [(topic, queue_id) for (name, topic), offsets in self._offsets.items() if name == group for queue_id in offsets]
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[0] == group]:
-                del table[key]
+                table.pop(key)
         for topic, queue_id in queues:
             self._on_reset(group, topic, queue_id)
         return OffsetsResult(group, len(queues))
@@ -159,18 +162,24 @@ class ConsumerOffsets:
     def dump(self) -> JsonObject:
         return {"offsetTable": _dumped(self._offsets), "generationTable": _dumped(self._generations)}
 
+    def capture(self) -> JsonObject:
+        return {"offsetTable": self._offsets.capture(), "generationTable": self._generations.capture()}
+
     def load(self, data: JsonObject) -> None:
-        self._offsets = _loaded(data["offsetTable"])
-        self._generations = _loaded(data.get("generationTable", {}))
+        self._offsets.load(_loaded(data["offsetTable"]))
+        self._generations.load(_loaded(data.get("generationTable", {})))
 
 
-def _dumped(table: dict[GroupTopic, dict[int, int]]) -> dict[str, dict[str, int]]:
+def _encoded(key: GroupTopic, queues: dict[int, int]) -> bytes:
+    group, topic = key
+    return encode({f"{topic}@{group}": queues})[1:-1]
+
+
+def _dumped(table: RowTable[GroupTopic, dict[int, int]]) -> dict[str, dict[str, int]]:
     return {f"{topic}@{group}": {str(queue_id): value for queue_id, value in queues.items()} for (group, topic), queues in table.items()}
 
 
-def _loaded(data: dict[str, dict[str, int]]) -> dict[GroupTopic, dict[int, int]]:
-    table = {}
+def _loaded(data: dict[str, dict[str, int]]) -> Iterator[tuple[GroupTopic, dict[int, int]]]:
     for name, queues in data.items():
         topic, _, group = name.partition("@")
-        table[group, topic] = {int(queue_id): value for queue_id, value in queues.items()}
-    return table
+        yield (group, topic), {int(queue_id): value for queue_id, value in queues.items()}

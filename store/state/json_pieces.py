@@ -5,29 +5,44 @@ Owns how snapshots are encoded: compact, and keys in the order of the log's hist
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 PIECE_VALUES = 10_000  # about: a few milliseconds
+PIECE_BYTES = 128 << 10  # of rows, which may have to be encoded first: the same
+
+
+class LargeValue:
+    """A value that gives its JSON in pieces itself."""
+
+    def pieces(self) -> Iterator[bytes]:
+        raise NotImplementedError
+
+
+def joined(rows: Iterable[bytes]) -> Iterator[bytes]:
+    """The rows with commas between, in pieces."""
+    gathered: list[bytes] = []
+    opening, size_bytes = b"", 0
+    for row in rows:
+        gathered.append(row)
+        size_bytes += len(row)
+        if size_bytes >= PIECE_BYTES:
+            yield opening + b",".join(gathered)
+            gathered, opening, size_bytes = [], b",", 0
+    if gathered:
+        yield opening + b",".join(gathered)
 
 
 def encode(data: Any) -> bytes:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-async def encode_slowly(data: Any) -> bytes:
-    """The same bytes, with a break after each piece.  ``data`` must not change meanwhile."""
-    parts = []
-    for piece in pieces(data):
-        parts.append(piece)
-        await asyncio.sleep(0)
-    return b"".join(parts)
-
-
 def pieces(data: Any) -> Iterator[bytes]:
     """The bytes of ``encode(data)``, cut where the data is large."""
+    if isinstance(data, LargeValue):
+        yield from data.pieces()
+        return
     if not isinstance(data, dict | list | tuple) or _weight(data) <= PIECE_VALUES:
         yield encode(data)
         return
@@ -59,6 +74,8 @@ def _inner(items: list[Any], is_dict: bool) -> bytes:
 
 def _weight(value: Any) -> int:
     """How many values are in it, about: tables have rows of one kind, so the first stands for all."""
+    if isinstance(value, LargeValue):
+        return PIECE_VALUES + 1
     if not isinstance(value, dict | list | tuple) or not value:
         return 1
     return len(value) * (1 + _weight(next(iter(value.values() if isinstance(value, dict) else value))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
@@ -69,6 +69,13 @@ class StateMachineSection(Protocol):
     def load(self, data: JsonObject) -> None: ...
 
 
+@runtime_checkable
+class CapturedSection(Protocol):
+    """A section that may be large: ``capture`` is what ``dump`` returns, its tables as ``json_pieces.LargeValue``, encoded later."""
+
+    def capture(self) -> JsonObject: ...
+
+
 class CommandTarget(Protocol):
     """State that commands change and that has no snapshot file of its own."""
 
@@ -85,6 +92,12 @@ class ReplicatedState:
         self.handlers = CommandHandlers()
         for target in (*sections, *others):
             target.register(self.handlers)
+
+    def capture(self) -> dict[str, JsonObject]:
+        """File name -> content of every section as it is now, for ``json_pieces.pieces``."""
+        return {
+            section.file_name: section.capture() if isinstance(section, CapturedSection) else section.dump() for section in self.sections
+        }
 
     def clear(self) -> None:
         """Return every section to how it was made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -24,6 +25,7 @@ from store.commands.command import Command
 from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
 from store.settings import StoreSettings
+from store.state.json_pieces import pieces
 from store.state.sequences import QueueKey
 from store.store import MessageStore
 from tests.waiting import LIMIT_S
@@ -246,7 +248,7 @@ class StoreRig:
         return {
             "index": snapshot.index,
             "messages": snapshot.messages,
-            "sections": snapshot.sections,
+            "sections": {name: json.loads(b"".join(pieces(data))) for name, data in snapshot.sections.items()},
             "sequences": self.store.sequences.dump(),
             "queues": marks,
         }

@@ -35,7 +35,7 @@ from store.commands.replica_group import SetReplicaGroup
 from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
-from store.state.json_pieces import encode
+from store.state.json_pieces import encode, pieces
 from store.state.sequences import SequenceTable
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, run
@@ -177,7 +177,7 @@ async def sections_of(records: Sequence[bytes]) -> dict[str, str]:
         rig.append(Raw(record))
         await rig.commit()
     snapshot = rig.store._capture()
-    sections = {name: encode(data).decode() for name, data in snapshot.sections.items()}
+    sections = {name: b"".join(pieces(data)).decode() for name, data in snapshot.sections.items()}
     sections["applied.json, producers"] = encode(rig.store.sequences.dump()).decode()
     await rig.close()
     return sections

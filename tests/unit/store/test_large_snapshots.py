@@ -51,7 +51,7 @@ def test_the_pieces_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, seed: in
 @pytest.mark.parametrize("piece", [1, 200, 1 << 20])
 def test_what_is_applied_while_a_snapshot_is_encoded_is_not_in_it(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     monkeypatch.setattr(store.state.json_pieces, "PIECE_VALUES", piece)
-    monkeypatch.setattr(store.durability.snapshots, "PIECE_BYTES", piece)
+    monkeypatch.setattr(store.state.json_pieces, "PIECE_BYTES", piece)
 
     async def one_more(rig: StoreRig, number: int) -> None:
         producer, sequence = number % 20 + 1, number // 20
