@@ -111,6 +111,15 @@ class FileCut(NamedTuple):
     size: int
 
 
+class FileWrite(NamedTuple):
+    """Data for a file that gets ``size`` bytes where it begins with this; none: it is synced only."""
+
+    path: str
+    pos: int
+    data: bytes
+    size: int
+
+
 class Disk(Protocol):
     """One node's disk.  Paths are strings with ``/``, relative to the node's data folder; folders are made as needed."""
 
@@ -141,6 +150,13 @@ class Disk(Protocol):
 
     async def sizes(self, folder: str) -> dict[str, int]:
         """The size of every file in ``folder`` and in all folders below it, by path; nothing when it does not exist."""
+        ...
+
+    async def write_files(self, writes: Sequence[FileWrite]) -> None:
+        """Write into many small files at once, making those that are not there; names and data are durable then.
+
+        After an error any of them may be written.
+        """
         ...
 
     async def cut_files(self, cuts: Sequence[FileCut]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
 from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
@@ -329,6 +329,13 @@ class RealDisk:
         local = self.local_path(folder)
         return await self.aside(lambda: {os.path.relpath(path, self._folder): size for path, size in _sizes(local)})
 
+    async def write_files(self, writes: Sequence[FileWrite]) -> None:
+        by_writer: dict[_Workers, list[FileWrite]] = {}
+        for each in writes:
+            by_writer.setdefault(self.writer_of(each.path), []).append(each._replace(path=self.local_path(each.path)))
+        for writer, local in by_writer.items():
+            await writer.submit(partial(_write_files, local, self._folder))
+
     async def cut_files(self, cuts: Sequence[FileCut]) -> None:
         by_writer: dict[_Workers, list[tuple[str, int, int]]] = {}
         for cut in cuts:
@@ -504,6 +511,40 @@ def _sizes(local: str) -> Iterator[tuple[str, int]]:
                             yield entry.path, entry.stat(follow_symlinks=False).st_size
         except (FileNotFoundError, NotADirectoryError):
             continue
+
+
+def _write_files(writes: Sequence[FileWrite], root: str) -> None:
+    """Folders are synced at the end, each once: those of a batch share parents."""
+    changed: set[str] = set()
+    for path, pos, data, size in writes:
+        try:
+            fd = open_handle(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            folder = os.path.dirname(path)
+            _make_unsynced(folder, root, changed)
+            fd = open_handle(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644)
+            changed.add(folder)
+        try:
+            with _naming(path):
+                if data and pos == 0:
+                    os.ftruncate(fd, size)
+                _pwrite_all(fd, pos, [data])
+            _fdatasync(fd, path)
+        finally:
+            os.close(fd)
+    for folder in sorted(changed):
+        _sync_folder(folder)
+
+
+def _make_unsynced(folder: str, root: str, changed: set[str]) -> None:
+    if os.path.isdir(folder):
+        return
+    require(folder.startswith(root), "folder %s lies outside %s", folder, root)
+    parent = os.path.dirname(folder)
+    _make_unsynced(parent, root, changed)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o755)
+    changed.add(parent)
 
 
 def _cut_file(local: str, keep: int, size: int) -> None:

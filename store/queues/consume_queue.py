@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dledger.runtime.env import FileWrite
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
@@ -185,21 +186,24 @@ class ConsumeQueue:
 
     # Writing (one call at a time: the store's file lock)
 
-    async def flush(self, *, sync: bool) -> None:
-        """Write what is in memory only; with ``sync`` everything written so far is durable afterwards."""
+    async def flush(self) -> None:
+        """Write what is in memory only."""
         first, end = self._written, self.max_offset
         if first < end:
-            touched = await self.files.write(first, self._held(first, end), sync=sync)
-            if sync:
-                for number in touched:
-                    self._unsynced.pop(number, None)
-            else:
-                self._unsynced.update(dict.fromkeys(touched))
+            self._unsynced.update(dict.fromkeys(await self.files.write(first, self._held(first, end))))
             self._written = end
-        if sync:
-            for number in list(self._unsynced):
-                await self.files.sync(number)
-                del self._unsynced[number]
+
+    def unsynced_writes(self) -> tuple[int, list[FileWrite]]:
+        """(what is to be told to ``synced``, what makes everything up to now durable)"""
+        first, end = self._written, self.max_offset
+        writes = list(self.files.writes(first, self._held(first, end))) if first < end else []
+        new = {write.path for write in writes}
+        return end, writes + [sync for number in self._unsynced if (sync := self.files.only_sync(number)).path not in new]
+
+    def synced(self, end: int) -> None:
+        """All files are durable as far as ``end``."""
+        self._written = end
+        self._unsynced.clear()
 
     def release_memory(self) -> None:
         """Give the buffer back; everything in it must be written."""

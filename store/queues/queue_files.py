@@ -7,14 +7,14 @@ first unit in the queue and has its full length at once, sparse: zeros follow th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dledger.log.segment import FilePool, InUse
-from dledger.runtime.env import Disk, FileCut
+from dledger.runtime.env import Disk, FileCut, FileWrite
 from dledger_wire.layout import parse_segment_name, segment_name
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE, QUEUE_UNIT_SIZE
 
@@ -93,8 +93,8 @@ class QueueFiles:
         async with InUse(self._pool, self.path(number)) as file:
             return units_from(await file.pread(at * QUEUE_UNIT_SIZE, count * QUEUE_UNIT_SIZE))
 
-    async def write(self, first: int, units: Units, *, sync: bool = False) -> list[int]:
-        """Write units at their offsets, making files as needed, with ``sync`` durably; which files were touched."""
+    async def write(self, first: int, units: Units) -> list[int]:
+        """Write units at their offsets, making files as needed; which files were touched."""
         touched = []
         done = 0
         while done < len(units):
@@ -103,10 +103,22 @@ class QueueFiles:
             async with InUse(self._pool, self.path(number), create=True) as file:
                 if at == 0:
                     await file.truncate(self._file_bytes)
-                await file.pwrite(at * QUEUE_UNIT_SIZE, [piece.tobytes()], sync=sync)
+                await file.pwrite(at * QUEUE_UNIT_SIZE, [piece.tobytes()])
             touched.append(number)
             done += len(piece)
         return touched
+
+    def writes(self, first: int, units: Units) -> Iterator[FileWrite]:
+        """The same as writes for ``Disk.write_files``, one a file."""
+        done = 0
+        while done < len(units):
+            number, at = divmod(first + done, self.file_units)
+            piece = units[done : done + self.file_units - at]
+            yield FileWrite(self.path(number), at * QUEUE_UNIT_SIZE, piece.tobytes(), self._file_bytes)
+            done += len(piece)
+
+    def only_sync(self, file_number: int) -> FileWrite:
+        return FileWrite(self.path(file_number), 0, b"", self._file_bytes)
 
     async def sync(self, file_number: int) -> None:
         async with InUse(self._pool, self.path(file_number)) as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
 
 from dledger.log.segment import FilePool
 from dledger.runtime.env import Disk
@@ -19,6 +20,7 @@ from store.settings import StoreSettings
 from store.state.sequences import QueueKey
 
 BUFFERS_LIMIT_BYTES = 32 << 20
+QUEUES_AT_ONCE = 32  # of which files are written and synced: others wait so long for the thread that does it
 
 
 class QueueTable:
@@ -125,14 +127,29 @@ class QueueTable:
                 await self._doomed[0].remove()
                 del self._doomed[0]
             self.unwritten = 0
-            for key, queue in list(self._dirty.items()):
-                if queue.unwritten < min_flush_units:
-                    self.unwritten += queue.unwritten
-                    continue
-                await queue.flush(sync=sync)
-                if self._dirty.get(key) is queue and (queue.is_synced if sync else False):
-                    del self._dirty[key]
+            if sync:
+                await self._sync()
+            else:
+                await self._write(min_flush_units)
             self._release_memory()
+
+    async def _write(self, min_flush_units: int) -> None:
+        for queue in list(self._dirty.values()):
+            if queue.unwritten < min_flush_units:
+                self.unwritten += queue.unwritten
+            else:
+                await queue.flush()
+
+    async def _sync(self) -> None:
+        """Many queues at a time: most of a large number have little to write."""
+        waiting = iter(list(self._dirty.values()))
+        while batch := list(islice(waiting, QUEUES_AT_ONCE)):
+            planned = [(queue, *queue.unsynced_writes()) for queue in batch]
+            await self._disk.write_files([write for _, _, writes in planned for write in writes])
+            for queue, end, _ in planned:
+                queue.synced(end)
+                if queue.is_synced and self._dirty.get(queue.key) is queue:
+                    del self._dirty[queue.key]
 
     def _release_memory(self) -> None:
         limit_units = BUFFERS_LIMIT_BYTES // QUEUE_UNIT_SIZE

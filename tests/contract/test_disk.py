@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Disk, FileCut
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Disk, FileCut, FileWrite
 
 from .disk_worlds import WORLDS, DiskWorld
 
@@ -199,6 +199,28 @@ def test_sizes_names_every_file_below_a_folder(run: Run) -> None:
         assert await disk.sizes("a") == {"a/one": 3, "a/b/two": 5, "a/b/c/three": 0}
         assert await disk.sizes("a/b/") == {"a/b/two": 5, "a/b/c/three": 0}
         assert await disk.sizes("not there") == {}
+
+    run(scenario)
+
+
+def test_many_files_are_written_at_once(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.write_atomic("a/there", b"12345678")
+        await disk.write_atomic("a/long", bytes(20))
+        there = await disk.open("a/there")
+        new = [FileWrite(f"a/{folder}/{number}", 0, b"new", 8) for folder in ("b", "c/d") for number in range(3)]
+        await disk.write_files([*new, FileWrite("a/there", 2, b"xy", 8), FileWrite("a/long", 0, b"1", 4), FileWrite("a/there", 0, b"", 8)])
+        await disk.write_files([FileWrite("a/b/0", 3, b"er", 8), FileWrite("a/behind", 4, b"z", 8)])
+        await disk.write_files([])
+        expected = {each.path: b"new" + bytes(5) for each in new}
+        expected |= {"a/b/0": b"newer" + bytes(3), "a/there": b"12xy5678", "a/long": b"1" + bytes(3), "a/behind": bytes(4) + b"z"}
+        assert await there.pread(0, 20) == expected["a/there"], "by a file that was open already"
+        await there.close()
+        for path, content in expected.items():
+            file = await disk.open(path)
+            assert await file.pread(0, 100) == content, path
+            await file.close()
+        assert await disk.sizes("a") == {path: len(content) for path, content in expected.items()}
 
     run(scenario)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -325,6 +325,27 @@ class MountedDisk:
         await self.in_order(self.disk.duration(self.disk.settings.read_s), _nothing, _nothing_either)
         prefix = folder.rstrip("/") + "/"
         return {path: content.current.size for path, content in self.disk.names.items() if path.startswith(prefix)}
+
+    async def write_files(self, writes: Sequence[FileWrite]) -> None:
+        disk = self.disk
+        begun: list[tuple[str, SimFile, int]] = []
+
+        def begin() -> None:
+            for path, pos, data, size in writes:
+                content = disk.names.setdefault(path, Content())
+                if data and pos == 0:
+                    content.do(Pending(size, None))
+                file = SimFile(self, path, content)
+                file._write(pos, data)
+                begun.append((path, file, len(content.pending)))
+
+        def end(_state: Any) -> None:
+            for path, file, count in begun:
+                if disk.names.get(path) is file._content:
+                    disk.durable_names[path] = file._content
+                file._synced(count)
+
+        await self.in_order(disk.duration(disk.settings.write_s + 2 * disk.settings.sync_s), begin, end)
 
     async def cut_files(self, cuts: Sequence[FileCut]) -> None:
         def begin() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
 from tests.sim.disk import measured
 
 SECTOR = 512
@@ -162,6 +162,13 @@ class CrashDisk:
     async def sizes(self, folder: str) -> dict[str, int]:
         await self.step("sizes", folder)
         return {path: len(content.current) for path, content in self.files.items() if path.startswith(folder.rstrip("/") + "/")}
+
+    async def write_files(self, writes: Sequence[FileWrite]) -> None:
+        for path, pos, data, size in writes:
+            file = await self.open(path, create=True)
+            if data and pos == 0:
+                await file.truncate(size)
+            await file.pwrite(pos, [data], sync=True)
 
     async def cut_files(self, cuts: Sequence[FileCut]) -> None:
         for path, keep, size in cuts:
