@@ -16,7 +16,8 @@ class LogConfig:
     memory (21 bytes each); older places are read from the index units.  ``fill_window_bytes``: how far ahead of the write position
     blocks are written with zeros in the background, 0 for never.  ``verify_bytes``: how much of the log's end a start checks byte by
     byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  It must be well above what can
-    be uncommitted at a time, since no cut reaches below it.  ``units_sync_delay_ms``: index
+    be uncommitted at a time, since no cut reaches below it.  ``unsynced_bytes``: with so much written and not synced a flush syncs, also
+    when nobody asked for it: what is not synced stays in the cache, beyond its limit.  ``units_sync_delay_ms``: index
     units, written within the flush, are synced together this long after it; 0 syncs them within it, before it reports anything durable.
     """
 
@@ -27,6 +28,7 @@ class LogConfig:
     fill_window_bytes: int = 256 << 20
     fill_step_bytes: int = 1 << 20
     verify_bytes: int | None = 256 << 20
+    unsynced_bytes: int = 8 << 20
     units_sync_delay_ms: int = 20
     open_files_limit: int = 64
     # The driver flushes about this much at a time, so that a slow disk shows progress well within an election timeout.

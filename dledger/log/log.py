@@ -75,6 +75,7 @@ class Log:
         self._end_pos = found.end_pos
         self._chain_crc = found.chain_crc
         self._durable_index = found.last.index
+        self._synced_pos = found.end_pos  # how far the file was written at the last sync
         self._queue = WriteQueue()
         self._cache = EntryCache(config.cache_bytes, found.last.index + 1)
         self._reader = LogReader(disk, files, config, self._segments, self._places, self._term_at)
@@ -357,8 +358,9 @@ class Log:
         self._check_usable()
         batch = self._queue.take(max_bytes)
         complete = not self._queue
-        with self._writing(batch):
-            await self._writer.write(batch, sync=sync)
+        synced = sync or self._writer.end_pos - self._synced_pos >= self._config.unsynced_bytes
+        with self._writing(batch, synced=synced):
+            await self._writer.write(batch, sync=synced)
         return self._flushed(sync, complete=complete)
 
     def flush_now(self) -> Flushed | None:
@@ -369,7 +371,7 @@ class Log:
         batch = self._queue.take_entries(WRITE_NOW_BYTES)
         if batch is None:
             return None
-        with self._writing(batch):
+        with self._writing(batch, synced=True):
             written = self._writer.write_now(batch.entries)
         if not written:
             self._queue.give_back(batch)
@@ -377,7 +379,7 @@ class Log:
         return self._flushed(True, complete=True)
 
     @contextlib.contextmanager
-    def _writing(self, batch: Batch) -> Iterator[None]:
+    def _writing(self, batch: Batch, *, synced: bool) -> Iterator[None]:
         """While ``batch`` is being written: what is known of how far that came, and what an error means."""
         if batch.entries:
             self._reached_index = batch.entries[-1].index
@@ -397,6 +399,7 @@ class Log:
         finally:
             self._reached_index = self._writer.written_index
             self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
+        self._synced_pos = self._writer.end_pos if synced else min(self._synced_pos, self._writer.end_pos)
         self._schedule_units_sync()
 
     async def make_durable(self, index: int) -> bool:

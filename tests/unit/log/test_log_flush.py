@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dledger.core.types import EntryId, HardState, NodeId
+from dledger.log.cache import OVERHEAD_BYTES
 from dledger.log.log import Log
 from dledger.log.segment import units_path
 from dledger_wire.errors import StorageFailedError, StorageFullError
@@ -302,6 +303,33 @@ def test_memory_stays_bounded_and_keeps_what_is_not_written() -> None:
             await log.flush()
             assert log._cache.size_bytes <= 1000
             assert log._places.next_index - log._places.first_index <= 20
+        await log.close()
+
+    run(scenario)
+
+
+def test_memory_stays_bounded_when_nobody_asks_for_a_sync() -> None:
+    """What is not synced cannot leave the cache: a flush syncs by itself once there is much of it."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log, _ = await Log.open(disk, config(cache_bytes=1000, unsynced_bytes=5000, segment_bytes=1 << 20))
+        promise(log, 1)
+        await log.flush()
+        largest = durable = 0
+        for _ in range(200):
+            entries = add(log, 10)
+            done = await log.flush(sync=False)
+            assert done.last.index == entries[-1].index == log.last.index
+            largest = max(largest, log._cache.size_bytes)
+            assert log.durable.index >= durable
+            durable = log.durable.index
+        size = sum(entry.size_bytes for entry in entries)
+        per_entry = entries[0].size_bytes + OVERHEAD_BYTES
+        assert largest <= 1000 + (5000 + 2 * size) // entries[0].size_bytes * per_entry
+        assert log.last.index - durable <= (5000 + size) // entries[0].size_bytes
+        syncs = sum(what == "sync" and path.startswith("commitlog") for what, path in disk.log)
+        assert syncs < 200 * size // 5000 + 5, "no more than needed"
         await log.close()
 
     run(scenario)
