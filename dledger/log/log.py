@@ -359,8 +359,9 @@ class Log:
         batch = self._queue.take(max_bytes)
         complete = not self._queue
         synced = sync or self._writer.end_pos - self._synced_pos >= self._config.unsynced_bytes
-        with self._writing(batch, synced=synced):
+        with self._writing(batch):
             await self._writer.write(batch, sync=synced)
+        self._synced_pos = self._writer.end_pos if synced else min(self._synced_pos, self._writer.end_pos)
         return self._flushed(sync, complete=complete)
 
     def flush_now(self) -> Flushed | None:
@@ -371,15 +372,16 @@ class Log:
         batch = self._queue.take_entries(WRITE_NOW_BYTES)
         if batch is None:
             return None
-        with self._writing(batch, synced=True):
+        with self._writing(batch):
             written = self._writer.write_now(batch.entries)
         if not written:
             self._queue.give_back(batch)
             return None
+        self._synced_pos = self._writer.end_pos
         return self._flushed(True, complete=True)
 
     @contextlib.contextmanager
-    def _writing(self, batch: Batch, *, synced: bool) -> Iterator[None]:
+    def _writing(self, batch: Batch) -> Iterator[None]:
         """While ``batch`` is being written: what is known of how far that came, and what an error means."""
         if batch.entries:
             self._reached_index = batch.entries[-1].index
@@ -399,7 +401,6 @@ class Log:
         finally:
             self._reached_index = self._writer.written_index
             self._cache.evict(min(self._writer.indexed_index, self._cut_floor - 1))
-        self._synced_pos = self._writer.end_pos if synced else min(self._synced_pos, self._writer.end_pos)
         self._schedule_units_sync()
 
     async def make_durable(self, index: int) -> bool:
