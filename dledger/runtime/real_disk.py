@@ -1,8 +1,8 @@
 """Real files behind the ``Disk`` and ``File`` interfaces.
 
 Owns the threads: one per disk for writes (so they keep the order of submission), another for the folders named beside, whose many small
-writes nothing else should wait for, and a small pool for reads and for filling files ahead.  Only ``write_now`` runs on the event loop itself,
-while the write thread has nothing to do (``sync_pace.py`` says when).
+writes nothing else should wait for, and a small pool for reads and for filling files ahead.  Only ``write_now`` runs on the event loop
+itself, while the write thread has nothing to do (``sync_pace.py`` says when).
 The event loop only hands work over, which is a queue and one wake-up.  Files in the folders named direct bypass the page cache on writes
 where that is possible, and are read through it.
 """
