@@ -17,12 +17,16 @@ from dledger_client.cluster.leader_search import LeaderSearch, is_leader
 from dledger_client.cluster.retry import is_retriable, until
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 from dledger_wire.rpc.methods import METADATA, QUEUE_OFFSETS, UnaryMethod
 
-CALL_SILENCE_S = 1.0  # a call without a response for that long: the other nodes are asked who leads
-MOVED_S = 0.1  # how long a leader may take to answer when another one leads already
+CALL_SILENCE_S = 1.0  # a call without a response for that long: all nodes are asked who leads
+ASK_OTHERS_S = 0.2  # and after that long the others, whether they have a newer leader
+LOOK_S = 0.05  # how often is looked whether that is still so
+MOVED_S = 0.1  # how long a leader may take to answer, from the call on, when another one leads already
+LAST_WORD_S = 0.02  # a leader that is no longer one answers its calls when it learns of that
 ATTEMPT_S = 25.0  # longer than any service works on a call: a change of members waits for two commits, 10 s each at most
 
 Request = TypeVar("Request", bound=Message)
@@ -32,8 +36,10 @@ Response = TypeVar("Response", bound=Message)
 class LeaderCalls:
     """Calls for one client."""
 
-    def __init__(self, channels: Channels, cache: RouteCache, leaders: LeaderSearch, clock: Clock, random: Random) -> None:
-        self._channels, self._cache, self._leaders = channels, cache, leaders
+    def __init__(
+        self, channels: Channels, cache: RouteCache, leaders: LeaderSearch, silent: SilentLeaders, clock: Clock, random: Random
+    ) -> None:
+        self._channels, self._cache, self._leaders, self._silent = channels, cache, leaders, silent
         self._clock, self._random = clock, random
 
     async def call(
@@ -84,18 +90,17 @@ class LeaderCalls:
 
     async def _watched(self, leader: ReplicaGroup, method: UnaryMethod[Request, Response], request: Request, left_s: float) -> bytes:
         """One call.  A leader that does not respond may have been paused or partitioned: the call fails when another node leads."""
-        address = leader.leader_address
+        address, loop = leader.leader_address, asyncio.get_running_loop()
         call = asyncio.ensure_future(method.call_bytes(self._channels.to(address), request, timeout_s=left_s))
-        moved = asyncio.ensure_future(self._moved(leader))
-        waited_s = 0.0
+        moved = asyncio.ensure_future(self._moved(leader, loop.time() + MOVED_S))
+        begun_s = loop.time()
+        confirm_s, pause_s = begun_s + CALL_SILENCE_S, ASK_OTHERS_S
         try:
-            while not call.done():
-                await asyncio.wait([call, moved], timeout=CALL_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
-                if call.done():
-                    break
-                if moved.done():
-                    raise UnreachableError(f"no response from {address}; {moved.result()} is the new leader", address=address)
-                waited_s += CALL_SILENCE_S
+            while not (await asyncio.wait([call, moved], timeout=pause_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                self._silent.ask_others(leader.name, address)
+                pause_s = LOOK_S
+                if loop.time() < confirm_s:
+                    continue
                 try:
                     await self._leaders.confirm(leader.name, address)
                 except NotLeaderError:
@@ -103,18 +108,22 @@ class LeaderCalls:
                 except UnreachableError:
                     if not call.done():
                         raise
-                if waited_s >= ATTEMPT_S:
+                confirm_s = loop.time() + CALL_SILENCE_S
+                waited_s = loop.time() - begun_s
+                if waited_s >= ATTEMPT_S and not call.done():
                     raise UnreachableError(f"no response from {address} to {method.path} within {waited_s:g} s", address=address)
+            if not call.done():
+                raise UnreachableError(f"no response from {address}; {moved.result()} is the new leader", address=address)
             return call.result()
         finally:
             drop(call, moved)
 
-    async def _moved(self, leader: ReplicaGroup) -> str:
+    async def _moved(self, leader: ReplicaGroup, patient_until_s: float) -> str:
         """Return the address of a later leader, a moment after it is known: the old one may still answer."""
         found = await self._cache.led_after(leader.name, leader.term)
         while found.leader_address == leader.leader_address:
             found = await self._cache.led_after(leader.name, found.term)
-        await asyncio.sleep(MOVED_S)
+        await asyncio.sleep(max(LAST_WORD_S, patient_until_s - asyncio.get_running_loop().time()))
         return found.leader_address
 
 

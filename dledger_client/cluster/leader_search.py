@@ -14,29 +14,34 @@ from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
+
+HANGS_S = 0.05  # a search that takes longer waits for a node that hangs; meanwhile the others may get a leader
 
 
 class LeaderSearch:
     """Searches for one client."""
 
-    def __init__(self, nodes: NodeMetadata, cache: RouteCache, watch: RouteWatch) -> None:
-        self._nodes, self._cache, self._watch = nodes, cache, watch
+    def __init__(self, nodes: NodeMetadata, cache: RouteCache, watch: RouteWatch, silent: SilentLeaders) -> None:
+        self._nodes, self._cache, self._watch, self._silent = nodes, cache, watch, silent
 
     async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
         """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
         known = self._cache.groups.get(group)
         return known if known is not None and _may_lead(known, failed, failed_term) else await self.find(group, failed, failed_term)
 
-    async def find(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
+    async def find(self, group: str, failed: str = "", failed_term: int = 0, silent: str = "") -> ReplicaGroup:
         """Who leads ``group`` now, by asking its nodes; one search.  ``failed`` counts as leader only if it says so itself, or in a term
-        after ``failed_term``.  Raises NotLeaderError when no node is known to lead."""
+        after ``failed_term``; ``silent`` hardly answers.  Raises NotLeaderError when no node is known to lead."""
         self._watch.doubt()
         search = asyncio.ensure_future(self._among_nodes(group, failed, failed_term))
         told = asyncio.ensure_future(self._told(group, failed, failed_term))
         try:
-            await asyncio.wait([search, told], return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait([search, told], timeout=HANGS_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if failed or silent:
+                    self._silent.ask_others(group, failed or silent)
             return search.result() if search.done() else told.result()
         finally:
             drop(search, told)
@@ -90,7 +95,7 @@ class LeaderSearch:
 
     async def confirm(self, group: str, address: str) -> None:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
-        leader = (await self.find(group)).leader_address
+        leader = (await self.find(group, silent=address)).leader_address
         if leader != address:
             raise UnreachableError(f"no response from {address}; {leader} is the new leader", address=address)
 

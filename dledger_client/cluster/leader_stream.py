@@ -1,9 +1,10 @@
 """A long-lived stream to the leader of one replica group: opening, health and reopening with backoff.
 
 Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A paused or partitioned
-leader keeps its connections open, so silence alone proves nothing.  After ``SilencePolicy.limit_ms`` the other nodes are asked, and the
-stream fails only when they name another leader, or when the policy does not tolerate that none of them knows one.  When the watch of routes
-tells of a leader in a newer term, a short silence is enough; a leader that responds is never left for that.
+leader keeps its connections open, so silence alone proves nothing.  After ``SilencePolicy.ask_ms`` the other nodes are asked again and
+again for a leader in a newer term, and when they, or the watch of routes, tell of one, the stream fails; a leader that responds is never
+left for that.  After ``limit_ms`` all nodes are asked, and the stream fails as well when no node knows a leader and the policy does not
+tolerate that.
 
 One user at a time: ``locate``, ``open``, then ``read`` and ``write`` until one of them raises, then ``close`` and ``back_off``.
 """
@@ -38,21 +39,25 @@ AnyStream: TypeAlias = StreamMethod[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class SilencePolicy:
-    """``limit_ms``: without a message for this long, the other nodes are asked who leads, again after ``recheck_ms``.
+    """``limit_ms``: without a message for this long, all nodes are asked who leads, again after ``recheck_ms``.
 
+    ``ask_ms``: without a message for this long, the other nodes are asked for a newer leader, all the time.
     ``moved_ms``: without a message for this long, the stream fails when another leader in a newer term is known already.
     ``needs_leader``: the stream fails when no node knows a leader.
     """
 
     limit_ms: int
+    ask_ms: int
     moved_ms: int
     recheck_ms: int = 0
     needs_leader: bool = False
 
 
-PRODUCE_SILENCE = SilencePolicy(1000, 100, 1000, needs_leader=True)  # produce requests without a response
-SESSION_SILENCE = SilencePolicy(800, 400)  # heartbeats of a consumer without an acknowledgement
-CHECK_SILENCE = SilencePolicy(2500, 1200)  # transaction checks: the leader sends heartbeats itself, one a second
+LOOK_MS = 25  # how often is looked, while the leader is silent, whether another one is known
+
+PRODUCE_SILENCE = SilencePolicy(1000, 150, 100, 1000, needs_leader=True)  # produce requests without a response
+SESSION_SILENCE = SilencePolicy(800, 400, 400)  # heartbeats of a consumer without an acknowledgement
+CHECK_SILENCE = SilencePolicy(2500, 1200, 1200)  # transaction checks: the leader sends heartbeats itself, one a second
 
 
 class LeaderStream:
@@ -149,10 +154,12 @@ class LeaderStream:
 
     async def read_heartbeat(self) -> bytes:
         """The next message of a leader that sends heartbeats.  UnreachableError when it is silent for the policy's limit."""
-        reading, limit_ms = asyncio.ensure_future(self.read()), self._router.clock.monotonic_ms() + self._silence.limit_ms
+        begun_ms = self._router.clock.monotonic_ms()
+        reading, limit_ms, pause_ms = asyncio.ensure_future(self.read()), begun_ms + self._silence.limit_ms, self._silence.moved_ms
         try:
-            while not (await asyncio.wait([reading], timeout=self._silence.moved_ms / 1000))[0]:
-                self._check_moved()
+            while not (await asyncio.wait([reading], timeout=pause_ms / 1000))[0]:
+                self._check_moved(begun_ms)
+                pause_ms = LOOK_MS
                 if self._router.clock.monotonic_ms() >= limit_ms:
                     text = f"no heartbeat from {self.address} for {self._silence.limit_ms / 1000:g} s"
                     raise UnreachableError(text, address=self.address)
@@ -162,10 +169,12 @@ class LeaderStream:
 
     async def read_until(self, deadline_ms: int) -> bytes:
         """The next message, while the same node leads.  UnreachableError at the deadline, or when another node leads."""
-        reading, next_ms = asyncio.ensure_future(self.read()), self._router.clock.monotonic_ms() + self._silence.limit_ms
+        begun_ms = self._router.clock.monotonic_ms()
+        reading, next_ms, pause_ms = asyncio.ensure_future(self.read()), begun_ms + self._silence.limit_ms, self._silence.moved_ms
         try:
-            while not (await asyncio.wait([reading], timeout=self._silence.moved_ms / 1000))[0]:
-                self._check_moved()
+            while not (await asyncio.wait([reading], timeout=pause_ms / 1000))[0]:
+                self._check_moved(begun_ms)
+                pause_ms = LOOK_MS
                 now_ms = self._router.clock.monotonic_ms()
                 if now_ms >= next_ms:
                     await self._confirm_leader()
@@ -180,17 +189,19 @@ class LeaderStream:
         """When the leader is silent, ask who leads.  UnreachableError when it is another node."""
         now_ms = self._router.clock.monotonic_ms()
         if now_ms - self.last_seen_ms >= self._silence.moved_ms:
-            self._check_moved()
+            self._check_moved(self.last_seen_ms)
         if now_ms - self.last_seen_ms < self._silence.limit_ms or now_ms < self._next_check_ms:
             return
         self._next_check_ms = now_ms + self._silence.recheck_ms
         await self._confirm_leader()
 
-    def _check_moved(self) -> None:
-        """UnreachableError when another node is known to lead in a newer term."""
+    def _check_moved(self, silent_since_ms: int) -> None:
+        """UnreachableError when another node is known to lead in a newer term; when the silence is long, the others are asked."""
         later = self._router.newer_leader(self.replica_group, self._tracker.term)
         if later is not None and later.leader_address != self.address:
             raise UnreachableError(f"no response from {self.address}; {later.leader_address} is the new leader", address=self.address)
+        if self._router.clock.monotonic_ms() - silent_since_ms >= self._silence.ask_ms:
+            self._router.ask_others(self.replica_group, self.address)
 
     async def _confirm_leader(self) -> None:
         try:

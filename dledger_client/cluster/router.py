@@ -1,8 +1,8 @@
 """Routes of one client: where the leaders of its replica groups and the queues of its topics are, and calls to those leaders.
 
 Owns the parts and puts them together: channels, what is known (``route_cache``), name servers (``name_servers``) and the watch at one of
-them (``route_watch``), questions to nodes (``node_metadata``), the search for a leader (``leader_search``), calls to leaders
-(``leader_calls``) and the look-up of topics (``topic_lookup``).
+them (``route_watch``), questions to nodes (``node_metadata``), the search for a leader (``leader_search``) and for the one after a silent
+one (``silent_leaders``), calls to leaders (``leader_calls``) and the look-up of topics (``topic_lookup``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dledger_client.cluster.route_answers import RouteAnswers
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
+from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_client.cluster.topic_lookup import TopicLookup, may_not
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
@@ -48,8 +49,9 @@ class Router:
         self._names = NameServers(self._channels, self._cache, addresses, clock, random)
         self._answers = RouteAnswers(self._cache)
         self._watch = RouteWatch(self._names, self._answers, self._cache, clock, random)
-        self._leaders = LeaderSearch(self._nodes, self._cache, self._watch)
-        self._calls = LeaderCalls(self._channels, self._cache, self._leaders, clock, random)
+        self._silent = SilentLeaders(self._nodes, self._cache, clock)
+        self._leaders = LeaderSearch(self._nodes, self._cache, self._watch, self._silent)
+        self._calls = LeaderCalls(self._channels, self._cache, self._leaders, self._silent, clock, random)
         self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
         self._watch.confirm = self._lookup.confirm
         self._nodes_told = False  # of all replica groups
@@ -85,6 +87,7 @@ class Router:
 
     async def close(self) -> None:
         await self._watch.close()
+        await self._silent.close()
         await self._channels.close()
 
     # Replica groups
@@ -196,6 +199,10 @@ class Router:
     async def leads(self, group: str, address: str) -> bool:
         """Whether the node at ``address`` itself says that it leads ``group`` now."""
         return await self._leaders.leads(group, address)
+
+    def ask_others(self, group: str, silent: str) -> None:
+        """The leader at ``silent`` does not answer: ask the others for a moment, at a bounded pace; ``newer_leader`` tells."""
+        self._silent.ask_others(group, silent)
 
     def newer_leader(self, group: str, term: int) -> ReplicaGroup | None:
         """The group, if a leader in a newer term than ``term`` is known."""
