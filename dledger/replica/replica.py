@@ -73,6 +73,7 @@ class Replica:
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         self.leader: NodeId | None = None
         self.is_confirmed_leader = False
+        self._lost_term = 0  # led last, and no later leader is known
         self.running = False
         self.members_listener: Callable[[], None] = lambda: None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -236,6 +237,7 @@ class Replica:
         _logger.info("%s: %s", self.identity.node_id, text)
         if was_leader and (event.role is not Role.LEADER or event.term != old_term):
             self._leadership_lost(old_term)
+        self._doubt_writes(event)
         self.machine.role_changed(event)
         if event.role is Role.LEADER:
             self.proposer.schedule()
@@ -245,9 +247,21 @@ class Replica:
         self.proposer.held = False
         self.proposer.fail_pending()
         self.reads.fail_all("leadership was lost")
-        # The new leader's commits usually settle the entries in flight within an election timeout.
-        wait_s, fail = self.settings.core.election_timeout_ms / 1000, self.proposer.proposals.fail_rounds
-        asyncio.get_running_loop().call_later(wait_s, fail, "leadership was lost with the write in flight", term)
+        # Whoever leads next usually settles the entries in flight by its commits.
+        self._lost_term = term
+        self._give_up_writes(term, self.settings.core.election_timeout_ms)
+
+    def _doubt_writes(self, event: RoleChanged) -> None:
+        """What was in flight when leadership was lost is settled by the next leader's commits soon after that one is known, or not for
+        long: no later than after a heartbeat."""
+        if self._lost_term and event.term > self._lost_term and event.leader not in (None, self.identity.node_id):
+            self._give_up_writes(self._lost_term, self.settings.core.heartbeat_interval_ms)
+            self._lost_term = 0
+
+    def _give_up_writes(self, term: int, wait_ms: int) -> None:
+        """Answer what is in flight of terms up to ``term`` in ``wait_ms``, unless it is settled before."""
+        fail = self.proposer.proposals.fail_rounds
+        asyncio.get_running_loop().call_later(wait_ms / 1000, fail, "leadership was lost with the write in flight", term)
 
     def not_leader(self) -> NotLeaderError:
         leader = self.leader if self.leader != self.identity.node_id else None

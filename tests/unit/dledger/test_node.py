@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dledger.core.events import Received
+from dledger.core.messages import Heartbeat
 from dledger.core.types import EntryId, Role
 from dledger.node import RaftNode
 from dledger_wire.errors import (
@@ -231,6 +233,31 @@ def test_a_write_replaced_by_another_leaders_entry_was_certainly_not_stored() ->
         cluster.net.heal()
         with pytest.raises(NotLeaderError):
             await lost
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_write_that_the_next_leader_does_not_settle_is_answered_soon_after_that_one_is_known() -> None:
+    """It was answered an election timeout after leadership was lost, whatever was known meanwhile."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        old = await cluster.leader()
+        await old.propose(Text("before"))
+        cluster.net.isolate(old.identity.node_id, cluster.names)
+        lost = old.propose(Text("lost"))
+        await asyncio.sleep(0.01)
+        other = next(node for node in cluster.nodes.values() if node is not old)
+        told = Received(other.identity.node_id, Heartbeat(term=old.term + 1, commit=0, round=1), "store-" + other.identity.node_id)
+        old._replica.step(told)
+        assert old.leader == other.identity.node_id
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(OutcomeUnknownError):
+            await lost
+        assert asyncio.get_running_loop().time() - begun <= 0.11
+        cluster.net.heal()
         await cluster.stop()
 
     run(scenario())
