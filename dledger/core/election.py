@@ -1,13 +1,12 @@
-"""Elections: timers, pre-vote, votes, and every change of role.
+"""Elections: pre-vote, votes, and every change of role.
 
-Owns the role and the election deadline.  Rules beyond the paper, always on:
+Owns the role; ``election_timer`` owns the deadline.  Rules beyond the paper, always on:
 
 *Pre-vote* (dissertation 9.6): a node asks whether it could win before it raises its term.  A node that was partitioned returns quietly.
 *Stickiness* (4.2.3): a node with a live leader rejects votes and pre-votes and does not adopt the term, unless that leader ordered the
 campaign.
 *Prompt pre-vote*: a broken stream from the leader ends the wait.  Each voter has its own time slot by rank, so collisions are rare.  A live
-leader is not disturbed: the other voters still hear from it and reject.  The pre-vote is repeated until an election timeout has passed,
-because other voters may notice the failure a little later.
+leader is not disturbed: the other voters still hear from it and reject.  Rounds follow each other quickly for a while (``election_timer``).
 *Yielding*: of two simultaneous pre-votes, the one with the weaker claim (older log, then larger id) is abandoned.
 *Priority* biases the timeout only (positive: lower half and the earliest slot; negative: upper half); a more complete log always wins.  A
 deprioritized node waits an election timeout longer than every other node, and ignores broken streams.  Returning leadership to a
@@ -20,6 +19,7 @@ responses to it could elect the same node, in the same term, with a shorter log.
 from __future__ import annotations
 
 from dledger.core.causes import Cause, LeaderLoss
+from dledger.core.election_timer import ElectionTimer
 from dledger.core.messages import TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.state import CoreState
@@ -35,35 +35,20 @@ class Elections:
         self._tally: VoteTally | None = None
         self.contact_ms = 0
         self._leader_lost = False
-        self._prompt_until_ms = 0
-        self._deprioritized = False
-        self.deadline_ms = core.now_ms + self._draw_timeout_ms()
+        self.timer = ElectionTimer(core)
 
     # Time
 
-    def _draw_timeout_ms(self) -> int:
-        base, priority = self._core.config.election_timeout_ms, self._core.config.priority
-        low = base if priority >= 0 else base + base // 2
-        high = 2 * base if priority <= 0 else base + base // 2
-        if self._deprioritized:
-            low, high = 2 * base, 3 * base
-        return self._core.random.randrange(low, high)
-
-    def reset_timer(self) -> None:
-        self.deadline_ms = self._core.now_ms + self._draw_timeout_ms()
-
     def deprioritize(self, *, on: bool) -> None:
         """Let others stand first from now on, or no more."""
-        if on != self._deprioritized:
-            self._deprioritized = on
-            self.reset_timer()
+        self.timer.deprioritize(on=on)
 
     def on_leader_contact(self) -> None:
         """A message of the current leader arrived."""
         self.contact_ms = self._core.now_ms
         self._leader_lost = False
-        self._prompt_until_ms = 0
-        self.reset_timer()
+        self.timer.leader_known()
+        self.timer.reset()
 
     @property
     def has_live_leader(self) -> bool:
@@ -74,14 +59,14 @@ class Elections:
 
     def on_tick(self) -> None:
         core = self._core
-        if core.role is Role.LEADER or core.now_ms < self.deadline_ms:
+        if core.role is Role.LEADER or not self.timer.is_due:
             return
         if self.may_campaign:
             self.start_pre_vote(self._silence)
             return
         if core.role not in (Role.FOLLOWER, Role.LEARNER) or core.leader is not None:
             self.become_follower(core.term, None, self._silence)
-        self.reset_timer()
+        self.timer.reset()
 
     @property
     def _silence(self) -> Cause:
@@ -100,31 +85,14 @@ class Elections:
     # A broken stream
 
     def on_leader_lost(self, peer: NodeId) -> None:
-        """The stream from ``peer`` broke."""
+        """The stream from ``peer`` broke.  Who got this node's vote, and was not heard since, may have led."""
         core = self._core
-        if core.leader != peer or core.role is not Role.FOLLOWER or not self.may_campaign:
+        if peer != (core.leader or core.vote) or core.role is not Role.FOLLOWER or not self.may_campaign:
             return
-        self._leader_lost = True
-        if self._deprioritized:
-            return
-        self._prompt_until_ms = core.now_ms + core.config.election_timeout_ms
-        slot_ms = max(core.config.heartbeat_interval_ms // 5, 2)
-        others = sorted(voter for voter in core.memberships.current.voters if voter != peer)
-        if core.config.priority > 0:
-            slot = 0
-        else:
-            slot = 1 + (others.index(core.node_id) if core.node_id in others else len(others))
-            slot += len(others) if core.config.priority < 0 else 0
-        delay_ms = slot * slot_ms + core.random.randrange(0, slot_ms // 2 + 1)
-        self.deadline_ms = min(self.deadline_ms, core.now_ms + delay_ms)
-
-    def _round_timeout_ms(self) -> int:
-        """How long to wait before the next pre-vote."""
-        core = self._core
-        if core.now_ms >= self._prompt_until_ms:
-            return self._draw_timeout_ms()
-        beat_ms = core.config.heartbeat_interval_ms
-        return beat_ms // 2 + core.random.randrange(0, beat_ms)
+        self._leader_lost = core.leader is not None
+        if not self.timer.deprioritized:
+            self.timer.begin_quick_rounds()
+            self.timer.wait_for_slot(sorted(voter for voter in core.memberships.current.voters if voter != peer))
 
     # Roles
 
@@ -145,7 +113,7 @@ class Elections:
         if leader is not None:
             self.on_leader_contact()
         elif old_role is not core.role:
-            self.deadline_ms = core.now_ms + self._round_timeout_ms()
+            self.timer.next_round()
         if leader is None:
             self._leader_lost = False
         core.publish_role()
@@ -162,9 +130,11 @@ class Elections:
         """Ask whether an election could be won.  ``cause``: why there is no leader any more."""
         core = self._core
         require(core.role is not Role.LEADER, "a leader asks for votes")
+        if core.leader is not None:
+            self.timer.begin_quick_rounds()
         core.leader_lost(cause)
         self._begin_round(Role.PRE_CANDIDATE)
-        self.deadline_ms = core.now_ms + self._round_timeout_ms()
+        self.timer.next_round()
         tally = self._tally = self._new_tally()
         if core.memberships.is_voter:
             tally.record(core.node_id, True)
@@ -178,7 +148,7 @@ class Elections:
         require(core.role is not Role.LEADER, "a leader stands for election")
         core.promise(core.term + 1, core.node_id)
         self._begin_round(Role.CANDIDATE)
-        self.reset_timer()
+        self.timer.stand()
         self._tally = self._new_tally()
         for voter in core.memberships.other_voters:
             core.send(voter, VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
@@ -204,7 +174,7 @@ class Elections:
         require(core.role is Role.CANDIDATE and core.hard_state_durable, "%s becomes leader", core.role)
         core.role, core.leader = Role.LEADER, core.node_id
         self._tally = None
-        self._prompt_until_ms = 0
+        self.timer.leader_known()
         core.publish_role()
         core.transfers.leader_known(core.node_id)
         core.replication.start()
@@ -227,7 +197,7 @@ class Elections:
             if core.role is Role.PRE_CANDIDATE:
                 self.become_follower(core.term, None, core.loss.cause)
             core.promise(core.term, source)
-            self.reset_timer()
+            self.timer.reset()
         self._answer(source, message, granted=True)
 
     def _may_grant(self, source: NodeId, message: VoteRequest) -> bool:
@@ -245,13 +215,15 @@ class Elections:
         """Yield to the node that asked first."""
         core = self._core
         last = core.log.last
-        if core.role is Role.PRE_CANDIDATE:
-            if (message.last.term, message.last.index) == (last.term, last.index) and source > core.node_id:
-                return
+        asks = core.role is Role.PRE_CANDIDATE
+        if asks and (message.last.term, message.last.index) == (last.term, last.index) and source > core.node_id:
+            return
+        if not self.timer.may_yield(source):
+            return
+        if asks:
             self.become_follower(core.term, None, core.loss.cause)
         if core.role in (Role.FOLLOWER, Role.LEARNER):
-            beat_ms = core.config.heartbeat_interval_ms
-            self.deadline_ms = max(self.deadline_ms, core.now_ms + beat_ms + core.random.randrange(0, beat_ms))
+            self.timer.let_pass()
 
     def _answer(self, to: NodeId, message: VoteRequest, *, granted: bool) -> None:
         term = message.term if granted else self._core.term
@@ -283,6 +255,7 @@ class Elections:
         if core.role is Role.CANDIDATE and tally is not None:
             if core.memberships.is_voter:  # else only another folder under the same name is one
                 tally.record(core.node_id, True)
+            self.timer.own_vote_stored()
             self._close_round_if_decided()
 
     def _close_round_if_decided(self) -> None:

@@ -141,7 +141,7 @@ class Raft:
             if core.replication.notice_due_ms is not None:
                 due_ms = min(due_ms, core.replication.notice_due_ms)
         else:
-            due_ms = core.elections.deadline_ms
+            due_ms = core.elections.timer.deadline_ms
         for other_ms in (core.transfers.deadline_ms, core.reads.deadline_ms):
             if other_ms is not None and other_ms < due_ms:
                 due_ms = other_ms
