@@ -105,12 +105,11 @@ def test_a_fast_disk_writes_on_the_loop_and_one_that_becomes_slow_by_its_thread(
         slow = 0
         while file.write_now(3, [b"%d" % slow]):
             slow += 1
-        assert slow == 3
+        assert 1 <= slow <= 3
         blocked_s.append(FAST_S / 2)
-        for _ in range(LOOKED_AT):
-            await file.pwrite(0, [b"abc2ef"], sync=True)
-        assert file.write_now(6, [b"!"])
-        assert await file.pread(0, 7) == b"abc2ef!"
+        while not file.write_now(6, [b"!"]):
+            await file.pwrite(0, [b"abc0ef"], sync=True)
+        assert await file.pread(0, 7) == b"abc0ef!"
         disk.close()
 
     asyncio.run(main())

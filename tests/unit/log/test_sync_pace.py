@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from dledger.runtime.real_blocked_time import BlockedTime
-from dledger.runtime.sync_pace import CALM, FAST_S, HOLD_OFF_S, LOOKED_AT, MAX_HOLD_OFF_S, SLOW_ALLOWED, STALL_S, SyncPace
+from dledger.runtime.sync_pace import CALM, FAST_S, HOLD_OFF_S, LOOKED_AT, MAX_HOLD_OFF_S, SHARE, SLOW_ALLOWED, STALL_S, SyncPace
 
 FAST, SLOW, STALL = FAST_S / 2, FAST_S * 2, STALL_S * 2
 
@@ -34,9 +34,23 @@ def test_a_disk_is_fast_once_enough_syncs_of_the_thread_were() -> None:
 
 def test_a_few_slow_ones_among_fast_ones_do_not_count_and_one_more_does() -> None:
     timed = Timed()
-    assert timed.took(*[FAST] * LOOKED_AT, *[SLOW] * SLOW_ALLOWED)
-    assert not timed.took(SLOW)
+    timed.took(*[FAST] * LOOKED_AT, *[SLOW] * SLOW_ALLOWED)
+    timed.now_s += 1
+    assert timed.pace.is_fast
+    timed.took(SLOW)
+    timed.now_s += 1
+    assert not timed.pace.is_fast
     assert timed.took(*[FAST] * (LOOKED_AT - SLOW_ALLOWED))
+
+
+def test_after_a_slow_sync_of_the_loop_the_thread_syncs_for_many_times_as_long() -> None:
+    timed = Timed()
+    assert timed.took(*[FAST] * LOOKED_AT)
+    assert not timed.took(STALL_S)
+    timed.now_s += SHARE * STALL_S - 0.01
+    assert not timed.took(*[FAST] * LOOKED_AT)
+    timed.now_s += 0.02
+    assert timed.pace.is_fast
 
 
 def test_a_disk_that_is_always_slow_never_holds_the_loop_up() -> None:
