@@ -49,7 +49,7 @@ def fetched(name: str, make: Callable[[Path], None]) -> Path:
 
 def jars(name: str, *artifacts: str, groups: str = "") -> list[Path]:
     """Artifacts ``group:name:version`` with what they need at run time; ``groups``: only those groups' jars."""
-    need_java()
+    java()
     need("mvn", "maven")
 
     def make(folder: Path) -> None:
@@ -102,12 +102,18 @@ def need(command: str, package: str) -> None:
         raise UnavailableError(f"the command {command} is missing (Debian: apt-get install {package})")
 
 
-def need_java() -> None:
-    need("java", "openjdk-17-jre-headless")
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
-    if not found or int(found[1]) < JAVA_MIN:
-        raise UnavailableError(f"Java {JAVA_MIN} or newer is needed, java is {found[1] if found else 'of unknown version'}")
+def java() -> tuple[Path, str]:
+    """A Java that is new enough, and its version: of JAVA_HOME, on PATH, or where distributions put them."""
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    candidates += [Path(on_path)] if on_path else []
+    for candidate in (*candidates, *sorted(Path("/usr/lib/jvm").glob("*/bin/java"))):
+        if candidate.exists():
+            said = subprocess.run([str(candidate), "-version"], capture_output=True, text=True, check=False).stderr
+            found = re.search(r'version "((\d+)[^"]*)"', said)
+            if found and int(found[2]) >= JAVA_MIN:
+                return candidate, found[1]
+    raise UnavailableError(f"Java {JAVA_MIN} or newer is missing (Debian: apt-get install openjdk-{JAVA_MIN}-jre-headless)")
 
 
 def _run(name: str, command: list[str], folder: Path | None = None) -> None:

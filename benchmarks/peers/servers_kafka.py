@@ -7,7 +7,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from benchmarks.peers.fetched import jars
+from benchmarks.peers.fetched import jars, java
 from benchmarks.peers.servers import Processes
 from dledger_drill.hosts.ports import free_ports
 
@@ -45,7 +45,7 @@ def settings(node: str, ports: dict[str, tuple[int, int]], data: Path) -> str:
 
 def servers(folder: Path, version: str = VERSION) -> Processes:
     """Formats the nodes' storage; they start when the context is entered."""
-    path = ":".join(map(str, fetch(version)))
+    path, program = ":".join(map(str, fetch(version))), str(java()[0])
     free = iter(free_ports(2 * len(NODES)))
     ports = {node: (next(free), next(free)) for node in NODES}
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -53,11 +53,9 @@ def servers(folder: Path, version: str = VERSION) -> Processes:
     for node in NODES:
         file = folder / f"{node}.properties"
         file.write_text(settings(node, ports, folder / f"data-{node}"), encoding="utf-8")
-        java = ["java", "-cp", path]
-        done = subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)], capture_output=True, check=False
-        )
+        format_command = [program, "-cp", path, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
+        done = subprocess.run(format_command, capture_output=True, check=False)
         if done.returncode:
             raise RuntimeError(f"Kafka's storage could not be formatted: {done.stderr.decode(errors='replace')[-300:]}")
-        commands[node] = ["java", *HEAP, "-cp", path, "kafka.Kafka", str(file)]
+        commands[node] = [program, *HEAP, "-cp", path, "kafka.Kafka", str(file)]
     return Processes(commands, {node: f"127.0.0.1:{client}" for node, (client, _) in ports.items()}, folder, {})

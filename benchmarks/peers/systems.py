@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peers import servers_dledger, servers_kafka, servers_nats
-from benchmarks.peers.fetched import environment
+from benchmarks.peers.fetched import environment, java
 from benchmarks.peers.servers import Servers
 from dledger_wire.version import installed_version
 
@@ -50,10 +50,8 @@ def _dledger() -> tuple[Path, str]:
 
 def _kafka() -> tuple[Path, str]:
     servers_kafka.fetch()
-    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()[0]
-    java = said.split('"')[1] if '"' in said else said
     python = environment("kafka-client", f"confluent-kafka=={CONFLUENT_KAFKA}")
-    return python, f"Kafka {servers_kafka.VERSION} (KRaft, Java {java}, heap 512 MB), confluent-kafka {CONFLUENT_KAFKA}"
+    return python, f"Kafka {servers_kafka.VERSION} (KRaft, Java {java()[1]}, heap 512 MB), confluent-kafka {CONFLUENT_KAFKA}"
 
 
 def _nats() -> tuple[Path, str]:

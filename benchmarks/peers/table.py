@@ -38,10 +38,13 @@ class Line:
 
 def lines(figures: Sequence[Figure]) -> list[Line]:
     sizes = list(dict.fromkeys(figure.size for figure in figures if figure.work == "produce"))
+    known = {(figure.work, figure.way) for figure in figures}
     found = []
     for work in ("produce", "consume"):
         for size in sizes:
             for way, words in WAYS.items():
+                if (work, way) not in known:
+                    continue
                 name = f"{work} {size} B, {words}"
                 found += [
                     Line(f"**{name}, k msg/s**", lambda figure: figure.rate / 1e3, work, way, size, True),

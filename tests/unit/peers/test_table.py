@@ -81,3 +81,9 @@ def test_what_was_lost_in_a_failover_is_a_problem() -> None:
     assert lossy.problem() == "3 acknowledged messages lost; 1 doubled"
     assert figure("Kafka", "failover").problem() == "no write was acknowledged after the kill"
     assert "1 kills: 5 acknowledged, 3 lost, 1 doubled" in rows([lossy])["checked"][1]
+
+
+def test_a_way_that_nobody_has_gets_no_line() -> None:
+    table = rows([figure("dledger"), figure("dledger", "consume"), figure("Kafka", way="many")])
+    assert "produce 100 B, many at once, k msg/s" in table
+    assert "consume 100 B, many at once, k msg/s" not in table
