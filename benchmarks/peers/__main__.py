@@ -5,7 +5,8 @@
 Produces distinct bodies that do not compress and looks at every acknowledgement; reads all of them back, counts which numbers came, and
 compares every 997th body whole; sends one message at a time; kills the leader (kill -9) under a steady load and accounts for every
 acknowledged message.  One system runs at a time.  All clients warm up for the same time, since a virtual machine needs it.  Bodies are
-made before the clock starts: that takes --messages times the size of memory, and three to seven times as much disk in TMPDIR.
+made before the clock starts, which takes --messages times their size of memory.  TMPDIR needs room for all that a system stores, some 11 GB
+by default; that is looked at first.
 
 Kafka comes from Maven Central (needs Java 17 and mvn), nats-server from Debian's package, their Python clients from PyPI, each into a
 folder below ~/.cache/dledger-benchmarks.  What cannot be fetched is skipped, with the reason.  The table is printed as Markdown at the end;
@@ -18,8 +19,10 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,12 @@ from benchmarks.peers.figures import Figure
 from benchmarks.peers.measure import Plan, WorkerError, measure
 from benchmarks.peers.systems import SYSTEMS, System
 from benchmarks.peers.table import Column, markdown
+from benchmarks.peers.worker import WARM_RATE, WARM_SIZE
 from dledger_wire.errors import DledgerError
+
+REPLICAS = 3
+FRAME_BYTES = 200  # of dledger's files a message, beside its body
+SPARE_BYTES = 2 << 30  # below 1 GiB free, dledger refuses messages; files are made ahead
 
 
 def names(text: str) -> list[str]:
@@ -68,7 +76,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=positive, default=1, help="the whole, so many times; the table has medians and spreads")
     parser.add_argument("--failovers", type=int, default=3, help="kills in each round; 0: none")
     parser.add_argument("--rate", type=positive, default=2_000, help="messages a second while the leader is killed")
-    parser.add_argument("--warm-up", type=float, default=8.0, help="seconds, of each configuration")
+    parser.add_argument("--warm-up", type=float, default=12.0, help="seconds, of each configuration")
     parser.add_argument("--json", metavar="FILE", help="write every single figure there, too")
     return parser.parse_args(arguments)
 
@@ -83,6 +91,13 @@ def machine() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "load_before": round(os.getloadavg()[0], 1),
     }
+
+
+def bytes_stored(options: argparse.Namespace) -> int:
+    """What the system that keeps most has stored at the end: three replicas of everything, produced in two ways, and of the warm-up."""
+    means = [sum(parse_size(size)) // 2 for size in options.sizes]
+    warm = options.warm_up * WARM_RATE * (int(WARM_SIZE) + FRAME_BYTES)
+    return int(REPLICAS * (2 * sum(options.messages * (mean + FRAME_BYTES) for mean in means) + warm))
 
 
 def prepare(wanted: list[str]) -> tuple[list[tuple[System, Path, str]], dict[str, str]]:
@@ -117,6 +132,9 @@ def run(options: argparse.Namespace, ready: list[tuple[System, Path, str]]) -> t
 def main() -> None:
     options = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contexts end what runs
+    free, needed = shutil.disk_usage(tempfile.gettempdir()).free, bytes_stored(options) + SPARE_BYTES
+    if free < needed:
+        sys.exit(f"{tempfile.gettempdir()} has {free >> 20} MiB free and {needed >> 20} are needed: fewer --messages, or another TMPDIR")
     about = machine()
     ready, skipped = prepare(options.only)
     figures, failed = run(options, ready)
@@ -129,8 +147,9 @@ def main() -> None:
         f"{about['cpu']}, {about['memory_gib']} GiB, Linux {about['kernel']}, {about['date']}, load before the run {about['load_before']}"
     )
     print(f"command: python -m benchmarks.peers {' '.join(sys.argv[1:])}\n")
-    print(markdown(figures, columns))
-    print("A system with one way to produce or consume has its figure in both lines.  Several rounds: median (lowest-highest).")
+    if figures:
+        print(markdown(figures, columns))
+        print("A system with one way to produce or consume has its figure in both lines.  Several rounds: median (lowest-highest).")
     for name, why in skipped.items():
         print(f"{name} was skipped: {why}")
     for name, why in failed.items():

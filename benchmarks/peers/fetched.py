@@ -88,7 +88,8 @@ def nats_server() -> Path:
     """The installed nats-server, or the one of Debian's package, unpacked without installing it."""
     if installed := shutil.which("nats-server"):
         return Path(installed)
-    need("apt-get", "apt")
+    if shutil.which("apt-get") is None:
+        raise UnavailableError("nats-server is not installed, and there is no apt-get to fetch it")
 
     def make(folder: Path) -> None:
         _run("nats-server", ["apt-get", "download", "-q", "nats-server"], folder)

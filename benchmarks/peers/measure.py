@@ -57,7 +57,7 @@ class Measurement:
         reading = self._system.ways["consume"]
         for way in self._system.ways["produce"]:
             yield self._work(variant, "produce", way=way, messages=messages, size=size, warm_s=self._warm_s)
-            self._warm_s = min(1.0, self._warm_s)  # the servers are warm by now; each client process is new
+            self._warm_s = min(0.1, self._warm_s)  # the servers are warm by now; each client process is new
             same = way if way in reading else "single"
             yield self._work(variant, "consume", way=same, messages=messages, size=size, delete=True, again=True)
 

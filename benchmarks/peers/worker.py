@@ -21,6 +21,7 @@ from benchmarks.peers.load import Load
 
 WARM_SIZE = "1024"
 WARM_STEP = 20_000
+WARM_RATE = 60_000  # messages a second at most: what a quick system writes at full speed meanwhile would fill the disk
 LATENCY_WARM = 2_000
 FAILOVER_SIZE = "1024"
 
@@ -82,7 +83,9 @@ def warm(client: Client, job: dict[str, Any]) -> None:
     client.make_topic(topic, job["config"], queues=job["queues"])
     bodies, sent, until = Bodies(WARM_SIZE), 0, time.monotonic() + job["warm_s"]
     while time.monotonic() < until:
+        next_at = time.monotonic() + WARM_STEP / WARM_RATE
         sent += client.produce(topic, bodies.many(sent, sent + WARM_STEP), job["way"])
+        time.sleep(max(0.0, next_at - time.monotonic()))
     client.consume(topic, Seen(sent, bodies), "single")
     client.delete_topic(topic)
 

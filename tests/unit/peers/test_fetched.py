@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import fetched
-from benchmarks.peers.__main__ import parse
+from benchmarks.peers.__main__ import bytes_stored, parse
 from benchmarks.peers.servers_kafka import settings as kafka_settings
 from benchmarks.peers.servers_nats import settings as nats_settings
 
@@ -84,3 +84,9 @@ def test_wrong_arguments_are_refused(wrong: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         parse(wrong)
     assert wrong[0] in capsys.readouterr().err
+
+
+def test_the_room_that_is_needed_grows_with_what_is_stored() -> None:
+    small, large = (bytes_stored(parse(["--messages", count, "--sizes", "1024", "--warm-up", "0"])) for count in ("1000", "2000"))
+    assert small == 3 * 2 * 1000 * 1224
+    assert large == 2 * small
