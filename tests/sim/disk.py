@@ -149,7 +149,7 @@ class MountedDisk:
         self._loop = disk.loop
         self._queue: deque[_Operation] = deque()
         self._running: _Operation | None = None
-        self._renaming: Callable[[dict[str, Content]], None] | None = None
+        self._renaming: Callable[[dict[str, Content]], object] | None = None
 
     # The write thread
 
@@ -219,10 +219,13 @@ class MountedDisk:
 
     # Names
 
-    async def _change_names(self, change: Callable[[dict[str, Content]], None], *, syncs: int = 1) -> None:
+    async def _change_names(self, change: Callable[[dict[str, Content]], object], *, syncs: int = 1, needed: str | None = None) -> None:
+        """``change`` the names that processes see, then those on the disk, where ``needed`` may be missing although it was there to see."""
         disk = self.disk
 
         def begin() -> None:
+            if needed is not None and needed not in disk.names:
+                raise FileNotFoundError(errno.ENOENT, "no such file", needed)
             change(disk.names)
             self._renaming = change
 
@@ -302,20 +305,16 @@ class MountedDisk:
         await self.in_order(disk.duration(disk.settings.write_s + 2 * disk.settings.sync_s), write, synced)
 
     async def rename(self, old: str, new: str) -> None:
-        def move(names: dict[str, Content]) -> None:
-            content = names.pop(old, None)
-            if content is None:
-                raise FileNotFoundError(errno.ENOENT, "no such file", old)
-            names[new] = content
+        moved: list[Content] = []
 
-        await self._change_names(move, syncs=2)
+        def move(names: dict[str, Content]) -> None:
+            moved.append(names.pop(old, None) or moved[0])
+            names[new] = moved[-1]
+
+        await self._change_names(move, syncs=2, needed=old)
 
     async def remove(self, path: str) -> None:
-        def take(names: dict[str, Content]) -> None:
-            if names.pop(path, None) is None:
-                raise FileNotFoundError(errno.ENOENT, "no such file", path)
-
-        await self._change_names(take)
+        await self._change_names(lambda names: names.pop(path, None), needed=path)
 
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         await self.in_order(self.disk.duration(self.disk.settings.read_s), _nothing, _nothing_either)
@@ -332,6 +331,7 @@ class MountedDisk:
 
         def begin() -> None:
             for path, pos, data, size in writes:
+                self._may_fail("write", path)
                 content = disk.names.setdefault(path, Content())
                 if data and pos == 0:
                     content.do(Pending(size, None))
@@ -341,6 +341,8 @@ class MountedDisk:
 
         def end(_state: Any) -> None:
             for path, file, count in begun:
+                if self._fails("sync", path):
+                    raise SyncFailedError(errno.EIO, "input/output error", path)
                 if disk.names.get(path) is file._content:
                     disk.durable_names[path] = file._content
                 file._synced(count)
