@@ -11,6 +11,7 @@ class Figure:
     """One run of one work with one system.  What a work does not measure is None.
 
     ``way``: ``single``, message by message, or ``many`` at once.  ``cpu``: processor seconds of the client and of all servers.
+    ``load``: the machine's load average of a minute when it began, which tells whether others used it, too.
     """
 
     system: str
@@ -21,6 +22,7 @@ class Figure:
     took_s: float
     client_cpu_s: float
     servers_cpu_s: float
+    load: float = 0.0
     acknowledged: int | None = None
     bytes: int | None = None
     distinct: int | None = None

@@ -25,17 +25,17 @@ class Load:
         room = int(rate * (BEFORE_S + limit_s + 2 * AFTER_S + 60))
         self.sent_at, self.acknowledged_at = array("d", [0.0]) * room, array("d", [0.0]) * room
         self.sent = self.failed = 0
-        self.killed_at = self.resumed_at = 0.0
+        self.killed_at = self.gone_at = self.resumed_at = 0.0
 
     def acknowledged(self, number: int) -> None:
         now = time.monotonic()
         self.acknowledged_at[number] = now
-        # A message sent before the kill may have been acknowledged by the leader that died.
-        if self.killed_at and not self.resumed_at and self.sent_at[number] > self.killed_at:
+        # A message sent before the leader was gone may have been acknowledged by it.
+        if self.gone_at and not self.resumed_at and self.sent_at[number] > self.gone_at:
             self.resumed_at = now
 
-    def run(self, send: Callable[[int], None], kill: Callable[[], float]) -> None:
-        """Send at the rate; ``kill`` kills the leader, beside the load, and returns when it was gone."""
+    def run(self, send: Callable[[int], None], kill: Callable[[], tuple[float, float]]) -> None:
+        """Send at the rate; ``kill`` kills the leader, beside the load, and returns when it did and when the leader was gone."""
         began = time.monotonic()
         killer = threading.Thread(target=self._kill, args=(began, kill), daemon=True)
         killer.start()
@@ -48,9 +48,9 @@ class Load:
             send(self.sent - 1)
         killer.join()
 
-    def _kill(self, began: float, kill: Callable[[], float]) -> None:
+    def _kill(self, began: float, kill: Callable[[], tuple[float, float]]) -> None:
         time.sleep(max(0.0, began + BEFORE_S - time.monotonic()))
-        self.killed_at = kill()
+        self.killed_at, self.gone_at = kill()
 
     def _over(self, began: float) -> bool:
         now = time.monotonic()

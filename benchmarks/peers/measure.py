@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -67,9 +68,10 @@ class Measurement:
         defaults = {"way": "single", "queues": QUEUES, "config": variant.topic_config, "warm_s": 0.0, "delete": False}
         given = {"client": self._system.client, "bootstrap": self._servers.bootstrap, "topic": f"peers-{self._topics}", "work": work}
         time.sleep(SETTLE_S)
+        load = round(os.getloadavg()[0], 1)
         result = run_worker(self._python, self._servers, defaults | given | job)
         result.setdefault("messages", job["messages"])
-        return Figure(system=variant.name, work=work, way=job.get("way", "single"), size=job["size"], **result)
+        return Figure(system=variant.name, work=work, way=job.get("way", "single"), size=job["size"], load=load, **result)
 
 
 def run_worker(python: Path, servers: Servers, job: dict[str, Any]) -> dict[str, Any]:
@@ -87,8 +89,8 @@ def run_worker(python: Path, servers: Servers, job: dict[str, Any]) -> dict[str,
                 if told["event"] == "begin":
                     cpu_s = servers.cpu_s()
                 elif told["event"] == "kill":
-                    killed = servers.kill_leader(told["leader"])
-                    print(json.dumps({"killed_at": time.monotonic()}), file=process.stdin, flush=True)
+                    killed, since = servers.kill_leader(told["leader"])
+                    print(json.dumps({"killed_at": since, "gone_at": time.monotonic()}), file=process.stdin, flush=True)
                 elif told["event"] == "measured":
                     result["servers_cpu_s"] = servers.cpu_s() - cpu_s
                 else:

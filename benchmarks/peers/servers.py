@@ -31,8 +31,8 @@ class Servers(Protocol):
     def cpu_s(self) -> float:
         """Processor seconds of all nodes so far."""
 
-    def kill_leader(self, named: str) -> str:
-        """kill -9 the node that the client named as leader; returns when it is gone, with the node's name."""
+    def kill_leader(self, named: str) -> tuple[str, float]:
+        """kill -9 the node that the client named as leader; returns when it is gone, with the node's name and the moment of the kill."""
 
     def start_again(self, node: str) -> None: ...
 
@@ -85,11 +85,11 @@ class Processes:
     def cpu_s(self) -> float:
         return cpu_s(process.pid for process in self._running.values())
 
-    def kill_leader(self, named: str) -> str:
-        process = self._running.pop(named)
+    def kill_leader(self, named: str) -> tuple[str, float]:
+        process, since = self._running.pop(named), time.monotonic()
         process.kill()
         process.wait()
-        return named
+        return named, since
 
     def start_again(self, node: str) -> None:
         self._start(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from benchmarks.peers.servers import cpu_s
@@ -26,10 +27,11 @@ class DledgerServers(PrivateCluster):
     def cpu_s(self) -> float:
         return cpu_s(process.pid for process in self.processes.values())
 
-    def kill_leader(self, named: str) -> str:
+    def kill_leader(self, named: str) -> tuple[str, float]:
         leader = self.leader()
+        since = time.monotonic()
         self.kill(leader)
-        return leader
+        return leader, since
 
     def start_again(self, node: str) -> None:
         self.start(node)

@@ -119,6 +119,10 @@ def checked(figures: Sequence[Figure], system: str) -> str:
     return "; ".join(said + [f"**problem**: {problem}" for problem in problems])
 
 
+def loads(figures: Sequence[Figure], system: str) -> list[float]:
+    return [figure.load for figure in figures if figure.system == system]
+
+
 def markdown(figures: Sequence[Figure], columns: Sequence[Column]) -> str:
     peers = [column for column in columns if column.name != OURS]
     synced = [column for column in peers if column.synced]
@@ -135,5 +139,6 @@ def markdown(figures: Sequence[Figure], columns: Sequence[Column]) -> str:
     calls = ["; ".join(f"{work}: {', '.join(ways.values())}" for work, ways in column.ways.items()) for column in columns]
     rows.append(["calls", *calls, "", ""])
     rows.append(["checked", *(checked(figures, column.name) for column in columns), "", ""])
+    rows.append(["load of the machine meanwhile", *(cell(loads(figures, column.name), 1) for column in columns), "", ""])
     rows.append(["versions", *(column.versions for column in columns), "", ""])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

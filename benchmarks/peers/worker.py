@@ -113,9 +113,10 @@ def failover(client: Client, job: dict[str, Any], result: dict[str, Any]) -> Non
     client.make_topic(job["topic"], job["config"], queues=1)
     load, bodies = Load(job["rate"]), Bodies(FAILOVER_SIZE)
 
-    def kill() -> float:
+    def kill() -> tuple[float, float]:
         tell("kill", leader=client.leader(job["topic"]))
-        return float(json.loads(sys.stdin.readline())["killed_at"])
+        answer = json.loads(sys.stdin.readline())
+        return answer["killed_at"], answer["gone_at"]
 
     with clock(result):
         client.load(job["topic"], load, bodies, kill)

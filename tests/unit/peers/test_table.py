@@ -54,6 +54,11 @@ def test_a_system_with_one_way_is_compared_in_the_lines_of_both() -> None:
     assert table["produce 100 B, many at once, k msg/s"] == ["1000.0", "100.0", "-", "10.00 of Kafka", ""]
 
 
+def test_the_load_of_the_machine_is_told() -> None:
+    table = rows([figure("dledger", load=1.5), figure("dledger", load=3.0), figure("dledger", load=2.0)])
+    assert table["load of the machine meanwhile"][:2] == ["2.0 (1.5-3.0)", "-"]
+
+
 def test_less_is_better_for_times() -> None:
     table = rows(
         [
