@@ -509,7 +509,7 @@ class PullConsumer:
         *,
         columns: Sequence[str] = ARROW_COLUMNS,
         replica_group: str | None = None,
-        max_bytes: int = 64 << 20,
+        max_bytes: int = 16 << 20,
         wait_ms: int = 0,
         tags: str = "*",
         sql: str = "",

@@ -204,15 +204,17 @@ class Expiry:
         if reserved_ms and not self._time.is_known():
             raise NotReadyError("the age of messages is unknown until this node has the cluster time from a leader")
         async with self._deleting:
-            first_index, first_pos, count = self._log.first_index, self._log.first_pos, len(self._log.segments)
+            first_index, first_pos = self._log.first_index, self._log.first_pos
+            starts = [segment.start_pos for segment in self._log.segments]
             end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments)
             if end >= first_index:
                 await self._delete(end)
-            removed = count - len(self._log.segments)
-            if removed > 0:
+            # Not by how many there are now: new ones come meanwhile, and a follower may have to cut some off the log's end.
+            removed = sum(start < self._log.segments[0].start_pos for start in starts)
+            if removed:
                 text = "deleted %d segments of the log, it now begins at entry %d (position %d)"
                 _logger.info(text, removed, self._log.first_index, self._log.first_pos)
-            return Expired(max(removed, 0), self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
+            return Expired(removed, self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
 
     async def _last_to_go(self, before_ms: int, max_segments: int) -> tuple[int, str]:
         """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""

@@ -107,6 +107,7 @@ FAILED_ONCE = (
     ("stale-copies", 7158),
     ("trusting", 2038308875),
     ("spares", 3694125061),
+    ("clocks", 2986471451),
 )
 
 
