@@ -250,19 +250,23 @@ async def _all(readers: Iterable[_Reader], count: int, budget: _Budget) -> None:
 
 
 async def _merged(readers: Sequence[_Reader], count: int, budget: _Budget, *, newest_first: bool) -> list[MessageRow]:
-    """Up to ``count`` rows in the order they were stored; a queue that runs dry is read on before the others are taken from."""
+    """Up to ``count`` rows in the order they were stored; a queue that runs dry is read on before the others are taken from.
+
+    Rows of the same millisecond come in the order of their queues, backwards in the opposite one: pages of both directions agree.
+    """
     sign = -1 if newest_first else 1
     found: list[MessageRow] = []
-    heads = [(sign * reader.rows[0].stored_ms, number) for number, reader in enumerate(readers) if reader.rows]
+    in_turn = sorted(readers, key=lambda reader: reader.place)
+    heads = [(sign * reader.rows[0].stored_ms, sign * number) for number, reader in enumerate(in_turn) if reader.rows]
     heapq.heapify(heads)
     while heads and len(found) < count:
-        _, number = heapq.heappop(heads)
-        reader = readers[number]
+        number = sign * heapq.heappop(heads)[1]
+        reader = in_turn[number]
         found.append(reader.take())
         if not reader.rows and not reader.is_read and len(found) < count and not budget.is_spent:
             await reader.fill(count - len(found))
         if reader.rows:
-            heapq.heappush(heads, (sign * reader.rows[0].stored_ms, number))
+            heapq.heappush(heads, (sign * reader.rows[0].stored_ms, sign * number))
         elif not reader.at_end:
             break  # what follows in that queue may come before what others have
     return found

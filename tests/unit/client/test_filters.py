@@ -112,7 +112,7 @@ def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, str]) -
             await asyncio.sleep(0.5)
             await producer.send(order(9), queue_id=0)
             chunks = await poll
-            assert 1.0 <= loop.now_s - start < 1.3
+            assert 0.999 <= loop.now_s - start < 1.3  # a node counts whole milliseconds
             assert (sum(chunk.count for chunk in chunks), chunks[-1].next_offset) == (0, 8)
 
     Rig().run(scenario)
