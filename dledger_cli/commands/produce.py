@@ -34,7 +34,8 @@ JSON_LINES_HELP = (
 )
 WINDOW = 10_000
 SHOWN_ERRORS = 5
-MANY = 100  # lines that are there at once are sent in batches of at least so many
+MANY = 1000  # so many lines that are there at once are sent in batches; fewer one by one, so that they go to all queues
+BATCH_LINES = 100  # at least
 MAX_MANY_BYTES = 1 << 20  # a longer line is sent by itself: one that is too long must not fail others
 GENERATED_AT_ONCE = 10_000
 STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of a group share even a few of them
@@ -189,7 +190,7 @@ class _Sending:
 
     def _send_many(self, producer: Producer, chunk: list[bytes], start: float) -> None:
         """Lines that are there at once, in batches: several, so that all queues get some of them."""
-        step = max(MANY, len(chunk) // 8)
+        step = max(BATCH_LINES, len(chunk) // 32)
         for first in range(0, len(chunk), step):
             bodies, number = chunk[first : first + step], self.sent + 1
             self.sent += len(bodies)

@@ -10,7 +10,7 @@ import typer
 
 from dledger_cli.bench.account import NumberSet, ReadAccount, consumed_text, produced_text
 from dledger_cli.bench.bodies import BLOCK_BYTES, HEAD, NUMBERS_LIMIT, SMALLEST_BODY, Bodies, numbers_in
-from dledger_cli.bench.commands import _bodies
+from dledger_cli.bench.runs import bodies_of
 from dledger_client.fetch.records import Chunk
 from dledger_wire.frames.frames import UNIQUE_ID_SIZE, encode_frames
 
@@ -46,11 +46,11 @@ def test_bodies_are_distinct_of_their_sizes_and_do_not_compress() -> None:
 
 
 def test_sizes_are_one_or_two() -> None:
-    assert ((one := _bodies("1KiB")).low, one.high, one.text) == (1024, 1024, "1024 B")
-    assert ((two := _bodies("512-1KiB")).low, two.high, two.text) == (512, 1024, "512 to 1024 B")
+    assert ((one := bodies_of("1KiB")).low, one.high, one.text) == (1024, 1024, "1024 B")
+    assert ((two := bodies_of("512-1KiB")).low, two.high, two.text) == (512, 1024, "512 to 1024 B")
     for wrong in ("8", "1KiB-512", "512-", "-512", "a-b", "1-2-3"):
         with pytest.raises(typer.BadParameter):
-            _bodies(wrong)
+            bodies_of(wrong)
 
 
 def test_numbers_are_counted_once_and_what_is_not_a_benchs_apart() -> None:
