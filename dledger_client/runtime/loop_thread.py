@@ -1,13 +1,15 @@
 """The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
 
-Owns the thread, which nothing ends: it serves all clients of the process.  After a fork the child gets one of its own: threads do not
-survive a fork.  The parent's loop is kept in the child as it was, and cut off from what parent and child share: freed there, it would
-take the parent's connections out of the parent's epoll.
+Owns the thread, which nothing ends: it serves all clients of the process.  When the process ends in order its loop stands still, after
+every exit handler that was registered behind the import of this module: a callback of uvloop that comes due when the interpreter is gone
+crashes the process.  After a fork the child gets one of its own: threads do not survive a fork.  The parent's loop is kept in the child as
+it was, and cut off from what parent and child share: freed there, it would take the parent's connections out of the parent's epoll.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import threading
@@ -18,6 +20,8 @@ from dledger_wire.event_loop import new_event_loop
 from dledger_wire.forked import close_in_child
 
 T = TypeVar("T")
+
+PARK_S = 2.0  # at most, until the loop stands still: a callback of the application may hold it up
 
 _logger = logging.getLogger(__name__)
 
@@ -30,6 +34,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
+        self._is_ending = False
+        self._parked = threading.Event()
         self.loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
         self._thread.start()
@@ -39,6 +45,9 @@ class LoopThread:
         while not self.loop.is_closed():
             try:
                 self.loop.run_forever()
+                if self._is_ending:
+                    self._parked.set()
+                    threading.Event().wait()  # with all that the loop holds, as long as there is a process
                 return
             except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt of a task or callback out
                 _logger.critical("a callback tried to end the event loop of this process's clients; it goes on", exc_info=True)
@@ -61,6 +70,9 @@ class LoopThread:
         if self.is_inherited:
             work.close()
             raise RuntimeError("this client was made before the process forked; make one of its own in each process")
+        if self._is_ending:
+            work.close()
+            raise RuntimeError("the process ends: clients cannot be used any more")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a synchronous call from a callback would wait for itself; use the asyncio clients there")
@@ -70,6 +82,12 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def park(self) -> None:
+        """The process ends: the loop does nothing more."""
+        self._is_ending = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._parked.wait(PARK_S)
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a plain function on the loop and wait for it."""
@@ -94,4 +112,11 @@ def _after_fork() -> None:
             close_in_child(handle)
 
 
+def _at_exit() -> None:
+    shared = LoopThread._shared
+    if shared is not None and not shared.is_inherited and not shared.loop.is_closed():
+        shared.park()
+
+
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,48 @@
+"""The event loop of the synchronous clients when its process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PROGRAM = """
+import asyncio, atexit
+
+def last():  # registered before the import, so it runs behind everything of the clients
+    thread = LoopThread._shared
+    assert thread is not None and thread._parked.is_set(), "the loop still runs"
+    beats = len(seen)
+    assert beats, "the loop never ran"
+    try:
+        thread.call(lambda: None)
+    except RuntimeError as error:
+        print(error)
+
+atexit.register(last)
+seen = []
+from dledger_client.runtime.loop_thread import LoopThread
+
+async def beat():
+    while True:
+        seen.append(1)
+        await asyncio.sleep(0.001)
+
+async def begin():
+    asyncio.get_running_loop().create_task(beat(), name="beat")
+    await asyncio.sleep(0.01)
+
+def early():  # as an application's own handler: clients can be used in it
+    print(LoopThread.shared().call(lambda: "still there"))
+
+atexit.register(early)
+LoopThread.shared().run(begin())
+"""
+
+
+def test_the_loop_stands_still_before_the_interpreter_goes() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["still there", "the process ends: clients cannot be used any more"]
