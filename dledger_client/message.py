@@ -233,15 +233,23 @@ def traced(message: Message, context: TraceContext) -> Message:
     """The message as part of a trace: a copy with its properties, or itself when it brings a context, or has no room for one."""
     if message.properties and TRACEPARENT in message.properties:
         return message
-    if len(context.state) > MAX_STATE_CHARACTERS:
-        context = replace(context, state="")
-    added = context.properties()
-    extras = message.extras + encode_properties(added)
-    if len(extras) > MAX_PROPERTIES_BYTES - ROOM_BYTES:
+    added = trace_properties(context)
+    extras = with_trace(message.extras, encode_properties(added))
+    if extras is message.extras:
         return message
     copy = message.clone()
     copy.properties, copy.extras = {**(message.properties or {}), **added}, extras
     return copy
+
+
+def trace_properties(context: TraceContext) -> dict[str, str]:
+    """The properties of a message that is part of a trace."""
+    return (context if len(context.state) <= MAX_STATE_CHARACTERS else replace(context, state="")).properties()
+
+
+def with_trace(extras: bytes, added: bytes) -> bytes:
+    """``extras`` with the encoded properties of a trace; themselves when there is no room for those."""
+    return extras + added if len(extras) + len(added) <= MAX_PROPERTIES_BYTES - ROOM_BYTES else extras
 
 
 def check_size(extras: bytes, what: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from dledger_client.message import Message, check_size
+from dledger_client.message import Message, check_size, trace_properties, with_trace
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
 from dledger_wire.batches.batch import MAX_MESSAGES
 from dledger_wire.errors import InvalidArgumentError
@@ -102,10 +102,9 @@ class MessageColumns(Sequence[Message]):
         return MessageColumns(self.topic, self.bodies + other.bodies, *joined)
 
     def traced(self, context: TraceContext) -> MessageColumns:
-        """The messages as part of a trace."""
-        added = encode_properties(context.properties())
-        extras = self.extras + added if isinstance(self.extras, bytes) else [each + added for each in self.extras]
-        check_size(extras if isinstance(extras, bytes) else max(extras, key=len, default=b""), "keys, tags and trace")
+        """The messages as part of a trace; those that have no room for it stay as they are."""
+        added = encode_properties(trace_properties(context))
+        extras = with_trace(self.extras, added) if isinstance(self.extras, bytes) else [with_trace(each, added) for each in self.extras]
         return MessageColumns(self.topic, self.bodies, extras, self.keys, self.tags)
 
     @property

@@ -52,10 +52,7 @@ class Spans:
         span = self._sending([message])
         with self._failing(span):
             future = send(_carrying(message, span))
-        if span.is_recording():
-            future.add_done_callback(lambda done: _end_send(span, done))
-        else:
-            span.end()
+        _end_with(span, future, _end_send)
         return future
 
     @contextlib.contextmanager
@@ -74,7 +71,7 @@ class Spans:
         context = _context_of(span)
         with self._failing(span):
             future = send(columns if context is None else columns.traced(context))
-        future.add_done_callback(lambda done: _end_many(span, done))
+        _end_with(span, future, _end_many)
         return future
 
     def _sending(self, messages: Sequence[Message]) -> Span:
@@ -182,6 +179,14 @@ def _place(replica_group: str, queue_id: int) -> Attributes:
 
 def _group(consumer_group: str) -> Attributes:
     return {"messaging.consumer.group.name": consumer_group} if consumer_group else {}
+
+
+def _end_with(span: Span, future: SendFuture | SendManyFuture, end: Callable[[Span, Any], None]) -> None:
+    """End a span when the result is known; at once when nobody records it."""
+    if span.is_recording():
+        future.add_done_callback(lambda done: end(span, done))
+    else:
+        span.end()
 
 
 def _end_send(span: Span, future: Any) -> None:

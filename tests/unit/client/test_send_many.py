@@ -275,6 +275,19 @@ def test_without_a_cluster_nothing_is_sent_in_time() -> None:
     Rig().run(scenario)
 
 
+def test_a_message_without_room_for_a_trace_is_sent_without_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        with recorded():
+            async with rig.producer() as producer, rig.consumer() as consumer:
+                await producer.send_many("t", [b"a", b"b"], keys=["k", "l" * 30_690])
+                found = await consumer.fetch("t", 0, 0, 10)
+        assert [len(message.keys) for message in found] == [1, 30_690]
+        assert [message.trace_context is None for message in found] == [False, True]
+
+    Rig().run(scenario)
+
+
 def test_a_trace_has_one_span_for_the_call_and_goes_on_in_every_message() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
