@@ -549,7 +549,7 @@ class PullConsumer:
         require_arrow()
         from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
-        arrow_schema(columns)
+        arrow_schema(columns)  # what is wrong with them is told before anything is read
         chunks = await self.fetch_chunks(
             topic,
             queue_id,
@@ -562,7 +562,7 @@ class PullConsumer:
             sql=sql,
             linearizable=linearizable,
         )
-        return table_of(chunks, columns, sorted(parse_tags(tags)), next_offset=offset)
+        return table_of(chunks, columns, parse_tags(tags))
 
     @staticmethod
     def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:

@@ -165,15 +165,14 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, _COLUMNS[name][0], nullable=True) for name in columns])
 
 
-def table_of(chunks: Sequence[Chunk], columns: Sequence[str], tags: Sequence[str] = (), *, next_offset: int) -> pa.Table:
-    """The messages of chunks as one table.
+def table_of(chunks: Sequence[Chunk], columns: Sequence[str], tags: Sequence[str] = ()) -> pa.Table:
+    """The messages of an answer's chunks, of which there is one at least, as one table.
 
     Its schema's metadata has ``next_offset``, where to read on, and ``max_offset``, the end of the queue.
     """
-    end = {"next_offset": chunks[-1].next_offset, "max_offset": chunks[-1].max_offset} if chunks else {"next_offset": next_offset}
-    schema = arrow_schema(columns).with_metadata({name: str(value) for name, value in end.items()})
     batches = [batch for chunk in chunks if chunk.count for batch in record_batches(chunk, columns, tags)]
-    return pa.Table.from_batches(batches, schema.remove_metadata()).replace_schema_metadata(schema.metadata)
+    end = {"next_offset": str(chunks[-1].next_offset), "max_offset": str(chunks[-1].max_offset)}
+    return pa.Table.from_batches(batches, arrow_schema(columns)).replace_schema_metadata(end)
 
 
 def record_batches(chunk: Chunk, columns: Sequence[str], tags: Sequence[str] = (), keys: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:

@@ -226,9 +226,7 @@ class SendFuture:
             callback(self)
 
     def _wait(self, timeout: float | None) -> None:
-        settled = threading.Event()
-        if self._report.when_settled(settled.set, self._index) and not settled.wait(timeout):
-            raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
+        wait_settled(self._report, timeout, self._index)
 
     def __repr__(self) -> str:
         if not self.done():
@@ -256,6 +254,13 @@ class AsyncSendFuture(SendFuture):
 
     def _wait(self, timeout: float | None) -> None:
         raise asyncio.InvalidStateError("the report is not known yet; await the future")
+
+
+def wait_settled(report: DeliveryReport, timeout: float | None, index: int | None = None) -> None:
+    """Block until the message with that index is settled, None: until all are.  TimeoutError after ``timeout`` seconds."""
+    known = threading.Event()
+    if report.when_settled(known.set, index) and not known.wait(timeout):
+        raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
 
 
 async def settled(report: DeliveryReport, index: int | None = None) -> None:

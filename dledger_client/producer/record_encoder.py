@@ -49,31 +49,15 @@ def encode_messages(
         and not any(message.keys or message.flag or message.sys_flag for message in messages)
     ):
         return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
-    extras = [message.extras for message in messages]
-    constant = extras.count(extras[0]) == count
-    flagged = any([message.flag or message.sys_flag for message in messages])
-    frames, sizes = encode_frames(
-        topic,
-        queue_id,
-        [message.body for message in messages],
-        ids,
-        extras[0] if constant else extras,
-        born_timestamp=born_ms,
-        born_host=born_host,
-        flags=np.array([message.flag for message in messages], np.int32) if flagged else 0,
-        sys_flags=np.array([message.sys_flag for message in messages], np.int32) if flagged else 0,
-    )
-    owners, hashes = _key_columns(topic, [each.keys for each in messages]) if not constant or messages[0].keys else (None, None)
-    return encode_batch_parts(
-        topic,
-        queue_id,
-        frames,
-        sizes,
-        _tag_hashes(messages[0].tags if constant else [each.tags for each in messages], count),
-        fold_key_hashes(hash_columns(ids, f"{topic}#")),
-        key_owners=owners,
-        key_hashes=hashes,
-    )
+    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
+    if extras.count(extras[0]) == count:
+        columns = MessageColumns(topic, bodies, extras[0], messages[0].keys, messages[0].tags)
+    else:
+        columns = MessageColumns(topic, bodies, extras, [message.keys for message in messages], [message.tags for message in messages])
+    if not any([message.flag or message.sys_flag for message in messages]):
+        return _encode_columns(queue_id, columns, ids, born_ms, born_host)
+    flags, sys_flags = (np.array([getattr(message, name) for message in messages], np.int32) for name in ("flag", "sys_flag"))
+    return _encode_columns(queue_id, columns, ids, born_ms, born_host, flags, sys_flags)
 
 
 def _encode_few(
@@ -88,9 +72,27 @@ def _encode_few(
     return encode_batch_parts(topic, queue_id, frames, np.array(sizes, np.uint32), np.array(tags, np.int32), np.array(hashes, np.int32))
 
 
-def _encode_columns(queue_id: int, columns: MessageColumns, ids: npt.NDArray[np.uint8], born_ms: int, born_host: bytes) -> list[Buffer]:
+def _encode_columns(
+    queue_id: int,
+    columns: MessageColumns,
+    ids: npt.NDArray[np.uint8],
+    born_ms: int,
+    born_host: bytes,
+    flags: Int32s | int = 0,
+    sys_flags: Int32s | int = 0,
+) -> list[Buffer]:
     topic, count = columns.topic, len(columns)
-    frames, sizes = encode_frames(topic, queue_id, columns.bodies, ids, columns.extras, born_timestamp=born_ms, born_host=born_host)
+    frames, sizes = encode_frames(
+        topic,
+        queue_id,
+        columns.bodies,
+        ids,
+        columns.extras,
+        born_timestamp=born_ms,
+        born_host=born_host,
+        flags=flags,
+        sys_flags=sys_flags,
+    )
     keys = [columns.keys] * count if columns.keys and isinstance(columns.keys, str) else columns.keys
     owners, hashes = _key_columns(topic, keys) if keys else (None, None)
     unique_hashes = fold_key_hashes(hash_columns(ids, f"{topic}#"))

@@ -6,7 +6,6 @@ Owns reading a tree of delivery reports as ranges of the call's bodies.  A repor
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_client.producer.accumulator import RecordAccumulator
-from dledger_client.producer.delivery_report import DeliveryReport, settled
+from dledger_client.producer.delivery_report import DeliveryReport, settled, wait_settled
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_wire.errors import DledgerError
 
@@ -194,11 +193,8 @@ class SendManyFuture:
             callback(self)
 
     def _wait(self, timeout: float | None) -> None:
-        if self.done():
-            return
-        known = threading.Event()
-        if self._report.when_settled(known.set) and not known.wait(timeout):
-            raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
+        if not self.done():
+            wait_settled(self._report, timeout)
 
     def __repr__(self) -> str:
         state = "pending" if not self.done() else str(self.exception() or "stored")
