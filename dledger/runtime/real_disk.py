@@ -17,7 +17,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -112,16 +112,20 @@ class RealFile:
     async def pwrite(self, pos: int, buffers: Sequence[Buffer], *, sync: bool = False, after: After | None = None) -> None:
         if not sync:
             await self._writer.submit(lambda: self._write_named(pos, buffers))
-        elif self._disk.is_beside(self._writer) or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
-            await self._writer.submit(lambda: self._write_synced(pos, buffers, after))
-        else:
+        elif self._is_for_the_loop(buffers):
             await self._writer.submit(lambda: self._disk.timed(lambda: self._write_synced(pos, buffers, after)))
+        else:
+            await self._writer.submit(lambda: self._write_synced(pos, buffers, after))
 
     def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
-        if self._disk.is_beside(self._writer) or not self._disk.writes_now or sum(len(buffer) for buffer in buffers) > WRITE_NOW_BYTES:
+        if not (self._disk.writes_now and self._is_for_the_loop(buffers)):
             return False
         self._disk.timed(lambda: self._write_synced(pos, buffers, after))
         return True
+
+    def _is_for_the_loop(self, buffers: Sequence[Buffer]) -> bool:
+        """Whether the event loop would write so much to this file: then its duration tells whether it may."""
+        return not self._disk.is_beside(self._writer) and sum(len(buffer) for buffer in buffers) <= WRITE_NOW_BYTES
 
     def _write_synced(self, pos: int, buffers: Sequence[Buffer], after: After | None) -> None:
         self._write_named(pos, buffers)
@@ -466,13 +470,9 @@ def _write_atomic(local: str, data: bytes, root: str) -> None:
 
 def _make_folders(local: str, root: str) -> None:
     """Make a folder and those above it, each durable in its parent, up to the data folder."""
-    if os.path.isdir(local):
-        return
-    require(local.startswith(root), "folder %s lies outside %s", local, root)
-    _make_folders(os.path.dirname(local), root)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(local, 0o755)
-    _sync_folder(os.path.dirname(local))
+    changed: set[str] = set()
+    _make_unsynced(local, root, changed)
+    _sync_folders(changed)
 
 
 def _sync_folder(local: str) -> None:
@@ -532,11 +532,16 @@ def _write_files(writes: Sequence[FileWrite], root: str) -> None:
             _fdatasync(fd, path)
         finally:
             os.close(fd)
-    for folder in sorted(changed):
+    _sync_folders(changed)
+
+
+def _sync_folders(folders: Iterable[str]) -> None:
+    for folder in sorted(folders):  # those above first
         _sync_folder(folder)
 
 
 def _make_unsynced(folder: str, root: str, changed: set[str]) -> None:
+    """Make a folder and those above it, up to the data folder; ``changed``: the folders that are to be synced then."""
     if os.path.isdir(folder):
         return
     require(folder.startswith(root), "folder %s lies outside %s", folder, root)

@@ -47,16 +47,19 @@ class Encoder:
         self._encoded = (_key(request), data)
         return data
 
+    def _log_with(self, request: AppendRequest) -> Log | None:
+        """The log, if it reaches over all entries of a request."""
+        log, before = self._log, request.prev.index
+        return log if log is not None and log.first_index <= before + 1 and before + len(request.entries) <= log.last.index else None
+
     def _cached(self, request: AppendRequest) -> list[RawEntry] | None:
-        first, last_index, log = request.prev.index + 1, request.prev.index + len(request.entries), self._log
-        if log is None or log.first_index > first or log.last.index < last_index:
-            return None
-        return log.cached(first, sum(meta.size_bytes for meta in request.entries), last_index)
+        log, first, last_index = self._log_with(request), request.prev.index + 1, request.prev.index + len(request.entries)
+        return None if log is None else log.cached(first, sum(meta.size_bytes for meta in request.entries), last_index)
 
     async def _read(self, request: AppendRequest) -> list[RawEntry] | None:
-        first, metas, log = request.prev.index + 1, request.entries, self._log
+        log, first, metas = self._log_with(request), request.prev.index + 1, request.entries
         last_index = request.prev.index + len(metas)
-        if log is None or log.first_index > first or log.last.index < last_index:
+        if log is None:
             return None
         entries = await log.read(first, sum(meta.size_bytes for meta in metas), last_index)
         while len(entries) < len(metas):
