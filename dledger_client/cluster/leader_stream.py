@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -154,36 +154,44 @@ class LeaderStream:
 
     async def read_heartbeat(self) -> bytes:
         """The next message of a leader that sends heartbeats.  UnreachableError when it is silent for the policy's limit."""
-        begun_ms = self._router.clock.monotonic_ms()
-        reading, limit_ms, pause_ms = asyncio.ensure_future(self.read()), begun_ms + self._silence.limit_ms, self._silence.moved_ms
-        try:
-            while not (await asyncio.wait([reading], timeout=pause_ms / 1000))[0]:
-                self._check_moved(begun_ms)
-                pause_ms = LOOK_MS
-                if self._router.clock.monotonic_ms() >= limit_ms:
-                    text = f"no heartbeat from {self.address} for {self._silence.limit_ms / 1000:g} s"
-                    raise UnreachableError(text, address=self.address)
-            return reading.result()
-        finally:
-            await _ended(reading)
+        limit_ms = self._router.clock.monotonic_ms() + self._silence.limit_ms
+
+        async def look(now_ms: int) -> None:
+            if now_ms >= limit_ms:
+                text = f"no heartbeat from {self.address} for {self._silence.limit_ms / 1000:g} s"
+                raise UnreachableError(text, address=self.address)
+
+        return await self._read_looking(look)
 
     async def read_until(self, deadline_ms: int) -> bytes:
         """The next message, while the same node leads.  UnreachableError at the deadline, or when another node leads."""
-        begun_ms = self._router.clock.monotonic_ms()
-        reading, next_ms, pause_ms = asyncio.ensure_future(self.read()), begun_ms + self._silence.limit_ms, self._silence.moved_ms
+        confirm_ms = self._router.clock.monotonic_ms() + self._silence.limit_ms
+
+        async def look(now_ms: int) -> None:
+            nonlocal confirm_ms
+            if now_ms >= confirm_ms:
+                await self._confirm_leader()
+                confirm_ms = now_ms + self._silence.limit_ms
+            if now_ms >= deadline_ms:
+                raise UnreachableError(f"no response from {self.address} in time", address=self.address)
+
+        return await self._read_looking(look)
+
+    async def _read_looking(self, look: Callable[[int], Awaitable[None]]) -> bytes:
+        """The next message.  While none comes, ``look(now_ms)`` and the search for a newer leader may end the wait with an error."""
+        clock = self._router.clock
+        begun_ms, pause_ms = clock.monotonic_ms(), self._silence.moved_ms
+        reading = asyncio.ensure_future(self.read())
         try:
             while not (await asyncio.wait([reading], timeout=pause_ms / 1000))[0]:
                 self._check_moved(begun_ms)
+                await look(clock.monotonic_ms())
                 pause_ms = LOOK_MS
-                now_ms = self._router.clock.monotonic_ms()
-                if now_ms >= next_ms:
-                    await self._confirm_leader()
-                    next_ms = now_ms + self._silence.limit_ms
-                if now_ms >= deadline_ms:
-                    raise UnreachableError(f"no response from {self.address} in time", address=self.address)
             return reading.result()
         finally:
-            await _ended(reading)
+            if not reading.done():
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
 
     async def check_leader(self) -> None:
         """When the leader is silent, ask who leads.  UnreachableError when it is another node."""
@@ -214,10 +222,3 @@ class LeaderStream:
         if self._stream is None:
             raise UnreachableError(f"{self.address}: the stream is closed", address=self.address)
         return self._stream
-
-
-async def _ended(reading: asyncio.Future[bytes]) -> None:
-    """Stop reading, whatever came of it."""
-    if not reading.done():
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)

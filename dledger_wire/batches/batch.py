@@ -17,8 +17,6 @@ A command record has the same first 16 bytes and a JSON body.  All integers are 
     check_batch(batch, max_message_size)                   a client's batch, whole: CRC, arrays, every frame, hashes
     stamp_batch(out, at, batch, *, log_pos, first_queue_offset, store_timestamp, store_host)
     encode_command(kind, arguments) -> bytes;  CommandView.kind, .arguments
-
-``batch_build.py`` makes a record from bodies, tags and keys in one call.
 """
 
 from __future__ import annotations
