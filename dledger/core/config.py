@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class CoreConfig:
     """Timers and windows of one replica.
 
-    ``election_timeout_ms`` is the lower end: the drawn timeout lies in [election_timeout_ms, 2 * election_timeout_ms).
+    A drawn timeout lies between the election timeout and twice of it.  The election timeout is ``election_timeout_ms``, or less while
+    messages come in time: down to ``least_election_timeout_ms`` when none was late within ``lateness_window_ms`` (``silence.py``).
     ``commit_notice_delay_ms``: how long an idle follower may wait for a commit notice; under load the next entries carry it.
     ``loses_unsynced``: a loss of power may take what was acknowledged (ASYNC_FLUSH), so a majority may forget what is committed.
     The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
@@ -17,6 +18,8 @@ class CoreConfig:
 
     heartbeat_interval_ms: int = 100
     election_timeout_ms: int = 600
+    least_election_timeout_ms: int = 200
+    lateness_window_ms: int = 300_000
     commit_notice_delay_ms: int = 0
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 32 << 20

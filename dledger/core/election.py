@@ -45,6 +45,8 @@ class Elections:
 
     def on_leader_contact(self) -> None:
         """A message of the current leader arrived."""
+        if self._core.leader is not None:
+            self._core.silence.heard(self._core.leader)
         self.contact_ms = self._core.now_ms
         self._leader_lost = False
         self.timer.leader_known()
@@ -55,7 +57,7 @@ class Elections:
         core = self._core
         if core.role is Role.LEADER:
             return True
-        return core.leader is not None and not self._leader_lost and core.now_ms - self.contact_ms < core.config.election_timeout_ms
+        return core.leader is not None and not self._leader_lost and core.now_ms - self.contact_ms < core.silence.timeout_ms
 
     def on_tick(self) -> None:
         core = self._core
@@ -118,6 +120,7 @@ class Elections:
             self._leader_lost = False
         core.publish_role()
         if old_role is Role.LEADER:
+            core.silence.delayed(core.replication.next_heartbeat_ms)
             core.replication.stop()
             core.reads.leadership_lost()
             core.transfers.leadership_lost()

@@ -48,7 +48,7 @@ class ElectionTimer:
             self.reset()
 
     def _draw_ms(self) -> int:
-        base, priority = self._core.config.election_timeout_ms, self._core.config.priority
+        base, priority = self._core.silence.timeout_ms, self._core.config.priority
         low = base if priority >= 0 else base + base // 2
         high = 2 * base if priority <= 0 else base + base // 2
         if self.deprioritized:

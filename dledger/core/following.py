@@ -122,9 +122,10 @@ class Following:
     def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
         core = self._core
         self._follow(source, message.newest_commit)
+        core.silence.told(message.election_timeout_ms)
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))
-        core.send(source, HeartbeatResponse(term=core.term, round=message.round))
+        core.send(source, HeartbeatResponse(term=core.term, round=message.round, late_ms=core.silence.late_ms))
 
     def _is_of_this_log(self, message: Heartbeat) -> bool:
         """The leader names what it knows the log that answered it to hold.

@@ -52,6 +52,7 @@ from dledger.core.messages import (
 from dledger.core.reads import NO_ROUND, Reads
 from dledger.core.replication import Replication
 from dledger.core.saved import LogView, Saved
+from dledger.core.silence import Silence
 from dledger.core.soundness import Soundness
 from dledger.core.state import CoreState, DrawSource, Storage
 from dledger.core.status import CoreStatus, PeerProgress
@@ -83,6 +84,7 @@ class Raft:
         core.memberships = Memberships(core, membership, saved.configs)
         core.following, core.transfers, core.reads = Following(core), Transfers(core), Reads(core)
         core.replication = Replication(core)
+        core.silence = Silence(core)
         core.elections = Elections(core)
         core.soundness = Soundness(core, suspect=saved.suspect)
         core.memberships.role_may_change()
@@ -257,6 +259,8 @@ class Raft:
     def _older_term(self, source: NodeId, message: Message) -> None:
         """Answer questions of an older term with ours, or their sender would never learn it; drop late answers."""
         core = self._core
+        if isinstance(message, AppendRequest | Heartbeat):
+            core.silence.heard_late(source, message.term)
         if isinstance(message, AppendRequest):
             core.following.refuse_old_leader(source, message)
         elif isinstance(message, Heartbeat | SnapshotOffer):

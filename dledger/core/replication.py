@@ -58,7 +58,8 @@ class Replication:
         self.uncommitted_bytes = 0
         self.notice_due_ms = None
         self._durable_moved_ms = core.now_ms
-        self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
+        core.silence.lead()
+        self.next_heartbeat_ms = core.now_ms + core.silence.heartbeat_interval_ms
         self._set_quorum_deadline()
         self.append_own(EntryMeta(core.term, NO_OP_SIZE_BYTES, EntryKind.NO_OP))
 
@@ -276,7 +277,14 @@ class Replication:
         if commit_term is None:  # no longer in this log: the peer will learn it with the copy that it needs
             commit = commit_term = 0
         peer.notice_open = True
-        message = Heartbeat(term=core.term, commit=commit, round=core.reads.round, newest_commit=core.commit, commit_term=commit_term)
+        message = Heartbeat(
+            term=core.term,
+            commit=commit,
+            round=core.reads.round,
+            newest_commit=core.commit,
+            commit_term=commit_term,
+            election_timeout_ms=core.silence.told_ms,
+        )
         core.send(peer.node, message)
 
     def ask_voters(self) -> None:
@@ -297,6 +305,8 @@ class Replication:
             return
         peer.answered(core.now_ms)
         peer.notice_open = False
+        if peer in self._voters:
+            core.silence.reported(source, message.late_ms)
         if peer.round < message.round <= core.reads.round:
             peer.round = message.round
             core.reads.confirm()
@@ -323,7 +333,8 @@ class Replication:
                 return
         if core.now_ms < self.next_heartbeat_ms:
             return
-        self.next_heartbeat_ms = core.now_ms + core.config.heartbeat_interval_ms
+        core.silence.beats(self.next_heartbeat_ms)
+        self.next_heartbeat_ms = core.now_ms + core.silence.heartbeat_interval_ms
         for peer in self.peers.values():
             stalled = peer.match == peer.heartbeat_match and bool(peer.inflight)
             peer.probe_due = stalled or peer.state is not ProgressState.REPLICATE

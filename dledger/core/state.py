@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dledger.core.membership import Memberships
     from dledger.core.reads import Reads
     from dledger.core.replication import Replication
+    from dledger.core.silence import Silence
     from dledger.core.soundness import Soundness
     from dledger.core.transfer import Transfers
 
@@ -53,6 +54,7 @@ class CoreState:
     memberships: Memberships
     reads: Reads
     transfers: Transfers
+    silence: Silence
     soundness: Soundness
 
     def __init__(

@@ -185,6 +185,7 @@ global___AppendResponse = AppendResponse
 class Heartbeat(google.protobuf.message.Message):
     """newest_commit: the leader's own; only to tell how far the receiver is behind.
     commit_term: of the entry at commit; 0: not told (releases before 0.3.0).
+    election_timeout_ms: the group's now, as the leader sees it; 0: not told (older releases), the configured one.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -193,10 +194,12 @@ class Heartbeat(google.protobuf.message.Message):
     ROUND_FIELD_NUMBER: builtins.int
     NEWEST_COMMIT_FIELD_NUMBER: builtins.int
     COMMIT_TERM_FIELD_NUMBER: builtins.int
+    ELECTION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
     newest_commit: builtins.int
     commit_term: builtins.int
+    election_timeout_ms: builtins.int
     def __init__(
         self,
         *,
@@ -204,23 +207,29 @@ class Heartbeat(google.protobuf.message.Message):
         round: builtins.int = ...,
         newest_commit: builtins.int = ...,
         commit_term: builtins.int = ...,
+        election_timeout_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 
 @typing.final
 class HeartbeatResponse(google.protobuf.message.Message):
+    """late_ms: the longest delay of a leader's message that the sender has seen lately."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: builtins.int
+    LATE_MS_FIELD_NUMBER: builtins.int
     round: builtins.int
+    late_ms: builtins.int
     def __init__(
         self,
         *,
         round: builtins.int = ...,
+        late_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "round", b"round"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

@@ -37,6 +37,8 @@ from tests.sim.shrink import Times
 LEADER_LIMIT_MS = 10 * ELECTION_MS  # once everything is healed
 SETTLE_LIMIT_MS = 40 * ELECTION_MS
 WARM_UP_LIMIT_MS = 20 * ELECTION_MS
+# Runs are shorter than the minutes in which the election timeout falls: in most of them it falls at once, or within seconds.
+LATENESS_WINDOWS_MS = (2_000, 10_000, 300_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ def run_core(
     draw = random.Random(f"{name} {seed}")
     settings = draw_settings(draw)
     scenario.shape(settings, draw)
+    window_ms = random.Random(f"{name} {seed} window").choice(LATENESS_WINDOWS_MS)
+    settings.core = replace(settings.core, lateness_window_ms=window_ms)
     world = World(f"{name} {seed}", settings, sink)
     plan = shortened(scenario.plan([str(node) for node in world.nodes], draw), times)
     clients = Clients(world, f"{name} {seed}")

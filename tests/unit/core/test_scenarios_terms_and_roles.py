@@ -108,7 +108,8 @@ def test_E5_heartbeats_go_to_everybody_and_carry_no_entries() -> None:
     leader.tick()
     beats = cluster.pick(source=1, kind=Heartbeat)
     assert [envelope.to for envelope in beats] == list(ids(2, 3, 4))
-    assert all(envelope.message == Heartbeat(term=1, commit=1, round=1, newest_commit=1, commit_term=1) for envelope in beats)
+    beat = Heartbeat(term=1, commit=1, round=1, newest_commit=1, commit_term=1, election_timeout_ms=ELECTION_MS)
+    assert all(envelope.message == beat for envelope in beats)
     assert len(cluster.bag) == 3
 
 
