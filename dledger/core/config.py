@@ -10,7 +10,8 @@ class CoreConfig:
     """Timers and windows of one replica.
 
     A drawn timeout lies between the election timeout and twice of it.  The election timeout is ``election_timeout_ms``, or less while
-    messages come in time: down to ``least_election_timeout_ms`` when none was late within ``lateness_window_ms`` (``silence.py``).
+    messages come in time: down to ``least_election_timeout_ms`` when none was late within ``lateness_window_ms``.  For ``wary_ms`` after a
+    silence that the least one does not bridge, it is the configured one again; each time for twice as long as before (``silence.py``).
     ``commit_notice_delay_ms``: how long an idle follower may wait for a commit notice; under load the next entries carry it.
     ``loses_unsynced``: a loss of power may take what was acknowledged (ASYNC_FLUSH), so a majority may forget what is committed.
     The windows bound what a leader keeps in flight to one follower, and what it keeps uncommitted (then it answers BUSY).
@@ -20,6 +21,7 @@ class CoreConfig:
     election_timeout_ms: int = 600
     least_election_timeout_ms: int = 200
     lateness_window_ms: int = 300_000
+    wary_ms: int = 300_000
     commit_notice_delay_ms: int = 0
     max_inflight_messages: int = 64
     max_inflight_bytes: int = 32 << 20

@@ -122,10 +122,11 @@ class Following:
     def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
         core = self._core
         self._follow(source, message.newest_commit)
-        core.silence.told(message.election_timeout_ms)
+        core.silence.told(message.election_timeout_ms, message.wary_ms)
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))
-        core.send(source, HeartbeatResponse(term=core.term, round=message.round, late_ms=core.silence.late_ms))
+        silence = core.silence
+        core.send(source, HeartbeatResponse(term=core.term, round=message.round, late_ms=silence.late_ms, wary_ms=silence.own_wary_ms))
 
     def _is_of_this_log(self, message: Heartbeat) -> bool:
         """The leader names what it knows the log that answered it to hold.

@@ -64,7 +64,8 @@ class Heartbeat:
 
     ``newest_commit`` is the leader's own: it commits nothing, it only shows the receiver its lag.  ``commit_term`` is that of the entry
     ``commit``, since the receiver may have been started on another log meanwhile; 0 from releases that do not tell it.
-    ``election_timeout_ms``: the group's, as the leader sees it; heartbeats come several times within it.  0: the configured one.
+    ``election_timeout_ms``: the group's, as the leader sees it.  0: the configured one.
+    ``wary_ms``: how much longer the sender knows the group to be wary (``silence.py``).
     """
 
     term: int
@@ -73,18 +74,21 @@ class Heartbeat:
     newest_commit: int = 0
     commit_term: int = 0
     election_timeout_ms: int = 0
+    wary_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class HeartbeatResponse:
     """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418); 0 to an older term's.
 
-    ``late_ms``: the longest delay of a leader's message that the sender has seen lately.
+    ``late_ms``: the longest delay of a leader's message that the sender has seen lately.  ``wary_ms``: as in a Heartbeat, by
+    what the sender saw itself.
     """
 
     term: int
     round: int
     late_ms: int = 0
+    wary_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -284,6 +284,7 @@ class Replication:
             newest_commit=core.commit,
             commit_term=commit_term,
             election_timeout_ms=core.silence.told_ms,
+            wary_ms=core.silence.wary_ms,
         )
         core.send(peer.node, message)
 
@@ -306,7 +307,7 @@ class Replication:
         peer.answered(core.now_ms)
         peer.notice_open = False
         if peer in self._voters:
-            core.silence.reported(source, message.late_ms)
+            core.silence.reported(source, message.late_ms, message.wary_ms)
         if peer.round < message.round <= core.reads.round:
             peer.round = message.round
             core.reads.confirm()

@@ -2,14 +2,19 @@
 
 Owns the timeout, and what it is learnt from: how much later than promised leaders' messages came.  Each node keeps the longest delay that
 it saw within ``lateness_window_ms``; voters report theirs with the answers to heartbeats.  The leader makes the timeout of the worst of
-them, tells it in its heartbeats, and sends those ``BEATS`` times within it.  So all wait alike, also one that has only just started.
+them and tells it in its heartbeats, ``BEATS`` of which come within the least one.  So all wait alike, also one that has only just started.
 
 The timeout is ``election_timeout_ms`` at first, and never more.  While messages come in time it falls to ``least_election_timeout_ms``:
 all of the way in a fifth of the window, whoever leads meanwhile.  It rises in the moment of a delay, also by what a node saw alone.
 
-Nothing but the pace of elections rests on it (docs/adr/0031): no follower promises to wait, so a timeout that is too short costs an
-election that was not needed, never a wrong answer.  A silence that outlasts even the configured timeout is no delay: no timeout that is
-allowed would have waited for its end.
+A delay that the least timeout does not bridge, a *gap*, costs an election if it is the leader's and the timeout has fallen, and nothing
+announces the first one.  So a gap makes the group *wary*: it keeps the configured timeout for ``wary_ms``, and when the next gap comes
+after that, for twice as long as the last time (at most ``WARY_TIMES`` the first).  Answers and heartbeats tell how much of that time is
+left, so what one node saw is not forgotten with its leadership.  A silence of twice the configured timeout is no delay: nobody waits for
+its end.
+
+Nothing but the pace of elections rests on all this (docs/adr/0031): no follower promises to wait, so a timeout that is too short costs an
+election that was not needed, never a wrong answer.
 
 A leader of a release that tells no timeout sends heartbeats in the configured interval, and gets the configured timeout.
 """
@@ -21,10 +26,11 @@ from collections import deque
 from dledger.core.state import CoreState
 from dledger.core.types import NodeId
 
-BEATS = 4  # heartbeats in a timeout
+BEATS = 4  # heartbeats in the least timeout
 FACTOR = 3  # how much longer than the longest delay of the window the next one may be
 PARTS = 30  # of the window: what was seen is forgotten part by part, what a voter reported in one part of it
 FALL = 5  # so much shorter than the window is the time in which the timeout falls all of the way
+WARY_TIMES = 2048  # a week, as configured
 
 _Leadership = tuple[int, NodeId]
 
@@ -59,6 +65,8 @@ class Silence:
         self._least_ms = min(core.config.least_election_timeout_ms, self._most_ms)
         self._fall_ms = max(1, core.config.lateness_window_ms // FALL)
         self._seen = Lateness(core.config.lateness_window_ms)
+        self._wary_until_ms = self._own_until_ms = core.now_ms  # the second by gaps that this node saw
+        self._wary_for_ms = 0  # the last time
         self._reports: dict[NodeId, tuple[int, int]] = {}  # of voters, to this leader: the delay, and when it was reported
         self.told_ms = 0  # by the last leader that was heard of it, or by this one; 0: none was told
         self._is_told = False  # by the leader that is known, or was last
@@ -72,21 +80,33 @@ class Silence:
     @property
     def timeout_ms(self) -> int:
         """How long this node waits at least."""
-        return min(self._most_ms, max(self.told_ms, self._needed_ms(self.late_ms))) if self._is_told else self._most_ms
+        return max(self.told_ms, self._needed_ms(self.late_ms)) if self._is_told else self._most_ms
 
     @property
     def heartbeat_interval_ms(self) -> int:
-        """How often the leader sends heartbeats, and is expected to."""
+        """How often the leader sends heartbeats, and is expected to: while all wait longer too, since silence counts from the last one."""
         interval_ms = self._core.config.heartbeat_interval_ms
-        return interval_ms if not self._is_told or self.told_ms >= self._most_ms else min(interval_ms, self.told_ms // BEATS)
+        return min(interval_ms, self._least_ms // BEATS) if self._is_told else interval_ms
 
     @property
     def late_ms(self) -> int:
         """The longest delay that this node saw."""
         return self._seen.longest_ms(self._core.now_ms)
 
+    @property
+    def wary_ms(self) -> int:
+        """How much longer the group is wary, as this node knows it."""
+        return max(0, self._wary_until_ms - self._core.now_ms)
+
+    @property
+    def own_wary_ms(self) -> int:
+        """By what this node saw itself.  Voters report that: what they are told would grow by the time under way each time."""
+        return max(0, self._own_until_ms - self._core.now_ms)
+
     def _needed_ms(self, late_ms: int) -> int:
-        return max(self._least_ms, self._least_ms // BEATS + FACTOR * late_ms)
+        if self.wary_ms:
+            return self._most_ms
+        return min(self._most_ms, max(self._least_ms, self._least_ms // BEATS + FACTOR * late_ms))
 
     # As a follower
 
@@ -94,7 +114,7 @@ class Silence:
         """A message of the leader of this term arrived."""
         now_ms, leadership = self._core.now_ms, (self._core.term, leader)
         if leadership == self._leadership:
-            self._waited(now_ms - self._heard_ms)
+            self._waited(self._heard_ms)
         else:
             self._before = (self._leadership, self._heard_ms)
             self._leadership, self._is_told = leadership, False
@@ -104,27 +124,41 @@ class Silence:
         """A message of an older term arrived: if its leader was given up, that was too early."""
         now_ms = self._core.now_ms
         if self._leadership == (term, source):
-            self._waited(now_ms - self._heard_ms)
+            self._waited(self._heard_ms)
             self._heard_ms = now_ms
         elif self._before[0] == (term, source):
-            self._waited(now_ms - self._before[1])
+            self._waited(self._before[1])
             self._before = (None, 0)
 
-    def told(self, timeout_ms: int) -> None:
-        """What the leader's heartbeat tells; 0: nothing."""
+    def told(self, timeout_ms: int, wary_ms: int) -> None:
+        """What the leader's heartbeat tells; no timeout: it is of an older release."""
         was_ms = self.timeout_ms
+        self._be_wary(wary_ms)
         self._is_told = timeout_ms > 0
         self.told_ms = min(self._most_ms, max(self._least_ms, timeout_ms)) if timeout_ms else 0
         if self.timeout_ms != was_ms:
             self._core.elections.timer.reset()
 
-    def _waited(self, for_ms: int) -> None:
-        if for_ms < self._most_ms:
-            self._saw(for_ms - self.heartbeat_interval_ms)
+    # What is seen
 
-    def _saw(self, late_ms: int) -> None:
-        if 0 < late_ms < self._most_ms:
-            self._seen.add(self._core.now_ms, late_ms)
+    def _waited(self, since_ms: int) -> None:
+        """A leader's message came; ``since_ms``: when the one before it did."""
+        self.delayed(since_ms + self.heartbeat_interval_ms)
+
+    def delayed(self, due_ms: int) -> None:
+        """What was due at ``due_ms`` came only now: a leader's message, or this leader to its work."""
+        late_ms = self._core.now_ms - due_ms
+        if not 0 < late_ms < 2 * self._most_ms:
+            return
+        self._seen.add(self._core.now_ms, late_ms)
+        if late_ms >= self._least_ms - self._least_ms // BEATS:
+            again = self._wary_for_ms if self.wary_ms else min(2 * self._wary_for_ms, WARY_TIMES * self._core.config.wary_ms)
+            self._be_wary(max(self._core.config.wary_ms, again))
+            self._own_until_ms = self._wary_until_ms
+
+    def _be_wary(self, for_ms: int) -> None:
+        self._wary_until_ms = max(self._wary_until_ms, self._core.now_ms + for_ms)
+        self._wary_for_ms = max(self._wary_for_ms, for_ms)
 
     # As the leader
 
@@ -140,17 +174,14 @@ class Silence:
         self.delayed(due_ms)
         self._tell()
 
-    def delayed(self, due_ms: int) -> None:
-        """This leader comes to its work only now; heartbeats were due at ``due_ms``."""
-        self._saw(self._core.now_ms - due_ms)
-
-    def reported(self, voter: NodeId, late_ms: int) -> None:
+    def reported(self, voter: NodeId, late_ms: int, wary_ms: int) -> None:
         self._reports[voter] = (late_ms, self._core.now_ms)
+        self._be_wary(wary_ms)
 
     def _tell(self) -> None:
         now_ms, (from_ms, since_ms) = self._core.now_ms, self._fell_from
-        reports = [late_ms for late_ms, at_ms in self._reports.values() if late_ms < self._most_ms and now_ms - at_ms < self._seen.part_ms]
-        needed_ms = min(self._most_ms, self._needed_ms(max([self.late_ms, *reports])))
+        reports = [late_ms for late_ms, at_ms in self._reports.values() if now_ms - at_ms < self._seen.part_ms]
+        needed_ms = self._needed_ms(max([self.late_ms, *reports]))
         fallen_ms = from_ms - (self._most_ms - self._least_ms) * (now_ms - since_ms) // self._fall_ms
         if needed_ms >= fallen_ms:
             self._fell_from = (needed_ms, now_ms)

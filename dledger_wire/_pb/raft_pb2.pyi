@@ -186,6 +186,7 @@ class Heartbeat(google.protobuf.message.Message):
     """newest_commit: the leader's own; only to tell how far the receiver is behind.
     commit_term: of the entry at commit; 0: not told (releases before 0.3.0).
     election_timeout_ms: the group's now, as the leader sees it; 0: not told (older releases), the configured one.
+    wary_ms: how much longer leaders' messages are expected to come late, with the configured timeout.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -195,11 +196,13 @@ class Heartbeat(google.protobuf.message.Message):
     NEWEST_COMMIT_FIELD_NUMBER: builtins.int
     COMMIT_TERM_FIELD_NUMBER: builtins.int
     ELECTION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    WARY_MS_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
     newest_commit: builtins.int
     commit_term: builtins.int
     election_timeout_ms: builtins.int
+    wary_ms: builtins.int
     def __init__(
         self,
         *,
@@ -208,28 +211,34 @@ class Heartbeat(google.protobuf.message.Message):
         newest_commit: builtins.int = ...,
         commit_term: builtins.int = ...,
         election_timeout_ms: builtins.int = ...,
+        wary_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "newest_commit", b"newest_commit", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "newest_commit", b"newest_commit", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 
 @typing.final
 class HeartbeatResponse(google.protobuf.message.Message):
-    """late_ms: the longest delay of a leader's message that the sender has seen lately."""
+    """late_ms: the longest delay of a leader's message that the sender has seen lately. wary_ms: as in
+    Heartbeat, by what the sender saw itself.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: builtins.int
     LATE_MS_FIELD_NUMBER: builtins.int
+    WARY_MS_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
+    wary_ms: builtins.int
     def __init__(
         self,
         *,
         round: builtins.int = ...,
         late_ms: builtins.int = ...,
+        wary_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

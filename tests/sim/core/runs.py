@@ -38,7 +38,8 @@ LEADER_LIMIT_MS = 10 * ELECTION_MS  # once everything is healed
 SETTLE_LIMIT_MS = 40 * ELECTION_MS
 WARM_UP_LIMIT_MS = 20 * ELECTION_MS
 # Runs are shorter than the minutes in which the election timeout falls: in most of them it falls at once, or within seconds.
-LATENESS_WINDOWS_MS = (2_000, 10_000, 300_000)
+# (lateness_window_ms, wary_ms)
+MEMORIES_MS = ((2_000, 0), (10_000, 1_000), (300_000, 300_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,8 @@ def run_core(
     draw = random.Random(f"{name} {seed}")
     settings = draw_settings(draw)
     scenario.shape(settings, draw)
-    window_ms = random.Random(f"{name} {seed} window").choice(LATENESS_WINDOWS_MS)
-    settings.core = replace(settings.core, lateness_window_ms=window_ms)
+    window_ms, wary_ms = random.Random(f"{name} {seed} memory").choice(MEMORIES_MS)
+    settings.core = replace(settings.core, lateness_window_ms=window_ms, wary_ms=wary_ms)
     world = World(f"{name} {seed}", settings, sink)
     plan = shortened(scenario.plan([str(node) for node in world.nodes], draw), times)
     clients = Clients(world, f"{name} {seed}")

@@ -8,13 +8,15 @@ import pytest
 
 from dledger.core.config import CoreConfig
 from dledger.core.messages import Heartbeat, HeartbeatResponse
-from dledger.core.silence import BEATS, FACTOR, FALL, PARTS, Lateness, Silence
+from dledger.core.silence import BEATS, FACTOR, FALL, PARTS, WARY_TIMES, Lateness, Silence
 from dledger.core.types import Role
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Envelope, Node, node_id
 
 LEAST_MS = CoreConfig().least_election_timeout_ms
 WINDOW_MS = CoreConfig().lateness_window_ms
+WARY_MS = 20_000  # where nodes are wary: hours of a clock that stands still between two steps take minutes of a real one
 FALL_MS = WINDOW_MS // FALL
+GAP_MS = LEAST_MS + LEAST_MS // BEATS  # of standing still: the silence is longer than the least timeout, whenever heartbeats are due
 SEEDS = range(1, 6)
 
 
@@ -98,7 +100,7 @@ def test_a_configured_timeout_that_is_shorter_stays() -> None:
     cluster.elect(1)
     cluster.run(2 * FALL_MS)
     assert timeouts(cluster) == [100] * 3
-    assert silence(cluster[1]).heartbeat_interval_ms == 30
+    assert silence(cluster[1]).heartbeat_interval_ms == 100 // BEATS
 
 
 def test_one_that_has_just_started_waits_like_the_others() -> None:
@@ -208,6 +210,98 @@ def test_a_silence_that_nobody_can_wait_for_is_no_delay() -> None:
     assert timeouts(cluster) == [LEAST_MS] * 3
 
 
+def test_a_silence_that_a_drawn_timeout_might_wait_for_is_one() -> None:
+    cluster = quiet()
+    stall(cluster, 2 * ELECTION_MS - HEARTBEAT_MS, 1)
+    cluster.run(ELECTION_MS)
+    assert timeouts(cluster) == [ELECTION_MS] * 3
+
+
+# Wary
+
+
+def wary_later(seed: int = 1) -> Cluster:
+    """A quiet group that forgets in seconds what takes minutes as configured."""
+    cluster = Cluster(3, seed=seed, config=CoreConfig(lateness_window_ms=WARY_MS // 2, wary_ms=WARY_MS))
+    cluster.elect(1)
+    cluster.run(WARY_MS // 2)
+    assert timeouts(cluster) == [LEAST_MS] * 3
+    return cluster
+
+
+@pytest.mark.parametrize("name", [1, 2])
+def test_after_a_gap_the_group_waits_as_configured_for_long(name: int) -> None:
+    """Whoever stood still: the next time it may be the leader."""
+    cluster = wary_later()
+    stall(cluster, GAP_MS, name)
+    cluster.run(2 * ELECTION_MS)
+    assert timeouts(cluster) == [ELECTION_MS] * 3
+    cluster.run(WARY_MS - 4 * ELECTION_MS)
+    assert timeouts(cluster) == [ELECTION_MS] * 3
+    cluster.run(WARY_MS // 2)
+    assert timeouts(cluster) == [LEAST_MS] * 3
+
+
+def test_a_gap_after_all_were_wary_makes_them_wary_for_twice_as_long() -> None:
+    node = silence(wary_later()[1])
+    for number in range(6):
+        node.delayed(node._core.now_ms - GAP_MS)
+        assert node.wary_ms == WARY_MS * 2**number
+        node._core.now_ms += node.wary_ms
+        assert node.wary_ms == 0
+
+
+def test_no_gap_makes_a_group_wary_for_more_than_a_week() -> None:
+    node = silence(wary_later()[1])
+    for _ in range(20):
+        node.delayed(node._core.now_ms - GAP_MS)
+        longest_ms = node.wary_ms
+        node._core.now_ms += longest_ms
+    assert longest_ms == WARY_TIMES * WARY_MS
+    assert WARY_TIMES * CoreConfig().wary_ms == pytest.approx(7 * 86_400_000, rel=0.02)
+
+
+def test_a_gap_of_a_group_that_is_wary_begins_its_time_anew() -> None:
+    node = silence(wary_later()[1])
+    for _ in range(5):
+        node.delayed(node._core.now_ms - GAP_MS)
+        assert node.wary_ms == WARY_MS
+        node._core.now_ms += WARY_MS - 1
+
+
+def test_telling_each_other_makes_nobody_wary_for_longer() -> None:
+    """Each message is under way for a moment, which would add up if what one is told were told back."""
+    cluster = wary_later()
+    until_ms = cluster.now_ms + GAP_MS + WARY_MS
+    stall(cluster, GAP_MS, 2)
+    cluster.run(WARY_MS - ELECTION_MS)
+    for node in cluster.nodes.values():
+        assert cluster.now_ms + silence(node).wary_ms <= until_ms + HEARTBEAT_MS
+
+
+def test_the_next_leader_and_one_that_has_just_started_are_wary_too() -> None:
+    cluster = wary_later()
+    stall(cluster, GAP_MS, 1)
+    cluster.run(2 * ELECTION_MS)
+    cluster[1].crash()
+    cluster.run(4 * ELECTION_MS)
+    cluster[1].restart()
+    cluster.run(HEARTBEAT_MS)
+    assert timeouts(cluster) == [ELECTION_MS] * 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rare_gaps_cost_a_few_elections_in_all(seed: int) -> None:
+    """The leader stands still twice as rarely as the group is wary for at first: soon that is for longer."""
+    cluster = wary_later(seed)
+    terms = []
+    for _ in range(8):
+        stall(cluster, ELECTION_MS // 2, cluster.leader().name)
+        cluster.run(2 * WARY_MS)
+        terms.append(cluster.leader().term)
+    assert terms[-1] == terms[3] <= 4
+
+
 # Other releases, and what they may say
 
 
@@ -250,11 +344,11 @@ def test_what_a_leader_tells_is_taken_within_the_limits_of_this_node(told_ms: in
     assert silence(cluster[2]).timeout_ms == taken_ms
 
 
-def test_a_report_beyond_all_measure_changes_nothing() -> None:
+def test_a_report_beyond_all_measure_makes_all_wait_as_configured() -> None:
     cluster = quiet()
-    cluster[1].receive(2, HeartbeatResponse(term=cluster[1].term, round=1, late_ms=1 << 31))
-    cluster[1].tick()
-    assert silence(cluster[1]).told_ms == LEAST_MS
+    cluster[1].receive(2, HeartbeatResponse(term=cluster[1].term, round=1, late_ms=(1 << 32) - 1, wary_ms=(1 << 32) - 1))
+    cluster.run(2 * HEARTBEAT_MS)
+    assert timeouts(cluster) == [ELECTION_MS] * 3
 
 
 # The window
