@@ -3,7 +3,9 @@
     python -m benchmarks.silent_leaders --faults partition,pause,kill-twice --rounds 20 --quiet 130
 
 A group that has just started waits for a silent leader as long as it is configured to, and shorter the longer all comes in time
-(docs/adr/0031); hence the quiet time.  Every message is accounted for, as ``dledger bench failover`` does, whose load this is.
+(docs/adr/0031); hence the quiet time.  A leader is cut off or stands still for ``SILENT_S``: one that came back within the configured
+timeout would have been given up too early, and the group would wait for it the next time.  Every message is accounted for, as ``dledger
+bench failover`` does, whose load this is.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dledger_cli.bench.bodies import Bodies
 from dledger_cli.bench.failover import FAULTS, QUEUES, TOPIC, FailoverResult, _account, _Load
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Producer
 
-PAUSED_S = 2.0
+SILENT_S = 2.0
+BODY_BYTES = 1024
 
 
 def _kill_twice(cluster: PrivateCluster, first: str) -> Callable[[], None]:
@@ -37,22 +41,38 @@ def _kill_twice(cluster: PrivateCluster, first: str) -> Callable[[], None]:
     return start
 
 
+def _for_a_while(fault: str) -> Callable[[PrivateCluster, str], Callable[[], None]]:
+    """The fault, and its end ``SILENT_S`` after it began."""
+
+    def start(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+        since = time.perf_counter()
+        end = _STARTS[fault](cluster, leader)
+
+        def go_on() -> None:
+            time.sleep(max(0.0, since + SILENT_S - time.perf_counter()))
+            end()
+
+        return go_on
+
+    return start
+
+
 def _pause(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
     cluster.pause(leader)
 
-    def go_on() -> None:
-        time.sleep(PAUSED_S)
+    def resume() -> None:
         cluster.resume(leader)
         cluster.wait_healthy()
 
-    return go_on
+    return resume
 
 
-KINDS = {"partition": FAULTS["partition"], "kill": FAULTS["kill"], "pause": _pause, "kill-twice": _kill_twice}
+_STARTS = {"partition": FAULTS["partition"], "pause": _pause}
+KINDS = {"partition": _for_a_while("partition"), "kill": FAULTS["kill"], "pause": _for_a_while("pause"), "kill-twice": _kill_twice}
 
 
 def measure(fault: str, rounds: int, quiet_s: float, rate: float) -> FailoverResult:
-    result, body = FailoverResult(), b"x" * 1024
+    result, bodies = FailoverResult(), Bodies(BODY_BYTES, BODY_BYTES)
     folder = Path(tempfile.mkdtemp(prefix="dledger-silent-"))
     try:
         with PrivateCluster(folder, cuttable=fault == "partition") as cluster:
@@ -60,7 +80,7 @@ def measure(fault: str, rounds: int, quiet_s: float, rate: float) -> FailoverRes
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)
             with Producer(cluster.bootstrap, group="bench", send_timeout_ms=30_000) as producer:
-                load = _Load(producer, body, rate)
+                load = _Load(producer, bodies, rate)
                 try:
                     time.sleep(quiet_s)
                     for _ in range(rounds):
@@ -74,7 +94,7 @@ def measure(fault: str, rounds: int, quiet_s: float, rate: float) -> FailoverRes
                         end()
                 finally:
                     load.stop()
-            _account(cluster.bootstrap, load.acknowledged, result)
+            _account(cluster.bootstrap, bodies, load.acknowledged, result)
             result.figures.acknowledged = len(load.acknowledged)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
