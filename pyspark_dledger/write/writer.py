@@ -254,7 +254,9 @@ class _Clients:
 
     def __init__(self, options: WriteOptions) -> None:
         access = options.access.client()
-        self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, **access)
+        self.producer = Producer(
+            options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, compress_type="none", **access
+        )
         self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
         self.maker = frame_stamp(options)
 
