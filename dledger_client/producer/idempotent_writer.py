@@ -65,7 +65,7 @@ class _Writes:
 
 
 class IdempotentWriter:
-    """Writes sequenced records to any replica group; for one task at a time.  ``timeout_ms``: without progress until it fails."""
+    """Writes sequenced records to any replica group; for one task at a time and group.  ``timeout_ms``: without progress until it fails."""
 
     def __init__(self, router: Router, *, timeout_ms: int) -> None:
         self._router = router
@@ -89,10 +89,11 @@ class IdempotentWriter:
         writes.size_bytes += record.size_bytes
         await self._drain(writes, WINDOW_BYTES)
 
-    async def flush(self) -> None:
-        """Return when everything is stored."""
-        for writes in self._writes.values():
-            await self._drain(writes, 0)
+    async def flush(self, replica_group: str | None = None) -> None:
+        """Return when everything is stored, of one replica group or of all."""
+        for name, writes in self._writes.items():
+            if replica_group in (None, name):
+                await self._drain(writes, 0)
 
     async def _drain(self, writes: _Writes, max_bytes: int) -> None:
         """Write what is unsent, then read responses until at most ``max_bytes`` are unacknowledged."""

@@ -17,8 +17,9 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from pyspark_dledger.jobs.common import METADATA_TIMEOUT_MS, JobFailedError, add_connection, print_report, run_program, table
 from pyspark_dledger.options.model import STAGING_TOPIC, parse_write_options
-from pyspark_dledger.write.publisher import CONTROL_QUEUE, DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
-from pyspark_dledger.write.writer import StagingTopic, with_publisher
+from pyspark_dledger.write.publisher import DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
+from pyspark_dledger.write.staging_topic import CONTROL_QUEUE, StagingTopic
+from pyspark_dledger.write.writer import with_publisher
 
 DISPLAY_PREFIXES = {"job:": "a job without a name", "txn:": "", "query:": "query "}
 

@@ -6,7 +6,8 @@ it.
 
     tasks     stage their batches as messages with one tag, and report the range to the driver: a ``StagedRange``
     commit    1. the manifest, a list of StagedRange, with sequence number 0: the first manifest of a write wins
-              2. the staged batches, to their queues, in the manifest's order, with sequence numbers from 0 per queue
+              2. the staged batches, to their queues, in the manifest's order, with sequence numbers from 0 per queue;
+                 to all replica groups at once
               3. a done marker, with sequence number 1
 
 A retry finds the manifest and sends the same records with the same sequence numbers; the log stores only the missing
@@ -15,6 +16,7 @@ ones.  A job without a name has no retry: ``dledger spark finish`` completes it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import zlib
@@ -41,12 +43,14 @@ from dledger_wire.errors import (
 from dledger_wire.frames.compress import decompress
 from dledger_wire.status import Compression
 from pyspark_dledger.write.staged_batches import FrameStamp, StagedBatchReader, TargetQueue
+from pyspark_dledger.write.staging_topic import CONTROL_QUEUE
 
-CONTROL_QUEUE = 0  # of the staging topic
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, FORMAT_VERSION)  # 1: parts without a target
 MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of control messages of a write
 DONE_BODY = b"done"
 UNNAMED_JOB = "job:"
+SEVERAL_GROUPS = ""  # a target
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
 
 MAX_MANIFEST_BYTES = 64 << 20  # opened
@@ -55,7 +59,8 @@ MAX_MANIFEST_BYTES = 64 << 20  # opened
 @dataclass(frozen=True, slots=True)
 class StagedRange:
     """The staged batches of one task: messages with ``tag`` in [``first``, ``end``) of one queue of the staging topic,
-    with total size and crc32c of their bodies.
+    with total size and crc32c of their bodies.  ``target``: the replica group of all the queues that they are for; "" if
+    they are for several groups, as an older version staged them.
     """
 
     group: str
@@ -66,6 +71,7 @@ class StagedRange:
     rows: int
     size_bytes: int
     crc: int
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +110,10 @@ class Published:
 
 
 def read_manifest(body: bytes) -> tuple[WriteName, list[StagedRange]] | None:
-    """Decode a control message if it is a manifest of this version."""
+    """Decode a control message if it is a manifest of a known version."""
     try:
         loaded: dict[str, Any] = strict_json.parse(decompress(body, Compression.ZLIB, limit=MAX_MANIFEST_BYTES))
-        if loaded["version"] != FORMAT_VERSION:
+        if loaded["version"] not in READ_VERSIONS:
             return None
         return WriteName(loaded["application"], loaded["number"]), [StagedRange(**part) for part in loaded["parts"]]
     except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
@@ -194,7 +200,7 @@ class Publisher:
             raise OffsetOutOfRangeError(text, **error.details) from None
         loaded = read_manifest(found[0].body) if found else None
         if loaded is None:
-            raise CorruptBatchError(f"offset {offset} of {self._queue} has no manifest of version {FORMAT_VERSION}")
+            raise CorruptBatchError(f"offset {offset} of {self._queue} has no manifest of version {' or '.join(map(str, READ_VERSIONS))}")
         named, parts = loaded
         if named != write:
             raise InvalidArgumentError(
@@ -215,17 +221,33 @@ class Publisher:
         )
 
     async def _send(self, write: WriteName, parts: Sequence[StagedRange]) -> None:
+        """Publish the parts: those for each replica group in order, all groups at once."""
+        lanes: dict[str, list[StagedRange]] = {}
+        for part in parts:
+            lanes.setdefault(part.target, []).append(part)
+        if SEVERAL_GROUPS in lanes:
+            lanes = {SEVERAL_GROUPS: list(parts)}
+        # A group that fails does not stop the others: what they have stored need not be sent by the next attempt.
+        ended = await asyncio.gather(*(self._send_lane(write, target, lane) for target, lane in lanes.items()), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
+
+    async def _send_lane(self, write: WriteName, target: str, parts: Sequence[StagedRange]) -> None:
+        """Publish parts one after the other; they share no queue with other lanes."""
         taken: dict[TargetQueue, int] = {}
         for part in parts:
             async for group, record in self._staged_batches(part):
+                if target not in (group, SEVERAL_GROUPS):
+                    raise CorruptBatchError(f"{part}: found a batch for {group}")
                 view = BatchView(memoryview(record))
                 queue = TargetQueue(group, view.topic, view.queue_id)
                 first = taken.get(queue, 0)
                 taken[queue] = first + view.count
                 await self._sender.send(group, sequenced(record, write.sequence(first)))
-        await self._sender.flush()
+        await self._sender.flush(target or None)
 
-    async def _staged_batches(self, part: StagedRange) -> AsyncIterator[tuple[str, bytes]]:
+    async def _staged_batches(self, part: StagedRange) -> AsyncIterator[tuple[str, memoryview]]:
         """Staged batches of one task, in order.  Raises OffsetOutOfRangeError if expired, CorruptBatchError if bytes
         differ.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dledger_client import Message
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
@@ -76,6 +76,14 @@ def check_schema(schema: StructType, default_topic: str) -> None:
         raise InvalidArgumentError("columns 'queue_key' and 'queue_id': expected one of them")
 
 
+class StagedBatch(NamedTuple):
+    """A batch record of some rows as it is staged, for a queue of replica group ``group``."""
+
+    group: str
+    rows: int
+    data: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class FrameStamp:
     """Ids, host and clock that stamp the messages of a task."""
@@ -110,7 +118,7 @@ class RowBatcher:
         self._sizes: dict[TargetQueue, int] = {}
         self.rows = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[StagedBatch]:
         """Add the rows of a record batch; yields full staged batches.  Raises InvalidArgumentError for an invalid row."""
         if self._topic and _is_plain(batch.schema):
             yield from self._add_columns(batch)
@@ -118,7 +126,7 @@ class RowBatcher:
             yield from self._add_rows(batch)
         self.rows += batch.num_rows
 
-    def _add_columns(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+    def _add_columns(self, batch: pa.RecordBatch) -> Iterator[StagedBatch]:
         """Rows that have nothing but a body, a tag and keys are not looked at one by one."""
         self._next_queue += 1
         columns = _columns_of(batch, self._topic)
@@ -151,7 +159,7 @@ class RowBatcher:
         for queue, found in rows.items():
             yield queue, columns.rows(sorted(found))
 
-    def _add_rows(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+    def _add_rows(self, batch: pa.RecordBatch) -> Iterator[StagedBatch]:
         columns = {name: _values(batch.column(number)) for number, name in enumerate(batch.schema.names)}
         self._next_queue += 1
         for message, key, queue_id in _messages(columns, self._topic, batch.num_rows):
@@ -176,7 +184,7 @@ class RowBatcher:
         if message.deliver_at_ms and message.deliver_at_ms > self._maker.wall_ms() + MAX_TIMER_DELAY_MS:
             raise InvalidArgumentError(f"topic {message.topic}: delivery at {message.deliver_at_ms} ms; expected at most 40 days ahead")
 
-    def finish(self) -> Iterator[bytes]:
+    def finish(self) -> Iterator[StagedBatch]:
         """Yield the remaining staged batches."""
         for queue, messages in [*self._open.items(), *self._open_columns.items()]:
             yield self._encode(queue, messages)
@@ -195,11 +203,12 @@ class RowBatcher:
         known = ", ".join(str(queue.queue_id) for queue in queues)
         raise InvalidArgumentError(f"topic {topic}: queue {queue_id} is not writable; expected one of {known}")
 
-    def _encode(self, queue: TargetQueue, messages: Sequence[Message]) -> bytes:
+    def _encode(self, queue: TargetQueue, messages: Sequence[Message]) -> StagedBatch:
         ids = self._maker.ids.take(len(messages))
         parts = encode_messages(queue.topic, queue.queue_id, messages, ids, born_ms=self._maker.wall_ms(), born_host=self._maker.born_host)
         group = queue.group.encode()
-        return b"".join([_HEADER.pack(sum(len(part) for part in parts), len(group)), group, *parts])
+        data = b"".join([_HEADER.pack(sum(len(part) for part in parts), len(group)), group, *parts])
+        return StagedBatch(queue.group, len(messages), data)
 
 
 def _too_large(topic: str, size: int, limit_bytes: int) -> MessageTooLargeError:
@@ -303,22 +312,19 @@ class StagedBatchReader:
     """Splits a byte stream that arrives in pieces into (replica group, batch record)."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest = b""
 
-    def feed(self, piece: bytes) -> Iterator[tuple[str, bytes]]:
-        self._rest += piece
-        at, view = 0, memoryview(self._rest)
-        found = []
+    def feed(self, piece: bytes) -> Iterator[tuple[str, memoryview]]:
+        # A piece has whole batches as a rule, which are then not copied.
+        view, at = memoryview(self._rest + piece if self._rest else piece), 0
         while len(view) - at >= _HEADER.size:
             size, name_length = _HEADER.unpack_from(view, at)
             start = at + _HEADER.size + name_length
             if len(view) < start + size:
                 break
-            found.append((bytes(view[at + _HEADER.size : start]).decode(), bytes(view[start : start + size])))
+            yield bytes(view[at + _HEADER.size : start]).decode(), view[start : start + size]
             at = start + size
-        view.release()
-        del self._rest[:at]
-        yield from found
+        self._rest = bytes(view[at:])
 
     def finish(self) -> None:
         """Raise CorruptBatchError if the last staged batch is incomplete."""

@@ -8,29 +8,28 @@ with the staging topic's retention.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from dledger_client import Admin, Message, Producer, PullConsumer
+from dledger_client import Admin, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.cluster.routes import TopicQueues
-from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_wire.checksum import crc32c
-from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, TopicPermissionError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
 from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.user_errors import concise_errors
-from pyspark_dledger.write.publisher import CONTROL_QUEUE, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
+from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, RowBatcher, TargetQueue, check_schema
+from pyspark_dledger.write.staging_sender import StagingSender
+from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,35 +37,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STAGING_QUEUES = 9  # the control queue and eight for rows
-STAGING_QUEUES_A_GROUP = 3  # at least, with several replica groups
-PIECE_BYTES = 256 << 10
 METADATA_TIMEOUT_MS = 15_000
-
-
-@dataclass(frozen=True, slots=True)
-class StagingTopic:
-    """The staging topic: the replica group of its control queue and its queue count there, and the queues for rows, as
-    (replica group, queue id), of all groups that answered.
-    """
-
-    topic: str
-    group: str
-    queues: int
-    places: tuple[tuple[str, int], ...] = ()
-
-    def place(self, partition: int) -> tuple[str, int]:
-        """The queue for the rows of a task."""
-        places = self.places or tuple((self.group, number) for number in range(CONTROL_QUEUE + 1, self.queues))
-        return places[partition % len(places)]
 
 
 @dataclass
 class StagedTask(WriterCommitMessage):
-    """A task's report to the driver; ``staged`` is None if it had no rows."""
+    """A task's report to the driver: what it staged for each replica group."""
 
     query_id: str
-    staged: StagedRange | None
+    staged: list[StagedRange]
 
 
 def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StagingTopic:
@@ -87,41 +66,6 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
                 found = consumer.topic(options.staging_topic)
             silent = admin.topic_offsets(options.staging_topic, partial=True).unanswered
     return staging_of(options.staging_topic, found, silent)
-
-
-def create_staging(admin: Admin, topic: str, groups: int) -> None:
-    """Create the staging topic over all replica groups, without those that do not answer."""
-    queues = max(STAGING_QUEUES, STAGING_QUEUES_A_GROUP * groups)
-    try:
-        admin.create_topic(topic, queues=queues, if_not_exists=True)
-    except (NotLeaderError, UnreachableError):
-        silent = admin.list_topics(partial=True).unanswered
-        alive = sorted(group.name for group in admin.describe_cluster().replica_groups if group.name not in silent)
-        if not silent or not alive:
-            raise
-        admin.create_topic(topic, queues=queues, replica_groups=alive, if_not_exists=True)
-
-
-def staging_of(topic: str, found: Sequence[TopicQueues], silent: Collection[str]) -> StagingTopic:
-    """The control queue is queue 0 of the first replica group by name, whichever answer: an application must find its
-    manifest again.  Queue 0 of the others stays empty.
-    """
-    parts = sorted(found, key=lambda part: part.replica_group)
-    first = parts[0]
-    if first.replica_group in silent:
-        raise NotLeaderError(
-            f"staging topic {topic}: its control queue is in {first.replica_group}, which has no leader", leader_address=""
-        )
-    places = [
-        (part.replica_group, number)
-        for number in range(CONTROL_QUEUE + 1, max(part.write_queues for part in parts))
-        for part in parts
-        if number < part.write_queues and part.perm & Perm.WRITE and part.replica_group not in silent
-    ]
-    if not places:
-        queues = sum(part.write_queues for part in parts)
-        raise InvalidArgumentError(f"staging topic {topic} has {queues} queue; expected at least 2 in a replica group that has a leader")
-    return StagingTopic(topic, first.replica_group, first.write_queues, tuple(places))
 
 
 def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
@@ -188,13 +132,13 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     clients = _Clients.of_this_process(options)
     targets = _Targets(clients.consumer)
     batcher = RowBatcher(clients.maker, targets.queues_of, options.topic, partition, targets.max_body_bytes_of)
-    sender = _StagingSender(clients.producer, staging.topic, staging.place(partition))
+    sender = StagingSender(clients.producer, staging, partition, targets.max_body_bytes_of(staging.topic))
     for batch in batches:
         for staged in batcher.add(batch):
             sender.add(staged)
     for staged in batcher.finish():
         sender.add(staged)
-    return StagedTask(query_id, sender.finish(batcher.rows) if batcher.rows else None)
+    return StagedTask(query_id, sender.finish())
 
 
 class _Targets:
@@ -217,36 +161,6 @@ class _Targets:
         return self._limits[topic]
 
 
-class _StagingSender:
-    """Sends the staged batches of one task as messages with one tag to one queue."""
-
-    def __init__(self, producer: Producer, topic: str, place: tuple[str, int]) -> None:
-        self._producer, self._topic, self._place = producer, topic, place
-        self._tag = uuid.uuid4().hex[:16]
-        self._sent: list[SendFuture] = []
-        self._rest = bytearray()
-        self._crc = self._size = 0
-
-    def add(self, staged: bytes) -> None:
-        self._rest += staged
-        while len(self._rest) >= PIECE_BYTES:
-            self._send(bytes(self._rest[:PIECE_BYTES]))
-            del self._rest[:PIECE_BYTES]
-
-    def _send(self, piece: bytes) -> None:
-        self._crc, self._size = crc32c(piece, value=self._crc), self._size + len(piece)
-        self._sent.append(self._producer.send_async(Message(self._topic, piece, tags=self._tag), queue_id=self._place))
-
-    def finish(self, rows: int) -> StagedRange:
-        """Send the rest and wait for all acknowledgements."""
-        if self._rest:
-            self._send(bytes(self._rest))
-        self._producer.flush()
-        placed = [future.result() for future in self._sent]
-        first, last = placed[0].queue_offset, placed[-1].queue_offset
-        return StagedRange(*self._place, first, last + 1, self._tag, rows, self._size, self._crc)
-
-
 class _Clients:
     """Clients of a worker process, reused by its tasks: brokers keep state per producer."""
 
@@ -254,9 +168,8 @@ class _Clients:
 
     def __init__(self, options: WriteOptions) -> None:
         access = options.access.client()
-        self.producer = Producer(
-            options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, compress_type="none", **access
-        )
+        # Packed rows look compressible by their frames: the producer would compress all of them for next to nothing.
+        self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, compress_type="none", **access)
         self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
         self.maker = frame_stamp(options)
 
@@ -275,7 +188,7 @@ def commit_write(
     options: WriteOptions, staging: StagingTopic, write: WriteName, messages: Sequence[WriterCommitMessage | None]
 ) -> Published:
     """Publish what the successful tasks staged, or complete an earlier attempt, which may have had other rows."""
-    parts = [message.staged for message in messages if isinstance(message, StagedTask) and message.staged is not None]
+    parts = [part for message in messages if isinstance(message, StagedTask) for part in message.staged]
     if not parts and not write.may_be_repeated:
         return Published(0, resumed=False)
 

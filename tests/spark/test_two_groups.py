@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from dledger_client import Admin, Message, Producer, PullConsumer
 from pyspark_dledger.jobs import audit as audit_job
+from pyspark_dledger.options.model import parse_write_options
+from pyspark_dledger.write import writer
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_S
 
@@ -152,6 +156,28 @@ def test_the_replicas_of_each_group_are_audited(spark: Any, two: Cluster) -> Non
     assert problems == []
     assert {(row.group, row.replica) for row in results} == {("g0", "n0"), ("g1", "n1")}
     assert sum(row.count for row in results) == COUNT
+
+
+def test_a_task_stages_a_stream_for_each_group_in_both_groups_and_nothing_is_compressed(two: Cluster) -> None:
+    with Admin(two.bootstrap) as admin:
+        admin.create_topic("staged", queues=2)
+    job = writer.BatchWriter(
+        StructType([StructField("body", BinaryType()), StructField("queue_key", StringType())]),
+        parse_write_options({"bootstrap": two.bootstrap, "topic": "staged"}),
+        overwrite=False,
+    )
+    places = {"queue_key": [f"k{number % 9}" for number in range(COUNT)], "body": [b"%d|" % n + bytes(4000) for n in range(COUNT)]}
+    told = job.write(iter([pa.RecordBatch.from_pydict(places)]))
+    assert isinstance(told, writer.StagedTask)
+    assert {part.target for part in told.staged} == {part.group for part in told.staged} == {"g0", "g1"}
+    assert sum(part.rows for part in told.staged) == COUNT
+    with PullConsumer(two.bootstrap) as consumer:
+        for part in told.staged:
+            for chunk in consumer.read_chunks("spark-staging", part.queue_id, part.first, part.end, replica_group=part.group):
+                assert not chunk.columns.heads["sys_flag"].any()
+                assert chunk.columns.body_length.max() >= 256 << 10
+    job.commit([told])
+    assert sorted(held(two, "staged").values()) == list(range(COUNT))
 
 
 def test_a_dead_group_stops_only_queries_over_its_topics(spark: Any, two: Cluster, tmp_path: Path) -> None:

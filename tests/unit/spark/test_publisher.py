@@ -35,7 +35,8 @@ from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write import writer
 from pyspark_dledger.write.publisher import Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, StagedBatchReader, TargetQueue
-from pyspark_dledger.write.writer import StagedTask, StagingTopic
+from pyspark_dledger.write.staging_topic import StagingTopic
+from pyspark_dledger.write.writer import StagedTask
 from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 
@@ -55,7 +56,7 @@ async def stage(rig: Rig, tag: str, numbers: list[int], *, queue_id: int = 1, pi
     for first in range(0, len(numbers), 50):
         rows = [{"body": b"%d" % n, "queue_key": f"k{n % 7}", "keys": f"id-{n}"} for n in numbers[first : first + 50]]
         out += list(packer.add(pa.RecordBatch.from_pylist(rows)))
-    whole = b"".join([*out, *packer.finish()])
+    whole = b"".join([each.data for each in [*out, *packer.finish()]])
     async with rig.producer(send_timeout_ms=20_000) as producer:
         pieces = [Message(STAGING, whole[at : at + piece], tags=tag) for at in range(0, len(whole), piece)]
         placed = [await future for future in [producer.send_async(message, queue_id=queue_id) for message in pieces]]
@@ -224,7 +225,7 @@ def test_a_commit_without_rows_is_one_all_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(writer, "Publisher", Recorder)
     options = parse_write_options({"bootstrap": "127.0.0.1:1", "topic": TARGET})
     for application in ("query:x", "txn:nightly", "job:1"):
-        writer.commit_write(options, StagingTopic(STAGING, "g0", 9), WriteName(application, 3), [StagedTask("x", None), None])
+        writer.commit_write(options, StagingTopic(STAGING, "g0", 9), WriteName(application, 3), [StagedTask("x", []), None])
     assert published == [("query:x", []), ("txn:nightly", [])]
 
 
@@ -337,7 +338,9 @@ def test_packs_survive_any_cutting() -> None:
     packer = RowBatcher(
         FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1), lambda _: LANES, TARGET, first_queue=0
     )
-    whole = b"".join([*packer.add(pa.RecordBatch.from_pylist([{"body": b"x" * n} for n in range(200)])), *packer.finish()])
+    whole = b"".join(
+        [each.data for each in [*packer.add(pa.RecordBatch.from_pylist([{"body": b"x" * n} for n in range(200)])), *packer.finish()]]
+    )
     plain = list(StagedBatchReader().feed(whole))
     for step in (1, 7, 1000):
         reader, found = StagedBatchReader(), []
@@ -386,7 +389,7 @@ def test_properties_without_a_value_are_left_out() -> None:
     rows = {"body": [b"1", b"2", b"3"], "properties": pa.array([[("p", None), ("q", "v")], [("p", None)], None], kind)}
     made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
     packer = RowBatcher(made, lambda _: LANES, TARGET, first_queue=0)
-    whole = b"".join([*packer.add(pa.RecordBatch.from_pydict(rows)), *packer.finish()])
+    whole = b"".join([each.data for each in [*packer.add(pa.RecordBatch.from_pydict(rows)), *packer.finish()]])
     assert (whole.count(b"None"), whole.count(b"p\x01"), whole.count(b"q\x01v\x02")) == (0, 0, 1)
 
 
@@ -435,7 +438,9 @@ def frames_by_queue(rows: pa.RecordBatch, *, first_queue: int = 0) -> dict[tuple
     """What a task makes of rows: the messages of each queue, decoded."""
     made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
     packer = RowBatcher(made, lambda _: LANES, TARGET, first_queue=first_queue)
-    whole = b"".join([part for start in range(0, rows.num_rows, 50) for part in packer.add(rows.slice(start, 50))] + [*packer.finish()])
+    batches = [part for start in range(0, rows.num_rows, 50) for part in packer.add(rows.slice(start, 50))] + [*packer.finish()]
+    whole = b"".join(each.data for each in batches)
+    assert sum(each.rows for each in batches) == rows.num_rows
     assert packer.rows == rows.num_rows
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for group, record in StagedBatchReader().feed(whole):

@@ -14,7 +14,7 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError
 from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
-from pyspark_dledger.write.writer import STAGING_QUEUES, StagingTopic, staging_of
+from pyspark_dledger.write.staging_topic import STAGING_QUEUES, StagingTopic, staging_of
 from tests.unit.client.sim_rig import Rig
 from tests.unit.spark.test_publisher import STAGING, TARGET, maker
 
@@ -55,7 +55,7 @@ def test_what_was_staged_in_one_group_is_published_in_all_once() -> None:
                 rows = pa.RecordBatch.from_pylist(
                     [{"body": b"%d" % n, "queue_key": f"k{n % 11}"} for n in range(task * 10, task * 10 + 10)]
                 )
-                whole = b"".join([*packer.add(rows), *packer.finish()])
+                whole = b"".join(each.data for each in [*packer.add(rows), *packer.finish()])
                 place = staging.place(task)
                 result = await producer.send(Message(STAGING, whole, tags=f"task{task}"), queue_id=place)
                 assert (result.replica_group, result.queue_id) == place

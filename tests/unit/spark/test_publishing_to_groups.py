@@ -1,0 +1,176 @@
+"""Commits of writes to several replica groups at once: each row once, whichever group or driver fails when, and older manifests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dledger_client.aio import Message
+from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_wire.checksum import crc32c
+from dledger_wire.errors import CorruptBatchError, DledgerError
+from pyspark_dledger.write import staged_batches
+from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName, read_manifest
+from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.spark.test_publisher import STAGING, TARGET, maker
+
+QUEUES, ROWS, TASKS = 2, 300, 3
+TARGETS = [TargetQueue(group, TARGET, number) for group in ("g0", "g1") for number in range(QUEUES)]
+WRITE = WriteName("query", 0)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_batches, "STAGED_BATCH_BYTES", 1_000)
+
+
+class Dying(IdempotentWriter):
+    """Its process dies after some records."""
+
+    left = 0
+
+    async def send(self, replica_group: str, record: Any) -> None:
+        if Dying.left == 0:
+            raise ConnectionAbortedError("killed")
+        Dying.left -= 1
+        await super().send(replica_group, record)
+
+
+async def stage(rig: Rig, attempt: str, *, turn: int = 0) -> list[StagedRange]:
+    """What tasks stage of the numbers, in an order that depends on ``turn``: a stream for each group."""
+    numbers = [(number + turn) % ROWS for number in range(ROWS)]
+    parts = []
+    async with rig.producer(send_timeout_ms=20_000) as producer:
+        for task in range(TASKS):
+            packer = RowBatcher(maker(rig, task + 10 * turn), lambda _: TARGETS, TARGET, first_queue=task)
+            rows = [{"body": b"%d" % n, "queue_key": f"k{n % 11}"} for n in sorted(numbers[task::TASKS])]
+            batches = [*packer.add(pa.RecordBatch.from_pylist(rows)), *packer.finish()]
+            for group in ("g0", "g1"):
+                own = [each for each in batches if each.group == group]
+                tag, whole = f"{attempt}-{task}-{group}", b"".join(each.data for each in own)
+                placed = await producer.send(Message(STAGING, whole, tags=tag), queue_id=("g0", 1 + task % 2))
+                place = (placed.replica_group, placed.queue_id, placed.queue_offset, placed.queue_offset + 1)
+                parts.append(StagedRange(*place, tag, sum(each.rows for each in own), len(whole), crc32c(whole), group))
+    return parts
+
+
+@asynccontextmanager
+async def publisher(
+    rig: Rig, sender_class: type[IdempotentWriter] = IdempotentWriter, timeout_ms: int = 20_000
+) -> AsyncIterator[Publisher]:
+    staged = rig.consumer(read_from="follower")
+    async with rig.consumer() as control, staged, sender_class(rig.router(), timeout_ms=timeout_ms) as sender:
+        yield Publisher(control, staged, sender, maker(rig, 99), STAGING, "g0")
+
+
+async def topics(rig: Rig) -> None:
+    await rig.topic(STAGING, queues=6)
+    await rig.topic(TARGET, queues=2 * QUEUES)
+
+
+async def stored(rig: Rig, groups: tuple[str, ...] = ("g0", "g1")) -> list[int]:
+    """The numbers in the queues of some groups; those with one key are in order."""
+    found: list[int] = []
+    async with rig.consumer() as consumer:
+        for queue in TARGETS:
+            if queue.group in groups:
+                messages = await consumer.fetch(TARGET, queue.queue_id, 0, 10_000, replica_group=queue.group)
+                found += [int(message.body) for message in messages]
+    return found
+
+
+@pytest.mark.parametrize("survived", [0, 1, 3, 8, 15, 22])
+def test_a_commit_that_died_in_the_middle_of_all_groups_is_finished(survived: int) -> None:
+    """The next attempt staged the rows in another order and other parts; those of the first manifest count."""
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts = await stage(rig, "first")
+        Dying.left = survived + 1  # the manifest
+        async with publisher(rig, Dying) as dying:
+            with pytest.raises(ConnectionAbortedError):
+                await dying.publish(WRITE, parts)
+        again = await stage(rig, "again", turn=7)
+        for _ in range(2):
+            async with publisher(rig) as other:
+                assert (await other.publish(WRITE, again)).resumed
+        assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_two_commits_at_the_same_time_store_each_row_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts, others = await stage(rig, "first"), await stage(rig, "speculative", turn=5)
+        async with publisher(rig) as one, publisher(rig) as two:
+            await asyncio.gather(one.publish(WRITE, parts), two.publish(WRITE, others))
+        assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_group_without_a_leader_stops_no_other_and_the_next_attempt_finishes_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts = await stage(rig, "first")
+        own = sum(part.rows for part in parts if part.target == "g0")
+        nodes = rig.cluster.groups["g1"].node_ids
+        for node_id in nodes:
+            rig.cluster.kill(node_id)
+        async with publisher(rig, timeout_ms=2_000) as first:
+            with pytest.raises(DledgerError) as caught:
+                await first.publish(WRITE, parts)
+        assert caught.value.retriable
+        assert 0 < len(await stored(rig, ("g0",))) == own < ROWS
+        for node_id in nodes:
+            rig.cluster.start(node_id)
+        await until(lambda: rig.is_group_up("g1"))
+        async with publisher(rig) as second:
+            assert (await second.publish(WRITE, parts)).resumed
+        assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_batch_for_another_group_than_its_part_says_is_refused() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part = (await stage(rig, "first"))[0]
+        async with publisher(rig) as first:
+            with pytest.raises(CorruptBatchError, match="found a batch for g0"):
+                await first.publish(WRITE, [replace(part, target="g1")])
+
+    Rig(groups=2).run(scenario)
+
+
+def test_manifests_of_the_version_before_are_finished_in_one_line() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        parts = await stage(rig, "first")
+        old = [{name: value for name, value in asdict(part).items() if name != "target"} for part in parts]
+        text = {"version": 1, "application": "query", "number": 0, "parts": old}
+        manifest = read_manifest(zlib.compress(json.dumps(text).encode()))
+        assert manifest is not None
+        write, known = manifest
+        assert (write, {part.target for part in known}) == (WRITE, {""})
+        # Some of the rows were stored under sequence numbers that do not depend on the version.
+        Dying.left = 9
+        async with publisher(rig, Dying) as dying:
+            with pytest.raises(ConnectionAbortedError):
+                await dying.publish(WRITE, parts)
+        async with publisher(rig) as later:
+            assert await later.finish(write, known)
+        assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+    assert read_manifest(zlib.compress(b'{"version": 3, "application": "a", "number": 0, "parts": []}')) is None
