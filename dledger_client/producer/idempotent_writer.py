@@ -91,7 +91,7 @@ class IdempotentWriter:
 
     async def flush(self, replica_group: str | None = None) -> None:
         """Return when everything is stored, of one replica group or of all."""
-        for name, writes in self._writes.items():
+        for name, writes in list(self._writes.items()):  # another task may begin with another group meanwhile
             if replica_group in (None, name):
                 await self._drain(writes, 0)
 

@@ -34,6 +34,11 @@ class ReadBound:
     timestamp_ms: int | None = None
     times: Mapping[str, ByQueue] = field(default_factory=dict)
 
+    @property
+    def has_times(self) -> bool:
+        """Whether a timestamp applies to any queue."""
+        return self.timestamp_ms is not None or bool(self.times)
+
     def time_of(self, topic: str, group: str, queue_id: int) -> int | None:
         """The timestamp that applies to a queue, if any."""
         if self.timestamp_ms is not None:

@@ -81,12 +81,18 @@ class ViewRequest:
     start_times: bool = True
     whole: bool = True
 
+    @property
+    def has_times(self) -> bool:
+        """Whether any queue has a timestamp to resolve."""
+        options, filters = self.options, self.options.filters
+        return options.end.has_times or (self.start_times and (options.start.has_times or {filters.since_ms, filters.until_ms} != {None}))
+
     def timestamps(self, queue: QueueId) -> list[int]:
         """The timestamps to resolve in a queue."""
-        options, key = self.options, (queue.topic, queue.group, queue.queue_id)
-        asked = [options.end.time_of(*key)]
+        options = self.options
+        asked = [options.end.time_of(*queue)]
         if self.start_times:
-            asked += [options.start.time_of(*key), options.filters.since_ms, options.filters.until_ms]
+            asked += [options.start.time_of(*queue), options.filters.since_ms, options.filters.until_ms]
         return list(dict.fromkeys(moment for moment in asked if moment is not None))
 
     def matches(self, name: str) -> bool:
@@ -234,7 +240,8 @@ class ClusterInspector:
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
 
     async def _bounds(self, group: str, queues: Iterable[QueueId], wanted: ViewRequest, deadline_ms: int) -> dict[QueueId, QueueBounds]:
-        asked = [(queue, moment) for queue in queues for moment in wanted.timestamps(queue) or [NO_TIME]]
+        timed = wanted.has_times
+        asked = [(queue, moment) for queue in queues for moment in (timed and wanted.timestamps(queue)) or (NO_TIME,)]
         most = QUEUES_A_REQUEST if all(moment == NO_TIME for _, moment in asked) else SEARCHES_A_REQUEST
         found: dict[QueueId, QueueBounds] = {}
         for first in range(0, len(asked), most):
@@ -243,8 +250,8 @@ class ClusterInspector:
             request = broker_pb2.OffsetsRequest(queues=refs)
             answer = await self._ask(group, methods.QUEUE_OFFSETS, request, _applied_index, wanted, deadline_ms)
             for (queue, moment), entry in zip(page, answer.queues, strict=True):
-                known = found.get(queue)
-                times = {**(known.by_time if known is not None else {}), **({moment: entry.offset_for_time} if moment != NO_TIME else {})}
+                known = found[queue].by_time if queue in found else {}
+                times = known if moment == NO_TIME else {**known, moment: entry.offset_for_time}
                 found[queue] = QueueBounds(entry.min_offset, entry.max_offset, times)
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import NO_FILTERS, Filters
@@ -18,11 +19,12 @@ from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
 # Small ranges share a task: always up to MIN_SHARED messages, up to MAX_SHARED if there are many ranges.
 MIN_SHARED, MAX_SHARED = 1_000, 25_000
-SHARED_BY_TASKS = 16  # target number of tasks when ranges are shared
+SHARED_BY_TASKS = 4  # target number of tasks when ranges are shared: two for each core of the smallest machine
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class QueueId:
+class QueueId(NamedTuple):
+    """A queue of a topic in a replica group.  A tuple: planning hashes and sorts some hundred thousand of them."""
+
     topic: str
     group: str
     queue_id: int
@@ -117,6 +119,9 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) 
     step = _step(total, min_partitions, max_records)
     pieces = []
     for piece in ranges:
+        if piece.start // step == (piece.end - 1) // step:
+            pieces.append(piece)
+            continue
         cuts = [piece.start, *range((piece.start // step + 1) * step, piece.end, step), piece.end]
         pieces += [OffsetRange(piece.queue, low, high) for low, high in pairwise(cuts)]
     return pieces
@@ -126,17 +131,17 @@ def shared(pieces: Sequence[OffsetRange], min_partitions: int, max_records: int)
     """Groups small adjacent pieces of ``split`` into tasks."""
     total = sum(piece.end - piece.start for piece in pieces)
     most = min(_step(total, min_partitions, max_records), MAX_SHARED, max(MIN_SHARED, -(-total // SHARED_BY_TASKS)))
-    tasks: list[tuple[OffsetRange, ...]] = []
+    tasks: list[list[OffsetRange]] = []
     size = 0
     for piece in pieces:
         count = piece.end - piece.start
         if tasks and size + count <= most:
-            tasks[-1] += (piece,)
+            tasks[-1].append(piece)
             size += count
         else:
-            tasks.append((piece,))
+            tasks.append([piece])
             size = count
-    return tasks
+    return [tuple(task) for task in tasks]
 
 
 def _step(total: int, min_partitions: int, max_records: int) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_wire.errors import OffsetOutOfRangeError
-from pyspark_dledger.planning.partitions import QueueId
 
 
 def joined(by_group: Mapping[str, str]) -> str:
@@ -27,22 +26,33 @@ def groups_of(topic_epochs: Mapping[str, str]) -> dict[str, set[str]]:
 
 def merged(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Both maps combined; ``now`` wins.  Groups that did not answer and topics that no longer exist keep their entry."""
-    return {topic: joined(by_group(before.get(topic, "")) | by_group(now.get(topic, ""))) for topic in sorted({*before, *now})}
+    return {
+        topic: now.get(topic, "")
+        if before.get(topic, "") in ("", now.get(topic))
+        else joined(by_group(before[topic]) | by_group(now.get(topic, "")))
+        for topic in sorted({*before, *now})
+    }
 
 
-def is_recreated(queue: QueueId, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether the topic was recreated between the two, so that offsets from ``before`` do not apply ``now``."""
-    was, made = (by_group(each.get(queue.topic, "")).get(queue.group) for each in (before, now))
-    return was is not None and made is not None and was != made
+def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> set[tuple[str, str]]:
+    """(topic, replica group) of what was recreated between the two, so that offsets from ``before`` do not apply ``now``."""
+    found = set()
+    for topic, text in before.items():
+        if text == now.get(topic):
+            continue
+        made = by_group(now.get(topic, ""))
+        found |= {(topic, group) for group, was in by_group(text).items() if made.get(group, was) != was}
+    return found
 
 
 def check_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise OffsetOutOfRangeError if a topic was deleted or recreated."""
-    for topic, incarnation in before.items():
+    remade = {topic for topic, _ in recreated(before, now)}
+    for topic in before:
         if topic not in now:
             raise OffsetOutOfRangeError(f"topic {topic} no longer exists; set failOnDataLoss to false to continue without it")
         # A replica group that was added is no data loss.
-        if any(is_recreated(QueueId(topic, group, 0), before, now) for group in by_group(incarnation)):
+        if topic in remade:
             raise OffsetOutOfRangeError(
                 f"topic {topic} was deleted and recreated since the checkpoint; set failOnDataLoss to false to read the new topic"
             )

@@ -26,7 +26,7 @@ from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
 from pyspark_dledger.planning.rate_limit import Offsets, cut_to_bytes, cut_to_messages, waiting
-from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, is_recreated, joined, merged
+from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, joined, merged, recreated
 from pyspark_dledger.read.batch import partitions_of, read_range
 from pyspark_dledger.user_errors import concise_errors
 
@@ -123,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begun, known = from_json(start) if start is not None else ({}, {})
         view = self._last_view = self._look(known)
-        end, topic_epochs = from_json(self._target or self._end_of(view))
+        end, topic_epochs = from_json(self._target) if self._target else (self._ends(view), view.topic_epochs)
         if start is None:
             return self._without_start(view, end, topic_epochs)
         self._check_same(known, topic_epochs)
@@ -131,7 +131,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {queue: offset for queue, offset in begun.items() if queue.group not in view.unreachable.keys() | view.leaderless}
         )
         held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
-        kept = {queue: offset for queue, offset in begun.items() if not is_recreated(queue, known, topic_epochs)}
+        remade = recreated(known, topic_epochs)
+        kept = {queue: offset for queue, offset in begun.items() if (queue.topic, queue.group) not in remade} if remade else begun
         # A new queue is read from its first message; a queue that is unreachable now keeps its offset.
         begin = {queue: held.get(queue, 0) for queue in end} | kept
         forward = begin | {queue: max(offset, begin[queue]) for queue, offset in end.items()}
@@ -196,13 +197,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end_of(self._last_view) if self._last_view is not None else None
 
     def _end_of(self, view: ClusterView) -> dict[str, Any]:
+        return to_json(self._ends(view), view.topic_epochs)
+
+    def _ends(self, view: ClusterView) -> Offsets:
         """The committed end, or the end that the options set."""
         ends = {}
         end = self._options.end.with_groups("endingOffsets", groups_of(view.topic_epochs))
         for queue, held in view.bounds.items():
             asked = offset_of(queue, held, end, fail_on_data_loss=False)
             ends[queue] = min(asked, held.max_offset)
-        return to_json(ends, view.topic_epochs)
+        return ends
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Partitions of a planned micro-batch, which may be from before a restart."""
@@ -213,13 +217,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_same(known, planned)
         self._check_same(planned, view.topic_epochs)
         begins = {queue: offset for queue, offset in begun.items() if until.get(queue, 0) > offset}
-        cluster_queries.widen_to_replicas(
-            view, self._options, {queue: begins[queue] for queue in begins if not is_recreated(queue, known, view.topic_epochs)}
+        remade_since, remade, gone = (
+            recreated(*each) for each in ((known, view.topic_epochs), (known, planned), (planned, view.topic_epochs))
         )
+        kept = {queue: begins[queue] for queue in begins if (queue.topic, queue.group) not in remade_since}
+        cluster_queries.widen_to_replicas(view, self._options, kept)
         ranges = []
         for queue, offset in sorted(until.items()):
-            first = EARLIEST if is_recreated(queue, known, planned) else begun.get(queue, EARLIEST)
-            if queue.topic in view.topic_epochs and not is_recreated(queue, planned, view.topic_epochs):
+            part = (queue.topic, queue.group)
+            first = EARLIEST if part in remade else begun.get(queue, EARLIEST)
+            if first == offset:  # as in most of many queues
+                continue
+            if queue.topic in view.topic_epochs and part not in gone:
                 ranges.append(self._held(queue, first, offset, view.bounds))
             elif first < offset:
                 _logger.warning(
@@ -248,7 +257,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._commit_progress(from_json(end)[0])
+        if self._options.group_id:
+            self._commit_progress(from_json(end)[0])
 
     def _commit_progress(self, done: Offsets) -> None:
         """Commit the query's offsets for its consumer group.

@@ -7,7 +7,7 @@ it.
     tasks     stage their batches as messages with one tag, and report the range to the driver: a ``StagedRange``
     commit    1. the manifest, a list of StagedRange, with sequence number 0: the first manifest of a write wins
               2. the staged batches, to their queues, in the manifest's order, with sequence numbers from 0 per queue;
-                 to all replica groups at once
+                 to the replica groups side by side
               3. a done marker, with sequence number 1
 
 A retry finds the manifest and sends the same records with the same sequence numbers; the log stores only the missing
@@ -51,6 +51,7 @@ MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of contr
 DONE_BODY = b"done"
 UNNAMED_JOB = "job:"
 SEVERAL_GROUPS = ""  # a target
+GROUPS_AT_ONCE = 16  # each has some 16 MiB under way
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
 
 MAX_MANIFEST_BYTES = 64 << 20  # opened
@@ -227,8 +228,14 @@ class Publisher:
             lanes.setdefault(part.target, []).append(part)
         if SEVERAL_GROUPS in lanes:
             lanes = {SEVERAL_GROUPS: list(parts)}
+        slots = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+        async def send_lane(target: str, lane: Sequence[StagedRange]) -> None:
+            async with slots:
+                await self._send_lane(write, target, lane)
+
         # A group that fails does not stop the others: what they have stored need not be sent by the next attempt.
-        ended = await asyncio.gather(*(self._send_lane(write, target, lane) for target, lane in lanes.items()), return_exceptions=True)
+        ended = await asyncio.gather(*(send_lane(*each) for each in lanes.items()), return_exceptions=True)
         for error in ended:
             if error is not None:
                 raise error

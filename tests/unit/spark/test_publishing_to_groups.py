@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_client.producer.idempotent_writer import IdempotentWriter, sequenced
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError
+from pyspark_dledger.write import publisher as publishing
 from pyspark_dledger.write import staged_batches
 from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName, read_manifest
-from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
+from pyspark_dledger.write.staged_batches import RowBatcher, StagedBatchReader, TargetQueue
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.spark.test_publisher import STAGING, TARGET, maker
 
@@ -138,6 +139,37 @@ def test_a_group_without_a_leader_stops_no_other_and_the_next_attempt_finishes_i
         async with publisher(rig) as second:
             assert (await second.publish(WRITE, parts)).resumed
         assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_more_groups_than_are_published_at_once_are_all_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "GROUPS_AT_ONCE", 1)
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        async with publisher(rig) as first:
+            await first.publish(WRITE, await stage(rig, "first"))
+        assert sorted(await stored(rig)) == list(range(ROWS))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_group_may_be_begun_with_while_another_is_waited_for() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        packer = RowBatcher(maker(rig, 1), lambda _: TARGETS, TARGET, first_queue=0)
+        batches = packer.add(pa.RecordBatch.from_pylist([{"body": b"%d" % n, "queue_key": f"k{n}"} for n in range(20)]))
+        by_group = {group: record for each in [*batches, *packer.finish()] for group, record in StagedBatchReader().feed(each.data)}
+        async with IdempotentWriter(rig.router(), timeout_ms=20_000) as sender:
+            await sender.send("g0", sequenced(by_group["g0"], WRITE.sequence(0)))
+            waiting = asyncio.ensure_future(sender.flush("g0"))
+            await asyncio.sleep(0)
+            await sender.send("g1", sequenced(by_group["g1"], WRITE.sequence(0)))
+            await waiting
+            await sender.flush()
+        for group in ("g0", "g1"):
+            assert await stored(rig, (group,))
 
     Rig(groups=2).run(scenario)
 
