@@ -1,9 +1,9 @@
 """What a trigger of a streaming query costs before its tasks start, with many topics and queues: seconds of each call of the source.
 
-    python -m benchmarks.spark_planning [--topics 1000] [--queues 100] [--groups 1] [--messages 100000] [--rounds 5]
+    python -m benchmarks.spark_planning [--topics 1000] [--queues 100] [--groups 1] [--messages 2000] [--rounds 5]
 
-A private cluster, and the source's reader as Spark's driver has it, without Spark.  The messages are spread over all queues; every
-trigger plans a part of them.  The figures are of triggers behind the first, which also opens connections.
+A private cluster, and the source's reader as Spark's driver has it, without Spark.  The messages are spread over the queues;
+every trigger plans a part of them.  The figures are of triggers behind the first, which also opens connections.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def trigger(reader: Any, start: dict[str, Any], most: int) -> tuple[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("topics", 1000), ("queues", 100), ("groups", 1), ("messages", 100_000), ("rounds", 5)):
+    for name, default in (("topics", 1000), ("queues", 100), ("groups", 1), ("messages", 2_000), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     arguments = parser.parse_args()
     from dledger_cli.local.private_cluster import PrivateCluster
