@@ -6,7 +6,8 @@ damage that no peer can repair now names topic, queue and offset (``unreadable_o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from broker.context import ServiceContext
 from dledger.node import RaftNode
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
+from dledger_wire.rpc.stored import OpenBytes, StoredBytes
 from store.queues.queue_files import Units
 from store.state.offset_runs import runs_of
 
@@ -34,6 +36,30 @@ async def read_with_repair(raft: RaftNode, read: Callable[[], Awaitable[T]]) -> 
             if not await raft.repair_damage(damage):
                 raise
     return await read()
+
+
+class RepairedBytes:
+    """Implements ``StoredBytes``: what cannot be sent as it lies there is repaired before it is read."""
+
+    def __init__(self, raft: RaftNode, stored: StoredBytes) -> None:
+        self._raft = raft
+        self._stored = stored
+        self.size = stored.size
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[OpenBytes]:
+        async with self._stored.opened() as opened:
+            yield _RepairedOpen(self._raft, opened)
+
+
+class _RepairedOpen:
+    def __init__(self, raft: RaftNode, opened: OpenBytes) -> None:
+        self._raft = raft
+        self._opened = opened
+        self.send = opened.send
+
+    async def read(self, done: int) -> bytes:
+        return await read_with_repair(self._raft, lambda: self._opened.read(done))
 
 
 def unreadable_offset(error: DledgerError) -> int:

@@ -16,6 +16,7 @@ from dledger_wire.batches.batch import BatchView, CommandView, iter_records
 from dledger_wire.errors import CorruptBatchError
 from dledger_wire.formats import RECORD, newer
 from dledger_wire.layout import ENTRY_HEADER_SIZE
+from dledger_wire.rpc.stored import StoredBytes
 
 SCAN_BYTES = 8 << 20
 
@@ -43,6 +44,8 @@ class ReadableLog(Protocol):
     async def find(self, index: int) -> EntryPlace: ...
     async def read(self, first_index: int, max_bytes: int, upto_index: int) -> list[RawEntry]: ...
     async def read_bytes(self, pos: int, size: int) -> bytes: ...
+    async def read_each(self, places: Sequence[tuple[int, int]]) -> list[bytes]: ...
+    def stored(self, ranges: Sequence[tuple[int, int]]) -> StoredBytes | None: ...
 
 
 def entry_records(entry: RawEntry) -> Iterator[tuple[int, BatchView | CommandView]]:

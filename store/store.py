@@ -34,7 +34,7 @@ from store.queues.fetch_filter import EVERYTHING, FetchFilter
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
 from store.queues.queue_trim import QueueTrimmer
-from store.queues.read import Chunk
+from store.queues.read import Chunk, Given
 from store.queues.waiters import QueueWaiters
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
@@ -349,13 +349,11 @@ class MessageStore:
         max_bytes: int,
         fetch_filter: FetchFilter = EVERYTHING,
         for_service: bool = False,
-        in_place: bool = False,
+        given: Given = Given.BYTES,
     ) -> Chunk:
         """See ``QueueReader.read``; ``max_messages`` 0 is no limit."""
         limits = {"max_messages": max_messages, "max_bytes": max_bytes}
-        return await self.reader.read(
-            topic, queue_id, offset, **limits, fetch_filter=fetch_filter, for_service=for_service, in_place=in_place
-        )
+        return await self.reader.read(topic, queue_id, offset, **limits, fetch_filter=fetch_filter, for_service=for_service, given=given)
 
     async def wait_for_messages(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> bool:
         """Wait until the queue has messages from ``offset`` on; False when it has none in time, or the topic was deleted."""

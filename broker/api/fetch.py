@@ -14,12 +14,13 @@ from broker.api.bodiless import without_bodies
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
 from broker.measures import OK, method_name
-from broker.verified_reads import read_with_repair
+from broker.verified_reads import RepairedBytes, read_with_repair
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
     NotYetError,
+    OffsetOutOfRangeError,
     StaleLockError,
     TopicNotFoundError,
     TopicPermissionError,
@@ -27,17 +28,19 @@ from dledger_wire.errors import (
 from dledger_wire.names import check_group
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
+from dledger_wire.rpc.stored import sender_of
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
 from store.commands.security import Action, Resource
 from store.queues.fetch_filter import FetchFilter
-from store.queues.read import Chunk
+from store.queues.queue_reader import outside
+from store.queues.read import Chunk, Given
 from store.queues.sql92 import compiled
 
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
-IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
+CHUNKS_AT_ONCE = {Given.BYTES: 1, Given.STORED: 4, Given.PLACES: 8}  # what is not read here takes no memory
 # How much one request may filter out; then it is answered with how far it came, and the client asks again.
 MAX_SCANNED_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
@@ -48,7 +51,8 @@ _NAME = method_name(methods.FETCH.path)
 class _Answer:
     """The progress of the answer to one request."""
 
-    def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest) -> None:
+    def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest, given: Given) -> None:
+        self._given = given
         self._store = context.store
         self._clock = context.env.clock
         self._raft = context.raft
@@ -75,9 +79,9 @@ class _Answer:
             request.queue_id,
             self._offset,
             max_messages=self._left_messages,
-            max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
+            max_bytes=min(self._left_bytes, CHUNKS_AT_ONCE[self._given] * store.settings.chunk_bytes),
             fetch_filter=self._wanted,
-            in_place=request.in_place,
+            given=self._given,
         )
         self._check_topic_epoch()
         if request.verify:
@@ -160,7 +164,7 @@ class FetchService:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         self._check_lock(request)
-        answer = _Answer(self._context, request)
+        answer = _Answer(self._context, request, _taken_as(request, stream))
         chunk, end = await answer.first_chunk()
         self._check_lock(request)  # the owner may have changed during a long poll
         self._check_reader(request, caller)  # and rights may have been taken away, then as later on
@@ -168,15 +172,26 @@ class FetchService:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
                 if chunk.count:
-                    await stream.write(self._encode(request, chunk, end=False))
+                    await self._write(stream, request, chunk, end=False)
                 chunk, end = await ahead
                 self._check_reader(request, caller)
             finally:
                 if not ahead.done():
                     ahead.cancel()
                     await asyncio.wait([ahead])
-        await stream.write(self._encode(request, chunk, end=True))
+        await self._write(stream, request, chunk, end=True)
         return answer.waited_s
+
+    async def _write(self, stream: ByteStream, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> None:
+        message, sender = self._encode(request, chunk, end=end), sender_of(stream)
+        if chunk.stored is None or sender is None:
+            await stream.write(message)
+            return
+        try:
+            await sender.write_stored(message, RepairedBytes(self._context.raft, chunk.stored))
+        except OffsetOutOfRangeError:  # of the log's positions: its head was deleted since the chunk was looked up
+            low, high = self._context.store.reader.bounds(request.topic, request.queue_id)
+            raise outside((request.topic, request.queue_id), chunk.first_offset, low, high) from None
 
     async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
         """Wait until this replica's state is as fresh as the request demands."""
@@ -217,7 +232,7 @@ class FetchService:
             return envelope.encode(header, (chunk.offsets, sizes, frames))
         if chunk.count:
             self._given(request, chunk, chunk.frames_bytes)
-        return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames))
+        return envelope.encode(header, (chunk.offsets, chunk.sizes, *chunk.frames), behind=chunk.stored.size if chunk.stored else 0)
 
     def _given(self, request: broker_pb2.FetchRequest, chunk: Chunk, size_bytes: int) -> None:
         context = self._context
@@ -235,6 +250,13 @@ class FetchService:
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset
         return header
+
+
+def _taken_as(request: broker_pb2.FetchRequest, stream: ByteStream) -> Given:
+    """How the caller takes frames."""
+    if request.in_place:
+        return Given.PLACES
+    return Given.BYTES if request.without_body or sender_of(stream) is None else Given.STORED
 
 
 def _wanted(request: broker_pb2.FetchRequest) -> FetchFilter:

@@ -26,9 +26,10 @@ from dledger.log.recovery import Recovered, discard_from, recover, remove_segmen
 from dledger.log.report import RecoveryReport
 from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
 from dledger.log.start import LogStart, save_log_start
+from dledger.log.stored import StoredFiles, StoredRanges
 from dledger.log.writer import Writer
 from dledger.measures import LogMeasures
-from dledger.runtime.env import WRITE_NOW_BYTES, Buffer, Disk, is_full
+from dledger.runtime.env import WRITE_NOW_BYTES, Buffer, Disk, Place, is_full
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
     CorruptEntryError,
@@ -79,6 +80,7 @@ class Log:
         self._queue = WriteQueue()
         self._cache = EntryCache(config.cache_bytes, found.last.index + 1)
         self._reader = LogReader(disk, files, config, self._segments, self._places, self._term_at)
+        self._stored = StoredFiles(files, self._segments, self.read_bytes, self._check_not_deleted)
         self._flushing = asyncio.Lock()
         self._trimming = asyncio.Lock()
         # While a flush is in flight: the last entry it may have put on the disk, and the lowest entry cut meanwhile.
@@ -521,6 +523,17 @@ class Log:
         if len(pieces) == 1 and isinstance(pieces[0], bytes):
             return pieces[0]
         return b"".join(pieces)
+
+    async def read_each(self, places: Sequence[Place]) -> list[bytes]:
+        """Several small ranges (position, size) out of the files, each as ``read_bytes`` takes one."""
+        return await self._stored.read_each(places)
+
+    def stored(self, ranges: Sequence[Place]) -> StoredRanges | None:
+        """Ranges (position, size) as they lie in the files, each within one file; None when they are better read: memory has some of
+        them, or a file is damaged."""
+        first_cached = self._cache.first_pos
+        end = self.written_pos if first_cached is None else min(self.written_pos, first_cached)
+        return self._stored.ranges(ranges) if all(pos + size <= end for pos, size in ranges) else None
 
     @property
     def written_pos(self) -> int:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock, Random
+from dledger_wire.rpc.stored import SocketHandle
 from dledger_wire.rpc.transport import Network
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "File",
     "FolderSize",
     "Network",
+    "Place",
     "Random",
+    "SocketHandle",
     "SyncFailedError",
     "is_full",
 ]
@@ -53,8 +56,12 @@ class After(NamedTuple):
     data: Buffer
 
 
+# Where bytes of a file lie: their position and how many.
+Place = tuple[int, int]
+
+
 class File(Protocol):
-    """An open file.  Operations run off the event loop but for ``write_now``, writes in the order submitted; errors are OSError.
+    """An open file.  Operations that wait run off the event loop but for ``write_now``, writes in the order submitted; errors are OSError.
 
     After a sync raised ``SyncFailedError``, the file must not be trusted or retried: the owner stops.
     """
@@ -78,6 +85,18 @@ class File(Protocol):
 
     async def pread(self, pos: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``pos``; shorter only at the end of the file."""
+        ...
+
+    async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
+        """``pread`` of several small places in one step."""
+        ...
+
+    async def send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        """Send bytes of the file to a socket, place by place; how many went, 0 when it takes none now.
+
+        They do not pass through this process's memory.  The disk is waited for off the event loop; what need not be waited for is sent on
+        it, some of it at a time.  OSError of the file, which may have none of them any more or may not be sent at all, or of the socket.
+        """
         ...
 
     async def fdatasync(self) -> None: ...

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
 from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_direct import BLOCK, DirectWriter, fill_direct, new_stage, open_direct
 from dledger.runtime.real_handles import open_handle, with_handle
+from dledger.runtime.real_sending import first_bytes, is_at_hand, peek_each, send_places
 from dledger.runtime.sync_pace import SyncPace
 from dledger_wire.check import require
 
@@ -36,6 +37,7 @@ FILL_STEP_BYTES = 1 << 20
 _ZEROS = bytes(FILL_STEP_BYTES)
 READ_AHEAD_FROM = 256 << 10  # reads of at least that much, each a little behind the one before, are taken for a stream
 READ_AHEAD_BYTES = 8 << 20
+SEND_NOW_BYTES = 1 << 20  # of what the page cache has, before others have their turn on the event loop
 CHECK_BYTES = 64 << 10
 TEMPORARY_SUFFIX = ".tmp"
 _NO_STAGE = mmap.mmap(-1, 1)
@@ -169,6 +171,26 @@ class RealFile:
                 os.posix_fadvise(fd, pos + len(data), READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             self._read_to = pos + len(data)
         return data
+
+    async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
+        found = peek_each(self._open_fd(), places)
+        return found if found is not None else await self._aside(lambda: self._read_each(places))
+
+    def _read_each(self, places: Sequence[Place]) -> list[bytes]:
+        with _naming(self._path):
+            return [_pread_all(self._open_fd(), pos, size) for pos, size in places]
+
+    async def send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        first = first_bytes(places, SEND_NOW_BYTES)
+        if is_at_hand(self._open_fd(), first):
+            return send_places(self._open_fd(), target, first)
+        return await self._aside(lambda: self._send(target, places))
+
+    def _send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        fd = self._open_fd()
+        for pos, size in places:
+            os.posix_fadvise(fd, pos, size + READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        return send_places(fd, target, places)
 
     async def fdatasync(self) -> None:
         await self._writer.submit(lambda: _fdatasync(self._open_fd(), self._path))

@@ -23,13 +23,16 @@ _PAYLOAD_TAG = b"\x7a"  # field 15, length-delimited
 Header = TypeVar("Header", bound=Message)
 
 
-def encode(header: Message, payload: Sequence[Buffer] = ()) -> bytes:
-    """The wire bytes of ``header`` followed by the payload buffers.  Sets ``header.header_size``; no other payload may be set."""
+def encode(header: Message, payload: Sequence[Buffer] = (), *, behind: int = 0) -> bytes:
+    """The wire bytes of ``header`` followed by the payload buffers.  Sets ``header.header_size``; no other payload may be set.
+
+    ``behind``: how many more bytes of payload the caller sends behind these.
+    """
     header.header_size = 1
     size = header.ByteSize()
     header.header_size = size
     head: bytes = header.SerializeToString()
-    length = sum(len(buffer) for buffer in payload)
+    length = sum(len(buffer) for buffer in payload) + behind
     if not length:
         return head
     return b"".join([head, _PAYLOAD_TAG, _varint(length), *payload])

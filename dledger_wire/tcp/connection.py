@@ -28,6 +28,7 @@ from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
+from dledger_wire.tcp.receive_buffer import unfilled
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
@@ -143,6 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self._turns = asyncio.Lock()
         self._refused = False
+        self._behind: list[bytes] | None = None  # what waits while a frame goes around the transport
+        self._closes_behind = False
 
     # -- what asyncio calls
 
@@ -217,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
         self._large_seen = 0
-        self._large = bytearray(min(length, OWN_BUFFER_BYTES))
+        self._large = unfilled(min(length, OWN_BUFFER_BYTES))
         self._large[: len(begun)] = begun
         self._memory.hold(self, len(self._large))
 
@@ -226,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         large = cast(bytearray, self._large)
         if len(large) < self._large_length:
             # A new one, since the loop still holds the old one; most that is copied over a message's life is a third of it.
-            self._large = bytearray(min(self._large_length, GROWTH * len(large)))
+            self._large = unfilled(min(self._large_length, GROWTH * len(large)))
             self._large[: len(large)] = large
             self._memory.hold(self, len(self._large))
             return
@@ -291,7 +294,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unsent(self) -> int:
         """Bytes written that have not gone out."""
-        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+        waiting = sum(map(len, self._behind)) if self._behind is not None else 0
+        return waiting + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
 
     def waits_for_reader_since(self, progress: int) -> float:
         """When writing was held back, or the other side last read ``progress`` bytes; infinite when writing is not held back."""
@@ -303,6 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._held_s
 
     def set_write_buffer(self, high: int) -> None:
+        self._write_buffer = high
         if self.transport is not None:
             self.transport.set_write_buffer_limits(high=high)
 
@@ -316,8 +321,13 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._drained)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether what was written can still go out."""
+        return self.transport is not None and not self.transport.is_closing()
+
+    @property
     def is_open(self) -> bool:
-        return self.transport is not None and not self.transport.is_closing() and not self._refused
+        return self.is_connected and not self._refused and not self._closes_behind
 
     def put(self, kind: int, payload: bytes) -> None:
         """Write one frame, whatever waits already.  UnreachableError when the connection is lost."""
@@ -325,7 +335,9 @@ class Connection(asyncio.BufferedProtocol):
             raise self.gone()
         head = FRAME.pack(kind, len(payload))
         self._written += len(payload)
-        if len(payload) < 1 << 16:
+        if self._behind is not None:
+            self._behind += (head, payload)
+        elif len(payload) < 1 << 16:
             self.transport.write(b"".join([head, payload]))
         else:
             self.transport.write(head)
@@ -342,6 +354,42 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is not None and not self.transport.is_closing():
             self._written += len(data)
             self.transport.write(data)
+
+    # -- writing around the transport (stored_frame.py)
+
+    async def flushed(self) -> None:
+        """Wait until nothing that was written waits in memory, or the connection is lost."""
+        if not self.unsent:
+            return
+        before = self._write_buffer
+        self.set_write_buffer(0)
+        try:
+            while self.unsent:
+                await (self.drained() if self._drained is not None else asyncio.sleep(0))
+        finally:
+            self.set_write_buffer(before)
+
+    def go_around(self) -> None:
+        """From now on somebody else writes to the socket: what is put waits until ``come_back``."""
+        self._behind = []
+
+    def sent_around(self, size: int) -> None:
+        self._written += size
+
+    def write_around(self, rest: bytes) -> None:
+        """Let the transport have the end of what went around it."""
+        if self.transport is not None:
+            self._written += len(rest)
+            self.transport.write(rest)
+
+    def come_back(self) -> None:
+        """The socket is the transport's again."""
+        behind, self._behind = self._behind or [], None
+        if self.transport is not None and not self.transport.is_closing():
+            for each in behind:
+                self.transport.write(each)
+        if self._closes_behind:
+            self.close_after_flush()
 
     def gone(self) -> UnreachableError:
         return UnreachableError(f"{self.peer}: connection lost", address=self.peer)
@@ -370,7 +418,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_after_flush(self) -> None:
         """Close once everything written has gone out."""
-        if self.transport is not None:
+        if self._behind is not None:
+            self._closes_behind = True
+        elif self.transport is not None:
             self.transport.close()
 
     def abort(self) -> None:

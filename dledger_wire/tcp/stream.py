@@ -17,8 +17,10 @@ from dledger_wire._pb import types_pb2
 from dledger_wire.errors import DledgerError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.delivery import Delivery, Take
 from dledger_wire.rpc.error_detail import from_detail, to_detail
+from dledger_wire.rpc.stored import StoredBytes
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
+from dledger_wire.tcp.stored_frame import put_stored, sends_stored
 
 QUEUED_BYTES_LIMIT = 8 << 20  # received and not yet read: then the socket is left alone
 MESSAGE_OVERHEAD_BYTES = 64  # the object and its place in the queue
@@ -134,6 +136,20 @@ class Stream:
             return False
         connection.put(MESSAGE, message)
         return True
+
+    @property
+    def sends_stored(self) -> bool:
+        return sends_stored(self.connection)
+
+    async def write_stored(self, head: bytes, stored: StoredBytes) -> None:
+        connection, size = self.connection, len(head) + stored.size
+        if size > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(f"message of {size} bytes; expected at most {MAX_MESSAGE_BYTES}")
+        if connection.held_back is not None:
+            await connection.drained()
+        if self._end_sent or not connection.is_open:
+            raise fresh(self._error) if self._error is not None else connection.gone()
+        await put_stored(connection, MESSAGE, head, stored)
 
     async def close(self) -> None:
         self.finish(None)

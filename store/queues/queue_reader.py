@@ -19,9 +19,10 @@ from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.queues.fetch_filter import COST_BYTES, EVERYTHING, FetchFilter, choose, max_filtered_messages
 from store.queues.queue_files import Units
 from store.queues.queue_table import QueueTable
-from store.queues.read import Chunk, FrameMismatchError, fit, frames_in_place, read_frames, store_time
+from store.queues.read import Chunk, FrameMismatchError, Given, fit, frames_in_place, read_frames, store_time
 from store.queues.rebuild import fillers, rebuild_files
 from store.queues.sql92 import SqlFilter
+from store.queues.stored_frames import stored_frames
 from store.settings import StoreSettings
 from store.state.sequences import QueueKey
 from store.state.topics import Topics
@@ -63,9 +64,9 @@ class QueueReader:
         max_bytes: int,
         fetch_filter: FetchFilter = EVERYTHING,
         for_service: bool = False,
-        in_place: bool = False,
+        given: Given = Given.BYTES,
     ) -> Chunk:
-        """The next messages from ``offset``, at least one if there is any, within both limits; ``in_place``: where they are will do.
+        """The next messages from ``offset``, at least one if there is any, within both limits.
 
         A chunk without messages has either reached the queue's end, or read over messages that the filter left out.  Permissions are for
         users, not ``for_service``.  Raises OffsetOutOfRangeError, and StorageDamagedError when log and queue do not fit together even
@@ -80,7 +81,7 @@ class QueueReader:
         damaged: FrameMismatchError | DamagedQueueFileError | OffsetOutOfRangeError | None = None
         for _ in range(REPAIRS_PER_READ + 1):
             try:
-                return await self._read(queue, offset, max_messages, max_bytes, fetch_filter, in_place=in_place)
+                return await self._read(queue, offset, max_messages, max_bytes, fetch_filter, given)
             except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
                 _check_range(queue.key, queue, offset)  # deleted from the log's head meanwhile
                 damaged = found
@@ -89,10 +90,12 @@ class QueueReader:
         raise StorageDamagedError(f"{topic}/{queue_id}: {damaged}, also after it was rebuilt from the log", file=queue.files.local_path(0))
 
     async def _read(
-        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, fetch_filter: FetchFilter, *, in_place: bool
+        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, fetch_filter: FetchFilter, given: Given
     ) -> Chunk:
-        # Frames are rarely below 128 bytes: no need to look at more units than could fit.
-        max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if fetch_filter.everything else READ_UNITS
+        # Frames are rarely below 128 bytes: no need to look at more units than could fit.  A chunk that is not read may be larger, which
+        # pays for larger frames.
+        fitting = max_bytes >> (9 if given is Given.STORED else 7)
+        max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, fitting)) if fetch_filter.everything else READ_UNITS
         units = await queue.read(offset, max_units)
         seen = len(units)
         next_offset, looked_at = offset + seen, 0
@@ -105,22 +108,30 @@ class QueueReader:
         if fetch_filter.sql is not None:
             return await self._matching(fetch_filter.sql, units, offsets, next_offset, max_messages, max_bytes)
         taken = min(fit(units["size"], max_bytes), max_messages or len(units))
-        if taken < len(units):
-            units, offsets = units[:taken], offsets[:taken]
-            next_offset = int(offsets[-1]) + 1
-        gap_bytes = self._settings.span_gap_bytes
-        pieces, placed = frames_in_place(self._log, units, offsets, gap_bytes) if in_place else ([], 0)
-        if not pieces:
-            frames = await read_frames(self._log, units, offsets, gap_bytes)
-            chunk = _chunk(units, offsets, next_offset, frames, contiguous=fetch_filter.everything)
-        else:
-            if placed < len(units):
-                units, offsets = units[:placed], offsets[:placed]
-                next_offset = int(offsets[-1]) + 1
-            chunk = _chunk(units, offsets, next_offset, [], contiguous=fetch_filter.everything)
-            chunk.pieces, chunk.places = pieces, units["pos"].astype(">u8").tobytes()
+        chunk = await self._taken(*_first(taken, units, offsets, next_offset), given, contiguous=fetch_filter.everything)
         chunk.looked_at = looked_at
         return chunk
+
+    async def _taken(self, units: Units, offsets: Offsets, next_offset: int, given: Given, *, contiguous: bool) -> Chunk:
+        """The chunk of the first of ``units``, as many as are given at a time."""
+        gap_bytes = self._settings.span_gap_bytes
+        if given is Given.PLACES:
+            pieces, placed = frames_in_place(self._log, units, offsets, gap_bytes)
+            if pieces:
+                units, offsets, next_offset = _first(placed, units, offsets, next_offset)
+                chunk = _chunk(units, offsets, next_offset, [], contiguous=contiguous)
+                chunk.pieces, chunk.places = pieces, units["pos"].astype(">u8").tobytes()
+                return chunk
+        elif given is Given.STORED:
+            settings = self._settings
+            stored = await stored_frames(self._log, units, offsets, settings.stored_bytes, settings.stored_run_bytes)
+            if stored is not None:
+                chunk = _chunk(units, offsets, next_offset, [], contiguous=contiguous)
+                chunk.stored = stored
+                return chunk
+            units, offsets, next_offset = _first(fit(units["size"], self._settings.chunk_bytes), units, offsets, next_offset)
+        frames = await read_frames(self._log, units, offsets, gap_bytes)
+        return _chunk(units, offsets, next_offset, frames, contiguous=contiguous)
 
     async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
         """Read the first of ``units``, and make a chunk of those that the expression lets pass."""
@@ -277,6 +288,13 @@ class QueueReader:
         return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
 
 
+def _first(count: int, units: Units, offsets: Offsets, next_offset: int) -> tuple[Units, Offsets, int]:
+    """The first of some messages, and where reading goes on behind them."""
+    if count >= len(units):
+        return units, offsets, next_offset
+    return units[:count], offsets[:count], int(offsets[count - 1]) + 1
+
+
 def _chunk(units: Units, offsets: Offsets, next_offset: int, frames: list[bytes | memoryview], *, contiguous: bool) -> Chunk:
     return Chunk(
         int(offsets[0]),
@@ -302,5 +320,10 @@ def _runs(frames: bytes | memoryview, starts: Offsets, ends: Offsets, chosen: Of
 def _check_range(key: QueueKey, queue: ConsumeQueue | None, offset: int) -> None:
     low, high = (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
     if not low <= offset <= high:
-        text = f"{key[0]}/{key[1]}: offset {offset} is outside {low} to {high}"
-        raise OffsetOutOfRangeError(text, topic=key[0], queue_id=key[1], min_offset=low, max_offset=high)
+        raise outside(key, offset, low, high)
+
+
+def outside(key: QueueKey, offset: int, low: int, high: int) -> OffsetOutOfRangeError:
+    """The error about an offset that a queue does not have."""
+    text = f"{key[0]}/{key[1]}: offset {offset} is outside {low} to {high}"
+    return OffsetOutOfRangeError(text, topic=key[0], queue_id=key[1], min_offset=low, max_offset=high)

@@ -10,12 +10,14 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dledger_wire.frames.frame_layout import MIN_FRAME_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
+from dledger_wire.rpc.stored import StoredBytes
 from dledger_wire.status import SysFlag
 from store.log_view import ReadableLog
 from store.queues.queue_files import Units
@@ -25,7 +27,15 @@ READS_AT_ONCE = 16
 MAX_PIECES = 256
 MAX_IN_PLACE_BYTES = 16 << 20  # gaps too
 _STORE_TIME_AT = 56
-_CHECKED_BYTES = 36  # total size .. physical offset
+HEAD_BYTES = 36  # of a frame, that is checked: total size .. physical offset
+
+
+class Given(Enum):
+    """How a reader takes frames; each of the others is given ``BYTES`` where that is better or the only way."""
+
+    BYTES = auto()
+    STORED = auto()  # out of the log's files, by a connection that can
+    PLACES = auto()  # it reads the files itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ class Chunk:
     ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
     ``looked_at``: what a filter cost, in bytes read or as many that take as long.  ``first_pos``: of the first frame, in the log.
     ``pieces``: where to read for the frames, for a reader on this machine, who finds them there at ``places`` (log positions, big-endian
-    u64); then ``frames`` is empty.
+    u64); then ``frames`` is empty.  It is empty too when the frames are ``stored``, to be sent without being read.
     """
 
     first_offset: int
@@ -59,6 +69,7 @@ class Chunk:
     first_pos: int = 0
     pieces: list[LogPiece] = field(default_factory=list)
     places: bytes = b""
+    stored: StoredBytes | None = None
 
 
 class FrameMismatchError(Exception):
@@ -81,7 +92,7 @@ def frames_in_place(log: ReadableLog, units: Units, offsets: npt.NDArray[np.int6
     """
     starts = units["pos"].astype(np.int64)
     ends = starts + units["size"]
-    _check_places(log, starts, ends, offsets)
+    check_places(log, starts, ends, offsets)
     if int(ends[-1]) > log.durable_end():
         return [], 0
     segments = np.searchsorted([segment.start_pos for segment in log.segments], starts, side="right")
@@ -100,14 +111,18 @@ def frames_in_place(log: ReadableLog, units: Units, offsets: npt.NDArray[np.int6
     return pieces, taken
 
 
+def runs_of_frames(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The numbers of the first and of the last frame of each run: frames with nothing between them."""
+    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+    return np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(starts) - 1]))
+
+
 async def read_frames(log: ReadableLog, units: Units, offsets: npt.NDArray[np.int64], gap_bytes: int) -> list[bytes | memoryview]:
     """The frames of ``units`` in order, as few buffers.  FrameMismatchError when one is not where its unit says."""
     starts = units["pos"].astype(np.int64)
     ends = starts + units["size"]
-    _check_places(log, starts, ends, offsets)
-    breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
-    run_firsts = np.concatenate(([0], breaks))
-    run_lasts = np.concatenate((breaks - 1, [len(units) - 1]))
+    check_places(log, starts, ends, offsets)
+    run_firsts, run_lasts = runs_of_frames(starts, ends)
     run_starts, run_ends = starts[run_firsts].tolist(), ends[run_lasts].tolist()
     spans = _spans(run_starts, run_ends, gap_bytes, [segment.start_pos for segment in log.segments])
     buffers: list[bytes | memoryview] = []
@@ -165,7 +180,7 @@ def _span(starts: Sequence[int], ends: Sequence[int], at: int, gap_bytes: int, s
     return end
 
 
-def _check_places(log: ReadableLog, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+def check_places(log: ReadableLog, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
     """A damaged unit must not send the reader anywhere: places are in the log, in order, and frames have a possible size."""
     bad = (ends - starts < MIN_FRAME_SIZE) | (starts < log.first_pos) | (ends > log.end_pos)
     bad[1:] |= starts[1:] < ends[:-1]
@@ -181,19 +196,25 @@ def _check_frames(data: bytes, low: int, starts: npt.NDArray[np.int64], sizes: n
     edges = np.ones(len(starts), np.bool_)
     edges[1:-1] = (starts[1:-1] != starts[:-2] + sizes[:-2]) | (starts[2:] != starts[1:-1] + sizes[1:-1])
     at = np.flatnonzero(edges)
-    heads = np.frombuffer(data, np.uint8)[(starts[at] - low)[:, None] + np.arange(_CHECKED_BYTES)]
+    check_heads(np.frombuffer(data, np.uint8)[(starts[at] - low)[:, None] + np.arange(HEAD_BYTES)], starts[at], sizes[at], offsets[at])
+
+
+def check_heads(
+    heads: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[Any], offsets: npt.NDArray[np.int64]
+) -> None:
+    """Compare the first ``HEAD_BYTES`` of frames with what their units say.  FrameMismatchError."""
     total = heads[:, :4].copy().view(">i4").ravel()
     places = heads[:, QUEUE_OFFSET_AT : PHYSICAL_OFFSET_AT + 8].copy().view(">i8")
-    bad = (total != sizes[at]) | (places[:, 0] != offsets[at]) | (places[:, 1] != starts[at])
+    bad = (total != sizes) | (places[:, 0] != offsets) | (places[:, 1] != starts)
     if bad.any():
-        raise FrameMismatchError(int(offsets[at[bad.argmax()]]))
+        raise FrameMismatchError(int(offsets[bad.argmax()]))
 
 
 async def store_time(log: ReadableLog, unit: Any, offset: int) -> int:
     """The store time in the frame of one unit."""
     pos, size = int(unit["pos"]), int(unit["size"])
     starts, ends = np.array([pos]), np.array([pos + size])
-    _check_places(log, starts, ends, np.array([offset]))
+    check_places(log, starts, ends, np.array([offset]))
     head = await log.read_bytes(pos, min(size, 80))
     if int.from_bytes(head[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big") != offset:
         raise FrameMismatchError(offset)

@@ -51,6 +51,17 @@ def test_reading_is_shorter_only_at_the_end(run: Run) -> None:
     run(scenario)
 
 
+def test_several_places_are_read_in_one_step(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        file = await disk.open("f", create=True)
+        await file.pwrite(0, [b"0123456789"])
+        assert await file.pread_each([(2, 3), (0, 1), (8, 10), (99, 1), (4, 0)]) == [b"234", b"0", b"89", b"", b""]
+        assert await file.pread_each([]) == []
+        await file.close()
+
+    run(scenario)
+
+
 def test_writing_behind_the_end_leaves_zeros_between(run: Run) -> None:
     async def scenario(disk: Disk) -> None:
         file = await disk.open("f", create=True)

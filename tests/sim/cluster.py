@@ -144,7 +144,8 @@ class SimCluster:
             invariants.forget_stored(node_id)  # it begins anew
             invariants.coverage.count(coverage.BEGUN_ANEW)
         settings = self.config.node(node_id)
-        store = replace(store_settings_of(settings), levels=host.levels)
+        # Messages are small here: they take the way that large ones take out of the log's files.
+        store = replace(store_settings_of(settings), levels=host.levels, stored_bytes=1, stored_run_bytes=1)
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store, security=security)
         invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -468,6 +468,20 @@ class SimFile:
             disk.duration(disk.settings.read_s), begin, lambda _state: self._content.current.read(pos, size)
         )
         return data
+
+    async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
+        def begin() -> None:
+            self._check_open()
+            self._mount._may_fail("read", self._path)
+
+        disk = self._mount.disk
+        data: list[bytes] = await self._mount.aside(
+            disk.duration(disk.settings.read_s), begin, lambda _state: [self._content.current.read(pos, size) for pos, size in places]
+        )
+        return data
+
+    async def send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        raise OSError(errno.EOPNOTSUPP, "there are no sockets here", self._path)
 
     async def fdatasync(self) -> None:
         def begin() -> int:

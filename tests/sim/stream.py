@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError, UnreachableError, error_from_code
 from dledger_wire.rpc.delivery import Delivery, Take
+from dledger_wire.rpc.stored import StoredBytes
 from dledger_wire.security.principal import ANONYMOUS, Principal
 from tests.sim.loop import Process
 
@@ -471,6 +472,20 @@ class ServerStream:
 
     def write_now(self, message: bytes) -> bool:
         return self._connection.callee.write_now(message)
+
+    @property
+    def sends_stored(self) -> bool:
+        return True
+
+    async def write_stored(self, head: bytes, stored: StoredBytes) -> None:
+        """Nothing but bytes in memory can be sent here; when they are read, the files may be gone as on a real node."""
+        async with stored.opened() as opened:
+            try:
+                rest = await opened.read(0)
+            except BaseException:
+                self._connection.break_from(self._connection.callee, "a message could not be finished")
+                raise
+            await self.write(head + rest)
 
     async def close(self) -> None:
         """The acceptor's side finishes when its handler returns; closing early only stops further reads."""

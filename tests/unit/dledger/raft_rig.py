@@ -21,7 +21,7 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
-from dledger.runtime.env import After, Buffer, Environment, FolderSize, SyncFailedError
+from dledger.runtime.env import After, Buffer, Environment, FolderSize, Place, SocketHandle, SyncFailedError
 from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
@@ -376,6 +376,12 @@ class _MemoryFile:
 
     async def pread(self, pos: int, size: int) -> bytes:
         return bytes(self._disk.files[self._path][pos : pos + size])
+
+    async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
+        return [await self.pread(pos, size) for pos, size in places]
+
+    async def send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        raise OSError(errno.EOPNOTSUPP, "there are no sockets here", self._path)
 
     async def fdatasync(self) -> None:
         data = bytes(self._disk.files[self._path])

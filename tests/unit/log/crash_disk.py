@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, SyncFailedError
+from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
 from tests.sim.disk import measured
 
 SECTOR = 512
@@ -251,6 +251,12 @@ class CrashFile:
         if self._disk.fail_read_of is not None and self._disk.fail_read_of in self._path:
             raise OSError(errno.EIO, "input/output error")
         return bytes(self._content.current[pos : pos + size])
+
+    async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
+        return [await self.pread(pos, size) for pos, size in places]
+
+    async def send(self, target: SocketHandle, places: Sequence[Place]) -> int:
+        raise OSError(errno.EOPNOTSUPP, "there are no sockets here", self._path)
 
     async def fdatasync(self) -> None:
         await self._sync()

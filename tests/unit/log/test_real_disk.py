@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from dledger.runtime import real_sending
 from dledger.runtime.env import SyncFailedError
 from dledger.runtime.real_blocked_time import BlockedTime
 from dledger.runtime.real_disk import RealDisk
@@ -183,5 +186,75 @@ def test_the_log_does_not_wait_for_what_is_written_beside_it(tmp_path: Path, mon
         finally:
             released.set()
             disk.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_places_of_a_file_go_to_a_socket(tmp_path: Path, cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop what the page cache has, on a thread what the disk is waited for."""
+    content = os.urandom(3 << 20)
+    places = [(5, 1000), (1 << 20, 1 << 20), ((3 << 20) - 7, 7)]
+    wanted = b"".join(content[pos : pos + size] for pos, size in places)
+    threads: set[str] = set()
+    sendfile = os.sendfile
+
+    def watched(*arguments: int) -> int:
+        threads.add(threading.current_thread().name)
+        return sendfile(*arguments)
+
+    monkeypatch.setattr(os, "sendfile", watched)
+    if cold:
+        monkeypatch.setattr(real_sending, "_NOWAIT", 0)
+
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path), direct_folders=("log",))
+        file = await disk.open("log/1", create=True)
+        await file.pwrite(0, [content], sync=True)
+        await file.pread(0, len(content))  # what is written around the page cache is not in it
+        source, target = socket.socketpair()
+        with source, target:
+            source.setblocking(False)
+            target.setblocking(False)
+            done, received = 0, b""
+            while len(received) < len(wanted):
+                left = list(after(places, done))
+                done += await file.send(source, left) if left else 0
+                received += target.recv(1 << 20)
+            assert received == wanted
+            source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            while await file.send(source, [(0, 1 << 20)]):
+                pass
+            assert await file.send(source, [(0, 1)]) == 0, "the socket is full"
+        await file.close()
+        disk.close()
+
+    asyncio.run(main())
+    assert all(name.startswith("dledger-disk-read") == cold for name in threads)
+
+
+def after(places: list[tuple[int, int]], done: int) -> Iterator[tuple[int, int]]:
+    for pos, size in places:
+        if done < size:
+            yield pos + done, size - done
+        done = max(0, done - size)
+
+
+def test_what_is_not_there_cannot_be_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        file = await disk.open("log/1", create=True)
+        await file.pwrite(0, [b"x"])
+        source, target = socket.socketpair()
+        with source, target:
+            for _ in range(2):
+                with pytest.raises(OSError, match="No data available"):
+                    await file.send(source, [(1, 1)])
+            assert await file.send(source, [(0, 2)]) == 1
+            target.close()
+            with pytest.raises(ConnectionError):
+                await file.send(source, [(0, 1)])
+        await file.close()
+        disk.close()
 
     asyncio.run(main())
