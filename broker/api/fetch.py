@@ -40,7 +40,7 @@ from store.queues.sql92 import compiled
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
-CHUNKS_AT_ONCE = {Given.BYTES: 1, Given.STORED: 4, Given.PLACES: 8}  # what is not read here takes no memory
+IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
 # How much one request may filter out; then it is answered with how far it came, and the client asks again.
 MAX_SCANNED_BYTES = 64 << 20
 MAX_WAIT_MS = 60_000
@@ -79,7 +79,7 @@ class _Answer:
             request.queue_id,
             self._offset,
             max_messages=self._left_messages,
-            max_bytes=min(self._left_bytes, CHUNKS_AT_ONCE[self._given] * store.settings.chunk_bytes),
+            max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
             fetch_filter=self._wanted,
             given=self._given,
         )

@@ -28,7 +28,6 @@ from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
-from dledger_wire.tcp.receive_buffer import unfilled
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
@@ -220,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
         self._large_seen = 0
-        self._large = unfilled(min(length, OWN_BUFFER_BYTES))
+        self._large = bytearray(min(length, OWN_BUFFER_BYTES))
         self._large[: len(begun)] = begun
         self._memory.hold(self, len(self._large))
 
@@ -229,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         large = cast(bytearray, self._large)
         if len(large) < self._large_length:
             # A new one, since the loop still holds the old one; most that is copied over a message's life is a third of it.
-            self._large = unfilled(min(self._large_length, GROWTH * len(large)))
+            self._large = bytearray(min(self._large_length, GROWTH * len(large)))
             self._large[: len(large)] = large
             self._memory.hold(self, len(self._large))
             return

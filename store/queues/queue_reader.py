@@ -92,10 +92,8 @@ class QueueReader:
     async def _read(
         self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, fetch_filter: FetchFilter, given: Given
     ) -> Chunk:
-        # Frames are rarely below 128 bytes: no need to look at more units than could fit.  A chunk that is not read may be larger, which
-        # pays for larger frames.
-        fitting = max_bytes >> (9 if given is Given.STORED else 7)
-        max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, fitting)) if fetch_filter.everything else READ_UNITS
+        # Frames are rarely below 128 bytes: no need to look at more units than could fit.
+        max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if fetch_filter.everything else READ_UNITS
         units = await queue.read(offset, max_units)
         seen = len(units)
         next_offset, looked_at = offset + seen, 0
@@ -129,7 +127,6 @@ class QueueReader:
                 chunk = _chunk(units, offsets, next_offset, [], contiguous=contiguous)
                 chunk.stored = stored
                 return chunk
-            units, offsets, next_offset = _first(fit(units["size"], self._settings.chunk_bytes), units, offsets, next_offset)
         frames = await read_frames(self._log, units, offsets, gap_bytes)
         return _chunk(units, offsets, next_offset, frames, contiguous=contiguous)
 

@@ -56,9 +56,8 @@ def read(consumer: PullConsumer, seen: list[int]) -> Iterator[int]:
 def test_every_message_comes_once(filled: Cluster, read_from: str) -> None:
     seen = [0] * COUNT
     with PullConsumer(filled.bootstrap, read_from=read_from) as consumer:  # type: ignore[arg-type]
-        sizes = list(read(consumer, seen))
+        assert sum(read(consumer, seen)) > COUNT * 1000
     assert seen == [1] * COUNT
-    assert max(sizes) > 2 << 20, "chunks that are not read at the node are larger"
 
 
 def test_a_node_that_dies_while_it_sends(filled: Cluster) -> None:
