@@ -9,6 +9,7 @@ import pytest
 from dledger_client.admin.diagnostics import LeaderChange
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError
+from tests.sim.cluster import are_equal
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -58,6 +59,7 @@ def test_messages_that_wait_are_counted_and_the_next_ones_listed() -> None:
                 await producer.send(Message("t", b"x", keys=[f"level-{number}"], delay_level=18))
             for number in (3, 1):
                 await producer.send(Message("t", b"x", keys=[f"timed-{number}"], deliver_at_ms=now_ms + number * 3_600_000))
+            await until(lambda: are_equal([host.node for host in rig.cluster.running() if host.node is not None]))  # a follower answers
             (waiting,) = await admin.waiting_delays(max_messages=4)
             assert waiting.node in rig.followers
             assert (waiting.delayed, waiting.timed, waiting.exact) == (3, 2, True)
