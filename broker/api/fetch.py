@@ -28,7 +28,7 @@ from dledger_wire.errors import (
 from dledger_wire.names import check_group
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
-from dledger_wire.rpc.stored import sender_of
+from dledger_wire.rpc.stored import StoredSender, sender_of
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
 from store.commands.security import Action, Resource
@@ -164,7 +164,9 @@ class FetchService:
             raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         self._check_lock(request)
-        answer = _Answer(self._context, request, _taken_as(request, stream))
+        sender = None if request.in_place or request.without_body else sender_of(stream)
+        given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
+        answer = _Answer(self._context, request, given)
         chunk, end = await answer.first_chunk()
         self._check_lock(request)  # the owner may have changed during a long poll
         self._check_reader(request, caller)  # and rights may have been taken away, then as later on
@@ -172,18 +174,20 @@ class FetchService:
             ahead = asyncio.get_running_loop().create_task(answer.next_chunk(), name="fetch ahead")
             try:
                 if chunk.count:
-                    await self._write(stream, request, chunk, end=False)
+                    await self._write(stream, sender, request, chunk, end=False)
                 chunk, end = await ahead
                 self._check_reader(request, caller)
             finally:
                 if not ahead.done():
                     ahead.cancel()
                     await asyncio.wait([ahead])
-        await self._write(stream, request, chunk, end=True)
+        await self._write(stream, sender, request, chunk, end=True)
         return answer.waited_s
 
-    async def _write(self, stream: ByteStream, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> None:
-        message, sender = self._encode(request, chunk, end=end), sender_of(stream)
+    async def _write(
+        self, stream: ByteStream, sender: StoredSender | None, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool
+    ) -> None:
+        message = self._encode(request, chunk, end=end)
         if chunk.stored is None or sender is None:
             await stream.write(message)
             return
@@ -250,13 +254,6 @@ class FetchService:
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset
         return header
-
-
-def _taken_as(request: broker_pb2.FetchRequest, stream: ByteStream) -> Given:
-    """How the caller takes frames."""
-    if request.in_place:
-        return Given.PLACES
-    return Given.BYTES if request.without_body or sender_of(stream) is None else Given.STORED
 
 
 def _wanted(request: broker_pb2.FetchRequest) -> FetchFilter:

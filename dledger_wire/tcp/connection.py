@@ -375,12 +375,6 @@ class Connection(asyncio.BufferedProtocol):
     def sent_around(self, size: int) -> None:
         self._written += size
 
-    def write_around(self, rest: bytes) -> None:
-        """Let the transport have the end of what went around it."""
-        if self.transport is not None:
-            self._written += len(rest)
-            self.transport.write(rest)
-
     def come_back(self) -> None:
         """The socket is the transport's again."""
         behind, self._behind = self._behind or [], None

@@ -95,7 +95,7 @@ class _StoredFrame:
                 # Not every file system can, and a disk may fail: reading tells, and is repaired where that is possible.
                 rest = await opened.read(done)
                 self.go_on()
-                connection.write_around(rest)
+                connection.put_raw(rest)  # by the transport again
                 return
             if not sent:
                 await self._writable()

@@ -121,14 +121,18 @@ class Stream:
         return message
 
     async def write(self, message: bytes) -> None:
-        if len(message) > MAX_MESSAGE_BYTES:
-            raise MessageTooLargeError(f"message of {len(message)} bytes; expected at most {MAX_MESSAGE_BYTES}")
+        await self._ready_for(len(message))
+        self.connection.put(MESSAGE, message)
+
+    async def _ready_for(self, size: int) -> None:
+        """Wait until a message of that size may be written.  Raises why it never may."""
+        if size > MAX_MESSAGE_BYTES:
+            raise MessageTooLargeError(f"message of {size} bytes; expected at most {MAX_MESSAGE_BYTES}")
         connection = self.connection
         if connection.held_back is not None:
             await connection.drained()
         if self._end_sent or not connection.is_open:
             raise fresh(self._error) if self._error is not None else connection.gone()
-        connection.put(MESSAGE, message)
 
     def write_now(self, message: bytes) -> bool:
         connection = self.connection
@@ -142,14 +146,8 @@ class Stream:
         return sends_stored(self.connection)
 
     async def write_stored(self, head: bytes, stored: StoredBytes) -> None:
-        connection, size = self.connection, len(head) + stored.size
-        if size > MAX_MESSAGE_BYTES:
-            raise MessageTooLargeError(f"message of {size} bytes; expected at most {MAX_MESSAGE_BYTES}")
-        if connection.held_back is not None:
-            await connection.drained()
-        if self._end_sent or not connection.is_open:
-            raise fresh(self._error) if self._error is not None else connection.gone()
-        await put_stored(connection, MESSAGE, head, stored)
+        await self._ready_for(len(head) + stored.size)
+        await put_stored(self.connection, MESSAGE, head, stored)
 
     async def close(self) -> None:
         self.finish(None)
