@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +22,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.processes import spent
-from dledger_cli.local.private_cluster import PrivateCluster
-from dledger_client import Admin
+from benchmarks.served_cluster import served_cluster
 from dledger_client.message import Message
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_client.runtime.environment import environment_for
@@ -97,17 +95,10 @@ async def produce(address: str, count: int, seconds: float) -> None:
 
 
 def measured(code: Path, connections: int, processes: int, seconds: float) -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="dledger-bench-") as folder, PrivateCluster(Path(folder)) as cluster:
-        os.environ["PYTHONPATH"] = str(code)
-        cluster.start()
-        leader = cluster.leader()
-        with Admin(cluster.bootstrap) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
-        address = next(node.address for _, node in cluster.config.all_nodes() if node.id == leader)
+    with served_cluster(code, TOPIC, QUEUES) as cluster:
+        pids = {"leader": cluster.leader, "follower": cluster.follower}
         shares = [len(range(number, connections, processes)) for number in range(min(processes, connections))]
-        children = [_child(address, share, seconds) for share in shares]
-        pids = {"leader": cluster.processes[leader].pid}
-        pids["follower"] = next(process.pid for name, process in cluster.processes.items() if name != leader)
+        children = [_child(cluster.address, share, seconds) for share in shares]
         before = {name: spent(pid) for name, pid in pids.items()}
         for child in children:
             assert child.stdin is not None

@@ -410,7 +410,11 @@ class Driver:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.step(Tick())
+        wakeup_ms = self._core.next_wakeup_ms()
+        if wakeup_ms is not None and wakeup_ms > self._clock.monotonic_ms():
+            self._arm_timer()  # the deadline moved away meanwhile, as it does with each message that comes
+        else:
+            self.step(Tick())
 
     def start(self) -> None:
         self._arm_timer()

@@ -245,6 +245,7 @@ class Replication:
         if not core.memberships.is_voter and not core.memberships.change_in_flight:
             core.transfers.resign(Cause.REMOVED)
             return
+        self.notice_due_ms = None  # entries that followed told of the commit before
         for peer in self.peers.values():
             self.notify_commit(peer)
 

@@ -50,3 +50,17 @@ def test_under_load_the_next_entries_tell_and_no_notice_is_sent(proposals: int) 
         group.deliver_all(to=1)
         assert not group.pick(kind=Heartbeat)
     assert [group[name].commit for name in (2, 3)] == [leader.commit - 1] * 2
+
+
+def test_commits_within_the_delay_of_each_other_send_no_notice() -> None:
+    """What follows tells of each commit before the followers have waited for as long as they may."""
+    group = cluster(5)
+    leader = group[1]
+    for _ in range(10):
+        leader.propose()
+        group.deliver_all(kind=AppendRequest)
+        group.deliver_all(to=1)
+        assert [group[name].commit for name in (2, 3)] == [leader.commit - 1] * 2
+        group.run(4)
+        assert [group[name].commit for name in (2, 3)] == [leader.commit - 1] * 2
+    assert group.run(5, until=lambda: all(group[name].commit == leader.commit for name in (2, 3)))
