@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger_wire.security.limits import Limits
-from dledger_wire.tcp.connection import RareWarning
+from dledger_wire.tcp.rare_warning import RareWarning
 
 RESERVE_SHARE = 4
 LEAST_CHANCE_S = 1.0  # nobody gives way to a newer one before

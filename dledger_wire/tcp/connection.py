@@ -1,6 +1,6 @@
 """One TCP (or TLS) connection: frames out of bytes, memory that grows with what has arrived, and writing that waits for a slow peer.
 
-Owns the bytes of a connection; what frames mean is the affair of its receiver (``tcp_stream``, ``tcp_calls``, ``tcp_server``).
+Owns the bytes of a connection; what frames mean is the affair of its receiver (``stream``, ``calls``, ``server``).
 
     kind u8 | length u32 | payload
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -24,26 +23,24 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from dledger_wire.errors import BusyError, DledgerError, UnreachableError
+from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
+from dledger_wire.tcp.dead_peers import watch_for_death
+from dledger_wire.tcp.rare_warning import RareWarning
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
 OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's request fits, and growing costs a copy
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
-RECEIVED_BYTES_LIMIT = 512 << 20
-REPEAT_WARNING_S = 10.0
 REVOKED_S = 1.0
-SILENT_S = 10  # without the other side's kernel confirming anything, before a dialled connection is given up
 
 PREFACE = b"DLTP"  # what the opening of a connection begins with
 FRAME = struct.Struct(">BI")
 MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL, AUTHENTICATION = range(1, 10)
-
-_logger = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
@@ -73,43 +70,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-
-
-class RareWarning:
-    """A log line that comes at most every ``REPEAT_WARNING_S`` however often its cause does."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-        self._suppressed = 0
-
-    def tell(self, text: str) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._next_s:
-            self._suppressed += 1
-            return
-        more = f" ({self._suppressed} more like it before)" if self._suppressed else ""
-        _logger.warning("%s%s", text, more, extra={"event": "connection_refused"})
-        self._next_s, self._suppressed = now_s + REPEAT_WARNING_S, 0
-
-
-class ReceivedBytes:
-    """Bytes received and not yet taken, over all connections that share this."""
-
-    def __init__(self, limit: int = RECEIVED_BYTES_LIMIT) -> None:
-        self.held = 0
-        self._limit = limit
-        self._unfinished: dict[Connection, int] = {}
-        self._warning = RareWarning()
-
-    def hold(self, connection: Connection, size: int) -> None:
-        """``connection`` has buffers of ``size`` bytes for a message that is not complete."""
-        self.held += size - self._unfinished.pop(connection, 0)
-        if size:
-            self._unfinished[connection] = size
-        while self.held > self._limit and self._unfinished:
-            largest = max(self._unfinished, key=self._unfinished.__getitem__)
-            self._warning.tell(f"{largest.peer}: refused: {self.held >> 20} MiB received and not yet taken over all connections")
-            largest.refuse(BusyError("too many bytes received and not yet taken over all connections; nothing of this message was kept"))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -146,15 +106,19 @@ class Connection(asyncio.BufferedProtocol):
         self._behind: list[bytes] | None = None  # what waits while a frame goes around the transport
         self._closes_behind = False
 
+    @property
+    def socket(self) -> socket.socket | None:
+        """The socket below, while connected."""
+        return self.transport.get_extra_info("socket") if self.transport is not None else None
+
     # -- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         _connections.add(self)
         self.set_write_buffer(self._write_buffer)
-        found = transport.get_extra_info("socket")
-        if found is not None:
-            watch_for_death(found)
+        if self.socket is not None:
+            watch_for_death(self.socket)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -427,37 +391,11 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for connection in list(_connections):
-        found = connection.transport.get_extra_info("socket") if connection.transport is not None else None
-        if found is not None and found.fileno() > 2:
-            close_in_child(found.fileno())
+        if connection.socket is not None and connection.socket.fileno() > 2:
+            close_in_child(connection.socket.fileno())
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def watch_for_death(connection: socket.socket) -> None:
-    """Have the kernel end a connection whose other side is gone without a word: after some 40 s."""
-    with contextlib.suppress(OSError, AttributeError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 7)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-
-def end_when_silent(connection: Connection) -> None:
-    """Have the kernel end a connection that we dialled some ``SILENT_S`` after its other side fell silent, with bytes under way or without:
-    its address may belong to nobody any more, and the name is looked up when it is dialled again (docs/adr/0023).
-
-    Not one that was accepted: a caller may let what we write wait for longer than that, and need not be dialled."""
-    found = connection.transport.get_extra_info("socket") if connection.transport is not None else None
-    if found is None:
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S // 2)
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000)
 
 
 def fresh(error: DledgerError) -> DledgerError:

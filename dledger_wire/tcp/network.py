@@ -25,7 +25,9 @@ from dledger_wire.security.tls import handshake_failure
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
-from dledger_wire.tcp.connection import PREFACE, Connection, ReceivedBytes, end_when_silent
+from dledger_wire.tcp.connection import PREFACE, Connection
+from dledger_wire.tcp.dead_peers import end_when_silent
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.resolver import RESOLVER, Resolver
 from dledger_wire.tcp.server import TcpServer
 from dledger_wire.tcp.stream import Stream
@@ -113,7 +115,8 @@ class TcpChannel:
                 connection.abort()
                 raise self._closed_here()
             self._check_answering(connection)
-            end_when_silent(connection)
+            if connection.socket is not None:
+                end_when_silent(connection.socket)
             self._connections[connection] = None
             connection.closed.add_done_callback(lambda _: self._connections.pop(connection, None))
             return connection

@@ -24,8 +24,9 @@ from dledger_wire.security.principal import ANONYMOUS, Principal
 from dledger_wire.tcp.arrivals import Arrival, Arrivals, nothing
 from dledger_wire.tcp.authentication import MAX_FRAME, AcceptedAuthentication, certified
 from dledger_wire.tcp.calls import ServedCalls
-from dledger_wire.tcp.connection import PREFACE, WRITE_BUFFER_BYTES, Connection, ReceivedBytes
+from dledger_wire.tcp.connection import PREFACE, WRITE_BUFFER_BYTES, Connection
 from dledger_wire.tcp.listener import Listener, named
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.stream import Stream
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0"

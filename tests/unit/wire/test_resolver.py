@@ -12,7 +12,7 @@ import pytest
 from dledger_client.runtime import environment
 from dledger_wire.errors import UnreachableError
 from dledger_wire.rpc.transport import CallContext
-from dledger_wire.tcp import connection, resolver
+from dledger_wire.tcp import dead_peers, resolver
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.resolver import Addresses, Resolver, system_addresses
 from tests.waiting import LIMIT_S, until, wait_until
@@ -210,8 +210,8 @@ def test_what_we_dial_is_given_up_by_the_kernel_when_the_other_side_is_silent() 
         (dialled,) = channel._connections
         assert dialled.transport is not None
         held = dialled.transport.get_extra_info("socket")
-        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == connection.SILENT_S * 1000
-        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < connection.SILENT_S
+        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == dead_peers.SILENT_S * 1000
+        assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < dead_peers.SILENT_S
         await channel.close()
         await end()
 

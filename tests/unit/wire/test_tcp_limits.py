@@ -23,8 +23,10 @@ from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.tcp import connection as tcp_connection
 from dledger_wire.tcp import listener as tcp_listener
 from dledger_wire.tcp import server as tcp_server
-from dledger_wire.tcp.connection import Connection, ReceivedBytes
+from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpNetwork
+from dledger_wire.tcp.rare_warning import RareWarning
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
 from tests.waiting import until
 
@@ -88,7 +90,7 @@ async def closed(reader: asyncio.StreamReader) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_connection, "violations", tcp_connection.RareWarning())
+    monkeypatch.setattr(tcp_connection, "violations", RareWarning())
 
 
 @pytest.mark.parametrize(

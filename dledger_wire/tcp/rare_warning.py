@@ -1,0 +1,27 @@
+"""A log line of what may happen any number of times: refused connections, broken openings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+REPEAT_WARNING_S = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class RareWarning:
+    """A log line that comes at most every ``REPEAT_WARNING_S`` however often its cause does."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._suppressed = 0
+
+    def tell(self, text: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._next_s:
+            self._suppressed += 1
+            return
+        more = f" ({self._suppressed} more like it before)" if self._suppressed else ""
+        _logger.warning("%s%s", text, more, extra={"event": "connection_refused"})
+        self._next_s, self._suppressed = now_s + REPEAT_WARNING_S, 0
