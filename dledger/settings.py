@@ -130,3 +130,4 @@ class RaftStatus:
     peers: tuple[PeerStatus, ...]
     uncommitted_bytes: int = 0  # of a leader: entries behind the commit index
     proposals_waiting: int = 0  # callers that wait for an outcome
+    election_timeout_ms: int = 0  # how long its leader may be silent now; at most the configured one

@@ -85,6 +85,10 @@ _RAFT = (
     _histogram("raft_append_batch_bytes", "Bytes of entries in one request to a peer."),
     _histogram("raft_append_batch_entries", "Entries in one request to a peer."),
     _counter("raft_elections_total", "Elections in which this node was a candidate, by why it knew no leader.", "reason"),
+    _gauge(
+        "raft_election_timeout_seconds",
+        "How long a leader may be silent now before it is replaced: as configured, or less while all is quick.",
+    ),
     _counter("raft_prevotes_total", "How often this node asked whether it would be elected."),
     _counter("raft_transfers_total", "Leadership that this node was to hand over, by result: done or failed.", "result"),
 )

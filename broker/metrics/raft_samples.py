@@ -36,6 +36,7 @@ def add_raft(samples: Samples, node: BrokerNode, status: RaftStatus) -> None:
     samples.add_each("raft_proposals_total", {result: measures.proposals[result] for result in RESULTS})
     samples.add_each("raft_transfers_total", {result: measures.transfers[result] for result in TRANSFERS})
     samples.add_each("raft_elections_total", dict(measures.elections))
+    samples.add("raft_election_timeout_seconds", status.election_timeout_ms / 1000)
     samples.add("raft_prevotes_total", measures.prevotes)
     samples.add("raft_leader_changes_total", measures.leader_changes)
     samples.add("raft_commit_seconds", measures.commit_s)

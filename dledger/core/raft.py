@@ -393,6 +393,7 @@ class Raft:
             storage=core.storage.value,
             protocol_errors=replication.protocol_errors,
             suspect=core.soundness.suspect,
+            election_timeout_ms=core.silence.timeout_ms,
             ack_regressions=replication.ack_regressions,
         )
 

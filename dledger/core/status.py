@@ -25,7 +25,8 @@ class CoreStatus:
     """A core at one moment; ``peers`` is empty unless it leads.
 
     ``protocol_errors`` counts answers that no correct peer gives, ``ack_regressions`` followers that denied what they had acknowledged
-    (legal only under ASYNC_FLUSH or after their disk lied).
+    (legal only under ASYNC_FLUSH or after their disk lied).  ``election_timeout_ms`` is how long a silence of the leader this core bridges
+    now (``silence.py``).
     """
 
     node: NodeId
@@ -48,3 +49,4 @@ class CoreStatus:
     protocol_errors: int
     ack_regressions: int
     suspect: bool
+    election_timeout_ms: int

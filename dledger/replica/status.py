@@ -34,4 +34,5 @@ def status_of(replica: Replica) -> RaftStatus:
         peers=peer_statuses(identity.node_id, replica.membership, addresses, core, link, timeout_ms, replica.admission.build_of),
         uncommitted_bytes=core.uncommitted_bytes,
         proposals_waiting=replica.proposer.proposals.waiting,
+        election_timeout_ms=core.election_timeout_ms,
     )

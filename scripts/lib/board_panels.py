@@ -273,6 +273,12 @@ RAFT = Board(
                     text="In 5 minutes, by reason. `dledger leader history` tells each in words.",
                 ),
                 lines(
+                    "Election timeout",
+                    "s",
+                    (f"dledger_raft_election_timeout_seconds{{{G}}}", "{{group}} {{node}}"),
+                    text="How long a leader may be silent: as configured after a delay of a node or the network, less while there was none.",
+                ),
+                lines(
                     "Transfers of leadership",
                     "short",
                     (f"sum by (node, result) (increase(dledger_raft_transfers_total{{{G}}}[5m]))", "{{node}} {{result}}"),

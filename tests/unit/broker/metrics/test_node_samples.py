@@ -58,6 +58,9 @@ def test_a_group_at_work_tells_every_metric_of_the_catalogue() -> None:
         assert isinstance(lag_s, float)
         assert 5.9 < lag_s < 8
         assert _values(master, "consumer_inflight") == {("t", "readers"): 2}
+        timeout_s = _values(master, "raft_election_timeout_seconds")[()]
+        assert isinstance(timeout_s, float)
+        assert 0.2 <= timeout_s < 0.6  # less than configured: no message was late
         assert _values(master, "delay_messages_pending") == {(): 1}
         assert [_values(found[node], "consumer_lag_messages") for node in rig.followers] == [{}, {}]
         assert _values(master, "raft_is_leader") == {(): 1}
