@@ -23,6 +23,7 @@ from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.local_log_reader import LocalLogReader
+from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_client.fetch.subscription import parse_tags
@@ -52,6 +53,8 @@ class PullConsumer:
         near: Host names or addresses; replicas on them are tried first.
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
         repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
+            kept, for a second.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.
         security: See ``SecuritySettings``.
 
@@ -78,6 +81,7 @@ class PullConsumer:
         near: frozenset[str] = frozenset(),
         local_files: bool = False,
         repair: bool = True,
+        read_ahead: bool = True,
         timeout_ms: int = 10_000,
         **security: Unpack[SecuritySettings],
     ) -> None:
@@ -96,6 +100,8 @@ class PullConsumer:
         files = LocalLogReader() if local_files else None
         self._fetcher = Fetcher(self._router, read_from, replica, near, files=files, repair=repair)
         self._fetcher.metrics = FetchMetrics(group)
+        fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
+        self._pieces = ReadAhead(lambda group, what: fetcher.read(group, what, clock.monotonic_ms() + timeout_ms), is_on=read_ahead)
 
     @property
     def _description(self) -> str:
@@ -125,6 +131,7 @@ class PullConsumer:
         Examples:
             >>> await consumer.close()
         """
+        await self._pieces.close()
         await self._fetcher.close()
         await self._router.close()
 
@@ -497,7 +504,7 @@ class PullConsumer:
             linearizable=linearizable,
         )
         group = await self._group_of(topic, queue_id, replica_group)
-        return await self._fetcher.read(group, request, self._deadline_ms())
+        return await self._pieces.read(group, request)
 
     @renamed_arguments(group_name="replica_group")
     async def fetch_arrow(

@@ -32,6 +32,8 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         near: Host names or addresses; replicas on them are tried first.
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
         repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
+            kept, for a second.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.
         security: See ``SecuritySettings``.
 
@@ -58,6 +60,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         near: frozenset[str] = frozenset(),
         local_files: bool = False,
         repair: bool = True,
+        read_ahead: bool = True,
         timeout_ms: int = 10000,
         **security: Unpack[SecuritySettings],
     ) -> None:
@@ -70,6 +73,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
                 near=near,
                 local_files=local_files,
                 repair=repair,
+                read_ahead=read_ahead,
                 timeout_ms=timeout_ms,
                 **security,
             )

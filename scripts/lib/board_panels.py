@@ -276,7 +276,7 @@ RAFT = Board(
                     "Election timeout",
                     "s",
                     (f"dledger_raft_election_timeout_seconds{{{G}}}", "{{group}} {{node}}"),
-                    text="How long a leader may be silent: as configured after a delay of a node or the network, less while there was none.",
+                    text="How long a leader may be silent: as configured after a delay of a node or network, else less.",
                 ),
                 lines(
                     "Transfers of leadership",
