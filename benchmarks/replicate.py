@@ -41,15 +41,16 @@ class Blob:
 
 
 class Counter:
+    applies_now = True
+
     def __init__(self) -> None:
         self.applied_index = 0
 
     async def apply(self, entries: Sequence[Any]) -> None:
         self.apply_now(entries)
 
-    def apply_now(self, entries: Sequence[Any]) -> bool:
+    def apply_now(self, entries: Sequence[Any]) -> None:
         self.applied_index = entries[-1].index
-        return True
 
     def role_changed(self, _event: Any) -> None:
         return None

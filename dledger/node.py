@@ -19,7 +19,7 @@ from dledger.log.report import RecoveryReport
 from dledger.measures import RaftMeasures
 from dledger.replica.applier import StateMachine
 from dledger.replica.opening import ReplicaSetup, open_folder
-from dledger.replica.proposals import Payload
+from dledger.replica.proposals import Outcome, Payload
 from dledger.replica.replica import Replica
 from dledger.replica.status import status_of
 from dledger.runtime.env import Environment
@@ -175,6 +175,13 @@ class RaftNode:
         NotLeaderError, BusyError, ReadOnlyError, MessageTooLargeError: certainly not stored.  OutcomeUnknownError: it may be.
         """
         return self._replica.proposer.propose(payload)
+
+    def propose_for(self, payload: Payload, outcome: Outcome) -> None:
+        """As ``propose``, and raises what certainly was not stored; ``outcome`` is told in the callback in which the rest is known.
+
+        That is when it is committed: it is applied before that callback ends, or was before ``outcome`` is told.
+        """
+        self._replica.proposer.propose_for(payload, outcome)
 
     @property
     def has_room(self) -> bool:

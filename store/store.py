@@ -223,11 +223,12 @@ class MessageStore:
         if self._owes_units:
             await self._write_queues()
 
-    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
-        if self._owes_units:
-            return False
+    @property
+    def applies_now(self) -> bool:
+        return not self._owes_units
+
+    def apply_now(self, entries: Sequence[RawEntry]) -> None:
         self._apply(entries)
-        return True
 
     @property
     def _owes_units(self) -> bool:

@@ -15,7 +15,6 @@ from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.api.send_status import waiting_for
 from broker.context import ServiceContext
 from broker.measures import method_name
-from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
@@ -155,23 +154,22 @@ class _ProduceStream:
             return Slice([BatchOutcome() for _ in range(count)], refusal=error)
         part = Slice(prepared.outcomes)
         if prepared.size_bytes:
-            part.committed = self._context.raft.propose(prepared)
-            part.committed.add_done_callback(partial(self._settled, part))
+            part.waiting = self._decided
+            try:
+                self._context.raft.propose_for(prepared, part)
+            except DledgerError as error:
+                part.waiting, part.refusal = None, error
         return part
 
     # Answers
 
-    def _settled(self, part: Slice, committed: asyncio.Future[EntryId]) -> None:
-        """The log's decision."""
-        if committed.cancelled():
-            return  # by nobody here: it stays undecided
-        part.committed = None
-        error = committed.exception()
-        if error is None or isinstance(error, DledgerError):
-            part.refusal = error
-        else:
+    def _decided(self) -> None:
+        """The log decided on a slice, which may be the one that the oldest request waits for."""
+        try:
+            self._answer_now()
+        except Exception as error:  # noqa: BLE001 - ends the stream, and not the replica that calls this
             self._bug = error
-        self._answer_now()
+            self._needed.set()
 
     def _answer_now(self) -> None:
         """Answer what is decided, the oldest first; what cannot be written at once is left to the task."""

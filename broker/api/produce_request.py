@@ -6,6 +6,7 @@ Owns no order: ``produce.py`` says when a request is proposed and answered.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.api.limits import at_most
@@ -25,12 +26,32 @@ NOTHING = memoryview(b"")
 
 @dataclass(slots=True)
 class Slice:
-    """Batches proposed together: ``outcomes`` are valid once there is no ``committed``, the log's decision that is waited for, any more;
-    ``refusal`` is why none of them was accepted."""
+    """Batches proposed together; told what the log decided (``dledger.replica.proposals.Outcome``), and tells ``waiting`` then.
+
+    ``outcomes`` are valid once nobody is ``waiting`` any more; ``refusal`` is why none of them was accepted.
+    """
 
     outcomes: list[BatchOutcome]
-    committed: asyncio.Future[EntryId] | None = None
     refusal: DledgerError | None = None
+    waiting: Callable[[], None] | None = None
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return self.waiting is None
+
+    def set_result(self, _entry: EntryId, /) -> None:
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            waiting()
+
+    def set_exception(self, error: DledgerError, /) -> None:
+        """Told from within a step of the core, which is not to do the work of a stream."""
+        self.refusal = error
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            asyncio.get_running_loop().call_soon(waiting)
 
 
 @dataclass(slots=True)
@@ -46,7 +67,7 @@ class Request:
 
     @property
     def is_decided(self) -> bool:
-        return all(part.committed is None for part in self.parts)
+        return all([part.waiting is None for part in self.parts])
 
     @property
     def code(self) -> str:

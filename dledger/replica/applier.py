@@ -34,8 +34,13 @@ class StateMachine(Protocol):
         ...
 
     async def apply(self, entries: Sequence[RawEntry]) -> None: ...
-    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
-        """The same as ``apply``, done when this returns; False, with nothing done, when something has to be waited for."""
+    @property
+    def applies_now(self) -> bool:
+        """Whether ``apply_now`` has nothing to wait for."""
+        ...
+
+    def apply_now(self, entries: Sequence[RawEntry]) -> None:
+        """The same as ``apply``, done when this returns.  Only while it ``applies_now``."""
         ...
 
     def role_changed(self, event: RoleChanged) -> None: ...
@@ -49,12 +54,16 @@ class StateMachine(Protocol):
 
 
 class Applier:
-    """Runs behind the commit index.  ``opened`` is awaited first: until then nothing new counts as applied."""
+    """Runs behind the commit index.  ``opened`` is awaited first: until then nothing new counts as applied.
+
+    ``on_applied`` gets entries that were applied, ``on_committed`` those that are applied before the callback ends in which it is called.
+    """
 
     def __init__(
         self,
         log: Log,
         machine: StateMachine,
+        on_committed: Callable[[Sequence[RawEntry]], None],
         on_applied: Callable[[Sequence[RawEntry]], None],
         repair: Callable[[StorageDamagedError], Awaitable[bool]],
         opened: Callable[[], Awaitable[None]] | None = None,
@@ -63,7 +72,7 @@ class Applier:
         self.applied = machine.applied_index
         self._log = log
         self._machine = machine
-        self._on_applied = on_applied
+        self._on_committed, self._on_applied = on_committed, on_applied
         self._repair = repair
         self._commit = self.applied
         self._wake = asyncio.Event()
@@ -84,16 +93,16 @@ class Applier:
 
     def _apply_cached(self) -> bool:
         entries = self._log.cached(self.applied + 1, BATCH_BYTES, min(self._commit, self._log.last.index))
-        if not entries:
+        if not entries or not self._machine.applies_now:
             return False
         self._is_idle = False
         try:
-            applied = self._machine.apply_now(entries)
-            if applied:
-                self._note(entries)
+            self._on_committed(entries)
+            self._machine.apply_now(entries)
+            self._note(entries)
         finally:
             self._is_idle = True
-        return applied
+        return True
 
     def wait_for(self, index: int) -> asyncio.Future[int]:
         """Resolves with ``index`` once it is applied."""

@@ -3,7 +3,8 @@
 Owns the joining rule, the byte limit (then BUSY), and the result each future gets.  Sans-IO.
 
 A payload ends in exactly one of four ways: applied with its EntryId; NotLeaderError or ReadOnlyError when it was certainly not stored;
-OutcomeUnknownError when it is in the log but this node does not know whether it will be committed.
+OutcomeUnknownError when it is in the log but this node does not know whether it will be committed.  A caller that does not need it applied
+is told ``at_commit``.
 """
 
 from __future__ import annotations
@@ -31,21 +32,36 @@ class Payload(Protocol):
         ...
 
 
+class Outcome(Protocol):
+    """Who waits for what becomes of a payload, and is told once.  A future is one; another one is told in the callback that decides."""
+
+    def cancelled(self) -> bool: ...
+    def done(self) -> bool: ...
+    def set_result(self, entry: EntryId, /) -> None: ...
+    def set_exception(self, error: DledgerError, /) -> None: ...
+
+
 @dataclass(slots=True)
 class Waiting:
-    """One payload and the future of its caller."""
+    """One payload and its caller."""
 
     payload: Payload
-    future: asyncio.Future[EntryId]
+    outcome: Outcome
+    at_commit: bool = False
 
 
 @dataclass(slots=True)
 class _Round:
-    """The payloads of one entry that is in the log."""
+    """The payloads of one entry that is in the log: whose callers are told once it is applied, and whose when it is committed."""
 
     entry: EntryId
-    futures: list[asyncio.Future[EntryId]]
+    outcomes: list[Outcome]
+    at_commit: list[Outcome]
     since_s: float
+
+    @property
+    def waiting(self) -> list[Outcome]:
+        return self.at_commit + self.outcomes
 
 
 class Proposals:
@@ -84,17 +100,17 @@ class Proposals:
 
     @property
     def waiting(self) -> int:
-        """Futures not answered yet."""
-        return len(self._pending) + sum(len(a_round.futures) for a_round in (*self._rounds, *self._cut))
+        """Callers not told yet."""
+        return len(self._pending) + sum(len(a_round.waiting) for a_round in (*self._rounds, *self._cut))
 
-    def add(self, payload: Payload, future: asyncio.Future[EntryId]) -> None:
+    def add(self, payload: Payload, outcome: Outcome, *, at_commit: bool = False) -> None:
         """Queue a payload.  Raises when it can never fit an entry, or when too much is waiting already."""
         size = payload.size_bytes
         if size > self._payload_bytes:
             raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
         if self._pending_bytes + size > self._limit_bytes and self._pending:
             raise BusyError(f"{self._pending_bytes} bytes are already queued; nothing was stored")
-        self._pending.append(Waiting(payload, future))
+        self._pending.append(Waiting(payload, outcome, at_commit))
         self.accepted += 1
         self._pending_bytes += size
 
@@ -109,7 +125,7 @@ class Proposals:
     def peek(self) -> tuple[int, int]:
         """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled payloads first."""
         pending = self._pending
-        while pending and pending[0].future.cancelled():
+        while pending and pending[0].outcome.cancelled():
             self._pending_bytes -= pending.popleft().payload.size_bytes
         count = total = 0
         for item in pending:
@@ -126,19 +142,28 @@ class Proposals:
         taken = [pending.popleft() for _ in range(count)]
         self._pending_bytes -= sum(item.payload.size_bytes for item in taken)
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        self._rounds.append(_Round(entry, [item.future for item in taken], self._measures.stopwatch()))
+        outcomes, at_commit = ([item.outcome for item in taken if item.at_commit is early] for early in (False, True))
+        self._rounds.append(_Round(entry, outcomes, at_commit, self._measures.stopwatch()))
         return taken
 
     def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:
         """Wait for an entry that is no joined payloads (a configuration)."""
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        self._rounds.append(_Round(entry, [future], self._measures.stopwatch()))
+        self._rounds.append(_Round(entry, [future], [], self._measures.stopwatch()))
 
     def cut(self, from_index: int) -> None:
         """The log lost everything from ``from_index``: those rounds wait for what is committed in their place."""
         rounds = self._rounds
         while rounds and rounds[-1].entry.index >= from_index:
             self._cut.append(rounds.pop())
+
+    def committed(self, index: int, term_at: Callable[[int], int]) -> None:
+        """Everything up to ``index`` is committed, and applied before the callback that runs now ends; ``term_at`` as below."""
+        for a_round in self._rounds:
+            if a_round.entry.index > index:
+                return
+            outcomes, a_round.at_commit = a_round.at_commit, []
+            self._tell(a_round.entry, outcomes, term_at)
 
     def applied(self, index: int, term_at: Callable[[int], int]) -> None:
         """Everything up to ``index`` is committed and applied; ``term_at`` gives the term of the entry that was committed there."""
@@ -155,7 +180,7 @@ class Proposals:
         """Answer what is not in the log."""
         pending, self._pending, self._pending_bytes = self._pending, deque(), 0
         self._measures.proposals["refused"] += len(pending)
-        _fail([item.future for item in pending], make)
+        _fail([item.outcome for item in pending], make)
 
     def fail_rounds(self, reason: str, max_term: int | None = None) -> None:
         """Answer what was in the log but is not known to be committed: only entries of terms up to ``max_term`` when given."""
@@ -163,23 +188,28 @@ class Proposals:
         self._rounds = deque(a_round for a_round in self._rounds if max_term is not None and a_round.entry.term > max_term)
         self._cut = [a_round for a_round in self._cut if max_term is not None and a_round.entry.term > max_term]
         for a_round in late:
-            self._measures.proposals["unknown"] += len(a_round.futures)
-            _fail(a_round.futures, lambda: OutcomeUnknownError(reason))
+            self._measures.proposals["unknown"] += len(a_round.waiting)
+            _fail(a_round.waiting, lambda: OutcomeUnknownError(reason))
 
     def _settle(self, done: _Round, term_at: Callable[[int], int]) -> None:
+        if term_at(done.entry.index) == done.entry.term:
+            self._measures.commit_s.observe(self._measures.stopwatch() - done.since_s)
+        self._tell(done.entry, done.waiting, term_at)
+
+    def _tell(self, entry: EntryId, outcomes: Sequence[Outcome], term_at: Callable[[int], int]) -> None:
+        """Tell callers of payloads in ``entry`` what was committed at its index."""
         counts = self._measures.proposals
-        if term_at(done.entry.index) != done.entry.term:
-            counts["refused"] += len(done.futures)
-            _fail(done.futures, lambda: NotLeaderError("not stored: another leader's entry took its place"))
+        if term_at(entry.index) != entry.term:
+            counts["refused"] += len(outcomes)
+            _fail(outcomes, lambda: NotLeaderError("not stored: another leader's entry took its place"))
             return
-        counts["committed"] += len(done.futures)
-        self._measures.commit_s.observe(self._measures.stopwatch() - done.since_s)
-        for future in done.futures:
-            if not future.done():
-                future.set_result(done.entry)
+        counts["committed"] += len(outcomes)
+        for outcome in outcomes:
+            if not outcome.done():
+                outcome.set_result(entry)
 
 
-def _fail(futures: Sequence[asyncio.Future[EntryId]], make: Callable[[], DledgerError]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(make())
+def _fail(outcomes: Sequence[Outcome], make: Callable[[], DledgerError]) -> None:
+    for outcome in outcomes:
+        if not outcome.done():
+            outcome.set_exception(make())

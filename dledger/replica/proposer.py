@@ -16,7 +16,7 @@ from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger.log.log import Log
 from dledger.measures import RaftMeasures
 from dledger.membership.configuration import Configuration
-from dledger.replica.proposals import Payload, Proposals
+from dledger.replica.proposals import Outcome, Payload, Proposals
 from dledger.replica.refusals import refusal
 from dledger.runtime.env import Buffer
 from dledger.settings import RaftSettings
@@ -69,18 +69,27 @@ class Proposer:
         """See ``RaftNode.propose``."""
         future: asyncio.Future[EntryId] = self._loop.create_future()
         try:
+            self._add(payload, future, at_commit=False)
+        except DledgerError as error:
+            future.set_exception(error)
+        return future
+
+    def propose_for(self, payload: Payload, outcome: Outcome) -> None:
+        """See ``RaftNode.propose_for``."""
+        self._add(payload, outcome, at_commit=True)
+
+    def _add(self, payload: Payload, outcome: Outcome, *, at_commit: bool) -> None:
+        try:
             if self._owner.role is not Role.LEADER:
                 raise self._owner.not_leader()
-            self.proposals.add(payload, future)
-        except DledgerError as error:
+            self.proposals.add(payload, outcome, at_commit=at_commit)
+        except DledgerError:
             self._measures.proposals["refused"] += 1
-            future.set_exception(error)
-            return future
+            raise
         if self._scheduled or self._is_in_flight or self._owner.is_stepping:
             self.schedule()
         else:
             self._offer()  # nothing is to be gained by waiting for others to join
-        return future
 
     @property
     def has_room(self) -> bool:

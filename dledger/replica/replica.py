@@ -89,7 +89,7 @@ class Replica:
         self.registration = MemberRegistration(core, lambda: self.admission.moved(self.links), self.offer_configuration, delay_s)
         self.reads = ReadBarriers()
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
-        self.applier = Applier(self.log, self.machine, self._applied, self.repairer.repair)
+        self.applier = Applier(self.log, self.machine, self._committed, self._applied, self.repairer.repair)
         self.source = SnapshotSource(
             identity, env.clock, env.random, settings.snapshot_bytes_per_s, self.capture, lambda node: node in self.membership
         )
@@ -271,6 +271,10 @@ class Replica:
 
     # Applying and membership
 
+    def _committed(self, entries: Sequence[RawEntry]) -> None:
+        first = entries[0].index
+        self.proposer.proposals.committed(entries[-1].index, lambda index: entries[index - first].term)
+
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         first = entries[0].index
         self.proposer.proposals.applied(entries[-1].index, lambda index: entries[index - first].term)
@@ -406,7 +410,7 @@ class Replica:
         await self.configurations.find_all(self.log, plan.last.index)
         membership = self._learn_members(plan)
         log, before = self.log, self.applier
-        self.applier = Applier(log, self.machine, self._applied, self.repairer.repair, self._state_replaced)
+        self.applier = Applier(log, self.machine, self._committed, self._applied, self.repairer.repair, self._state_replaced)
         self.applier.take_over(before)
         self.driver.resume(log, SnapshotInstalled(log.first_index, log.last, membership, log.before, tuple(log.terms())))
         self.applying = self.tasks.spawn(self.applier.run(), "apply")

@@ -32,6 +32,8 @@ class Blob:
 
 
 class Recorder:
+    applies_now = True
+
     def __init__(self) -> None:
         self.applied_index = 0
         self.bodies: list[bytes] = []
@@ -39,10 +41,9 @@ class Recorder:
     async def apply(self, entries: Sequence[RawEntry]) -> None:
         self.apply_now(entries)
 
-    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
+    def apply_now(self, entries: Sequence[RawEntry]) -> None:
         self.applied_index = entries[-1].index
         self.bodies += [entry.body_bytes() for entry in entries if entry.kind is EntryKind.NORMAL]
-        return True
 
     def role_changed(self, _event: object) -> None:
         return None

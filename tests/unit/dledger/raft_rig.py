@@ -418,6 +418,7 @@ class Recorder:
     STATE = "state.json"
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self.applies_now = True
         self.applied_index = 0
         self.bodies: list[bytes] = []
         self.roles: list[RoleChanged] = []
@@ -445,9 +446,8 @@ class Recorder:
     async def apply(self, entries: Sequence[RawEntry]) -> None:
         self._record(entries)
 
-    def apply_now(self, entries: Sequence[RawEntry]) -> bool:
+    def apply_now(self, entries: Sequence[RawEntry]) -> None:
         self._record(entries)
-        return True
 
     def _record(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:

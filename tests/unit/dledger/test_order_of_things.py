@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from dledger.core.messages import AppendResponse, Message
-from dledger.core.types import NodeId
+from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import RaftNode
-from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+from dledger_wire.errors import DledgerError, NotLeaderError, OutcomeUnknownError
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Recorder, Text, run
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_writing")
 
@@ -58,7 +59,7 @@ def test_a_linearizable_read_waits_until_its_index_is_applied() -> None:
             await apply(entries)
 
         machine.apply = slow  # type: ignore[method-assign]
-        machine.apply_now = lambda _entries: False  # type: ignore[method-assign]
+        machine.applies_now = False
         writing = leader.propose(Text("seen"))
         await cluster.until(lambda: leader.commit_index == leader.log.last.index > machine.applied_index, "committed, not applied")
         reading = asyncio.ensure_future(leader.read_barrier(60))
@@ -110,6 +111,69 @@ def test_pausing_waits_for_writes_whichever_way_they_go() -> None:
             assert leader.log.durable == leader.log.last
             driver.resume(leader.log)
             await writing
+        await cluster.stop()
+
+    run(scenario())
+
+
+class Caller:
+    """Waits for a proposal without a future; notes what it was told, and how much was applied then."""
+
+    def __init__(self, machine: Recorder) -> None:
+        self._machine = machine
+        self.told: list[tuple[EntryId | DledgerError, list[bytes]]] = []
+
+    def cancelled(self) -> bool:
+        return False
+
+    def done(self) -> bool:
+        return bool(self.told)
+
+    def set_result(self, entry: EntryId, /) -> None:
+        self.told.append((entry, list(self._machine.bodies)))
+
+    def set_exception(self, error: DledgerError, /) -> None:
+        self.told.append((error, list(self._machine.bodies)))
+
+
+@pytest.mark.parametrize("applies_now", [True, False])
+def test_a_caller_without_a_future_is_told_before_applying_only_if_that_is_done_at_once(applies_now: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        machine = cluster.machines[leader.identity.node_id]
+        machine.applies_now = applies_now
+        caller = Caller(machine)
+        leader.propose_for(Text("a"), caller)
+        await cluster.until(caller.done, "nothing was told")
+        assert machine.bodies == [b"a"]  # whoever looks behind it finds it applied
+        ((entry, applied),) = caller.told
+        assert isinstance(entry, EntryId)
+        assert applied == ([] if applies_now else [b"a"])
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_caller_without_a_future_learns_what_became_of_a_lost_term() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        old = await cluster.leader()
+        cluster.net.isolate(old.identity.node_id, cluster.names)
+        machine = cluster.machines[old.identity.node_id]
+        lost, waiting = Caller(machine), Caller(machine)
+        old.propose_for(Text("lost"), lost)
+        await asyncio.sleep(0.005)
+        old.propose_for(Text("never in the log"), waiting)
+        await cluster.until(lambda: lost.done() and waiting.done(), "nothing was told")
+        assert [type(told) for caller in (lost, waiting) for told, _ in caller.told] == [OutcomeUnknownError, NotLeaderError]
+        with pytest.raises(NotLeaderError):
+            old.propose_for(Text("late"), lost)
+        cluster.net.heal()
+        await (await cluster.leader()).propose(Text("new"))
+        assert [len(caller.told) for caller in (lost, waiting)] == [1, 1]
         await cluster.stop()
 
     run(scenario())
