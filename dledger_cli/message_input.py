@@ -73,7 +73,7 @@ def line_reader(key_separator: str, *, as_json: bool) -> Callable[[bytes], Given
 
 
 def _of_json(line: bytes) -> GivenMessage:
-    from dledger_client.message import RESERVED_PROPERTIES
+    from dledger_client.message_fields import RESERVED_PROPERTIES
 
     try:
         value = strict_json.parse(line)

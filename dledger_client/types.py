@@ -57,7 +57,8 @@ from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, R
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
 from dledger_client.producer.message_columns import ArrowColumn, Bodies, Texts
-from dledger_client.producer.partitioner import QueueKey, QueueNumber, QueueSelector, by_hash, by_random
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
+from dledger_client.producer.queue_selectors import QueueSelector, by_hash, by_random
 from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyFuture, SendManyResult, SentRange
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.security import SecuritySettings, Tls

@@ -20,7 +20,7 @@ from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.partitioner import QueueSelector
+from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings, security_part

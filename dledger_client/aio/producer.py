@@ -168,9 +168,9 @@ class Producer:
 
     def _send_async(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> AsyncSendFuture:
         accumulator = self._core.accumulator
-        if not self._delayed and accumulator.knows(message.topic, queue_id, by_key=queue_key is not None):
+        if not self._delayed:
             try:
-                appended = accumulator.append(message, queue_key, queue_id)
+                appended = accumulator.append_known(message, queue_key, queue_id)
             except DledgerError as error:
                 return _failed(accumulator, message, error)
             if appended is not None:

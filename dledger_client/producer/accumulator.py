@@ -3,16 +3,18 @@
 Owns its lock, and everything under it: topics, open and ready batches, buffered bytes.  Any thread may append; senders take batches out.
 It never waits, reads no clock (times are passed in, a batch ages from the moment a sender sees it) and knows no event loop:
 ``WakeUp.wake_up`` is called, without the lock, when a sender has something to do.
+
+Compiled where the wheel is (docs/adr/0035): what the application hands over is ``Any`` here, so that our own checks see it.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dledger_client.message import Message
+from dledger_client.message_fields import MessageFields
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher, size_of
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delayed_messages import staged_delayed
@@ -20,7 +22,7 @@ from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_half
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.producer.message_columns import MessageColumns
-from dledger_client.producer.partitioner import Partitioner, QueueKey, QueueNumber, Run
+from dledger_client.producer.partitioner import Partitioner, QueueKey, Run
 from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
@@ -57,7 +59,7 @@ class RecordAccumulator:
 
     # Topics
 
-    def knows(self, topic: str, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> bool:
+    def knows(self, topic: str, queue_id: Any = None, *, by_key: bool = False) -> bool:
         """Whether the queues of a topic are known, if given ``queue_id`` is one of them, and ``by_key`` whether they are all of them."""
         partitioner = self._topics.get(topic)
         return partitioner is not None and (queue_id is None or partitioner.has(queue_id)) and (partitioner.is_whole or not by_key)
@@ -110,33 +112,43 @@ class RecordAccumulator:
 
     # Appending, from any thread
 
-    def append(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int] | None:
+    def append_known(self, message: Any, queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
+        """``append``; None also when not all is known of the topic that the choice of the queue needs."""
+        fields = message
+        if not isinstance(fields, MessageFields):
+            raise TypeError(f"a message to send is a Message, not {type(message).__name__}")
+        if not self.knows(fields.topic, queue_id, by_key=queue_key is not None):
+            return None
+        return self.append(message, queue_key, queue_id)
+
+    def append(self, message: Message, queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
         """Put a message into a batch: (the batch's report, the message's index in it); None when there is no room.
 
         The topic must be known.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
         """
-        if len(message.body) > self._large_bytes:
-            message = self._compressed(message)
-        size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
+        fields: MessageFields = message  # compiled code reads these without a look-up
+        if len(fields.body) > self._large_bytes:
+            fields = message = self._compressed(message)
+        size = len(fields.body) + len(fields.extras) + MESSAGE_OVERHEAD_BYTES
         is_free = queue_key is None and queue_id is None
         selected = None
-        if not is_free and callable(queue_key) and (selected := self._selected(message.topic, queue_key, size)) is None:
+        if not is_free and callable(queue_key) and (selected := self._selected(fields.topic, queue_key, size)) is None:
             return None
         has_news = False
         with self._lock:
-            topic = self._topics.get(message.topic)
+            topic = self._topics.get(fields.topic)
             if topic is None or self.closed or self.buffered_bytes + size > self._max_buffered_bytes:
-                topic = self._with_room(message.topic, size)
+                topic = self._with_room(fields.topic, size)
             if topic is None:
                 return None
-            if message.delay_level or message.deliver_at_ms or message.transaction_group:
-                target = topic.next_staged() if is_free else selected or topic.choose(message.topic, queue_key, queue_id)
+            if fields.delay_level or fields.deliver_at_ms or fields.transaction_group:
+                target = topic.next_staged() if is_free else selected or topic.choose(fields.topic, queue_key, queue_id)
                 message, batcher = self._staged(message, target)
                 is_free, queue_key = False, None
             elif is_free:
                 batcher = topic.next_sticky()
             else:
-                batcher = selected or topic.choose(message.topic, queue_key, queue_id)
+                batcher = selected or topic.choose(fields.topic, queue_key, queue_id)
             batch = batcher.open
             if batch is None:
                 batch = self._open_batch(batcher)
@@ -157,9 +169,7 @@ class RecordAccumulator:
             self._senders.wake_up(batcher.replica_group)
         return batch.report, index
 
-    def append_batch(
-        self, messages: Sequence[Message], queue_key: QueueKey, queue_id: QueueNumber | None
-    ) -> tuple[DeliveryReport, int] | None:
+    def append_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
         """Put messages of one topic into a batch of their own, stored together or not at all; None when there is no room."""
         topic, max_bytes = _common_topic(messages), self._options.max_message_bytes
         messages = [self._compressed(each) if len(each.body) > self._large_bytes else each for each in messages]
@@ -168,9 +178,7 @@ class RecordAccumulator:
             raise _too_large(topic, f"batch of {len(messages)} messages", size, max_bytes)
         return self._append_ready(topic, messages, size, queue_key, queue_id, is_atomic=True)
 
-    def append_columns(
-        self, columns: MessageColumns, size: int, queue_key: QueueKey, queue_id: QueueNumber | None
-    ) -> tuple[DeliveryReport, int] | None:
+    def append_columns(self, columns: MessageColumns, size: int, queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
         """Put messages that are given as columns, ``size`` bytes, into a batch of their own; None when there is no room.
 
         Unlike one of ``append_batch`` it may be split: a message that is refused fails alone.
@@ -189,7 +197,7 @@ class RecordAccumulator:
             raise _too_large(columns.topic, f"bodies[{number}]", size, max_bytes)
 
     def _append_ready(
-        self, topic: str, messages: Sequence[Message], size: int, queue_key: QueueKey, queue_id: QueueNumber | None, *, is_atomic: bool
+        self, topic: str, messages: Sequence[Message], size: int, queue_key: QueueKey, queue_id: Any, *, is_atomic: bool
     ) -> tuple[DeliveryReport, int] | None:
         selected = None
         if callable(queue_key):
@@ -416,17 +424,6 @@ class RecordAccumulator:
     def _close_metrics(self) -> None:
         if self.metrics is not None:
             self.metrics.close()
-
-
-def buffered_by(accumulator: RecordAccumulator) -> Callable[[], float]:
-    """Reads what a producer holds; one that is left open is not kept alive by it."""
-    known = weakref.ref(accumulator)
-
-    def read() -> float:
-        found = known()
-        return 0 if found is None else found.buffered_bytes
-
-    return read
 
 
 def _too_large(topic: str, what: str, size: int, max_bytes: int) -> MessageTooLargeError:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 
 from dledger_client.cluster.router import Router
 from dledger_client.metrics.instruments import installed
-from dledger_client.producer.accumulator import RecordAccumulator, buffered_by
+from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.latency_fault import LatencyFaultTolerance
 from dledger_client.producer.partitioner import QueueNumber
@@ -40,7 +41,7 @@ class ProducerCore:
         self.accumulator = RecordAccumulator(options, self.latency, self)
         instruments = installed()
         if instruments is not None:
-            self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self.accumulator))
+            self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self))
         self.routes = TopicRoutes(router, options, self.accumulator, self)
         self.redispatcher = Redispatcher(self.accumulator, self.routes)
         self.tasks = BackgroundTasks("producer", self._on_internal_error)
@@ -140,3 +141,14 @@ class ProducerCore:
         self.redispatcher.fail_all()
         for sender in self._senders.values():
             sender.abandon(why)
+
+
+def buffered_by(core: ProducerCore) -> Callable[[], float]:
+    """Reads what a producer holds; one that is left open is not kept alive by it."""
+    known = weakref.ref(core)
+
+    def read() -> float:
+        found = known()
+        return 0 if found is None else found.accumulator.buffered_bytes
+
+    return read

@@ -6,7 +6,8 @@ time, is over.
 
 from __future__ import annotations
 
-from dledger_client.message import Message, check_size
+from dledger_client.message import Message
+from dledger_client.message_fields import check_size
 from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.frames.timer import timer_property
 from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
+from dledger_client.face import face_of
 from dledger_client.message import SendResult, SendStatus
+from dledger_client.producer.report_place import AsyncReportPlace, ReportPlace
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
@@ -144,7 +146,8 @@ class DeliveryReport:
         )
 
 
-class SendFuture:
+@face_of(ReportPlace)
+class SendFuture(ReportPlace):
     """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     Args:
@@ -156,11 +159,12 @@ class SendFuture:
         >>> print(future.result(timeout=5.0).queue_offset)
     """
 
-    __slots__ = ("_index", "_report")
+    __slots__ = ()
+
+    _report: DeliveryReport
 
     def __init__(self, report: DeliveryReport, index: int) -> None:
-        self._report = report
-        self._index = index
+        super().__init__(report, index)
 
     def done(self) -> bool:
         """Whether the result is known.
@@ -234,6 +238,7 @@ class SendFuture:
         return f"<{type(self).__name__} {self._report.error_of(self._index) or 'stored'}>"
 
 
+@face_of(AsyncReportPlace)
 class AsyncSendFuture(SendFuture):
     """The result of one sent message for asyncio: ``await future`` waits; ``result`` and ``exception`` do not.
 

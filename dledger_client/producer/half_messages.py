@@ -5,7 +5,8 @@ Owns those properties, RocketMQ's names.  ``store/append/half_messages.py`` read
 
 from __future__ import annotations
 
-from dledger_client.message import UNIQUE_ID_PROPERTY_BYTES, Message
+from dledger_client.message import Message
+from dledger_client.message_fields import UNIQUE_ID_PROPERTY_BYTES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
 from dledger_wire.names import HALF_TOPIC

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from dledger_client.message import Message, check_size, trace_properties, with_trace
+from dledger_client.message import Message, trace_properties, with_trace
+from dledger_client.message_fields import check_size
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
 from dledger_wire.batches.batch import MAX_MESSAGES
 from dledger_wire.errors import InvalidArgumentError

@@ -1,61 +1,29 @@
 """The choice of a queue: which of a topic's queues a message goes to.
 
-Owns RocketMQ's selectors.  A message without a key goes to the sticky queue.  That one changes with every full batch and after
+A message without a key goes to the sticky queue.  That one changes with every full batch and after
 ``sticky_messages`` messages, and skips replica groups that are slow or unreachable.  Staged messages (delayed, transactional) go
 round-robin, one by one, because they are batched in the queue that holds them.  A key or a selector always decides alone, so that messages
 with equal keys stay in one queue.
+
+Compiled where the wheel is (docs/adr/0035): numbers of queues and what selectors choose come from the application, and are ``Any`` here, so
+that our own checks see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_client.producer.latency_fault import Availability
+from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.runtime.user_callbacks import FAULTS
-from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
 
-# How many queues the topic has -> the index of the one to take.
-QueueSelector: TypeAlias = Callable[[int], int]
 QueueKey: TypeAlias = str | QueueSelector | None  # None beside a queue id
 QueueNumber: TypeAlias = int | tuple[str, int]  # in the first replica group that has it, or in that one
 Run: TypeAlias = tuple[int, int, QueueBatcher]  # consecutive messages of a batch: first, end, and the queue they go to
-
-
-def by_hash(argument: object) -> QueueSelector:
-    """A queue selector like RocketMQ's SelectMessageQueueByHash: equal arguments choose equal queues.
-
-    Args:
-        argument: What is hashed, as text.
-
-    Returns:
-        A selector for the ``queue_key`` of a send.
-
-    Examples:
-        >>> result = producer.send(Message("orders", b"one"), by_hash("customer-7"))
-    """
-    digest = abs(cached_java_hash(str(argument)))
-    return lambda count: digest % count
-
-
-def by_random(random: Random | None = None) -> QueueSelector:
-    """A queue selector like RocketMQ's SelectMessageQueueByRandom: any queue.
-
-    Args:
-        random: Source of randomness. Default: the system's.
-
-    Returns:
-        A selector for the ``queue_key`` of a send.
-
-    Examples:
-        >>> result = producer.send(Message("orders", b"one"), by_random())
-    """
-    source = random if random is not None else system_random()
-    return lambda count: source.randrange(0, count)
 
 
 class Partitioner:
@@ -65,7 +33,7 @@ class Partitioner:
         self.batchers = batchers
         self.is_whole = True  # no queue of the topic is missing
         self._sticky_messages = sticky_messages
-        self._by_queue_id: dict[QueueNumber, QueueBatcher] = {(batcher.replica_group, batcher.queue_id): batcher for batcher in batchers}
+        self._by_queue_id: dict[Any, QueueBatcher] = {(batcher.replica_group, batcher.queue_id): batcher for batcher in batchers}
         self._by_queue_id |= {batcher.queue_id: batcher for batcher in reversed(batchers)}  # the first replica group's
         self._availability = availability
         self._has_several_groups = len({batcher.replica_group for batcher in batchers}) > 1
@@ -98,26 +66,27 @@ class Partitioner:
         self._staged_index = self._next(self._staged_index)
         return self.batchers[self._staged_index]
 
-    def choose(self, topic: str, key: QueueKey, queue_id: QueueNumber | None) -> QueueBatcher:
+    def choose(self, topic: str, key: QueueKey, queue_id: Any) -> QueueBatcher:
         """The queue of a key, the one a selector chooses, or the one with that id."""
         if key is None:
             return self._by_id(topic, -1 if queue_id is None else queue_id)
         if isinstance(key, str):
             return self.batchers[abs(cached_java_hash(key)) % len(self.batchers)]
-        if not callable(key):
+        selector: Any = key
+        if not callable(selector):
             raise InvalidArgumentError(f"queue_key {key!r}: expected text, or a function that chooses one of so many queues")
         try:
-            index = key(len(self.batchers))
+            index = selector(len(self.batchers))
         except FAULTS as error:  # the application's function: its failure is this message's, and no other's
             raise InvalidArgumentError(f"topic {topic}: the queue selector raised {error!r}") from error
         if not isinstance(index, int) or not 0 <= index < len(self.batchers):
             raise InvalidArgumentError(f"topic {topic}: the queue selector chose {index!r}; expected 0 to {len(self.batchers) - 1}")
         return self.batchers[index]
 
-    def has(self, queue_id: QueueNumber) -> bool:
+    def has(self, queue_id: Any) -> bool:
         return queue_id in self._by_queue_id
 
-    def _by_id(self, topic: str, queue_id: QueueNumber) -> QueueBatcher:
+    def _by_id(self, topic: str, queue_id: Any) -> QueueBatcher:
         batcher = self._by_queue_id.get(queue_id)
         if batcher is not None:
             return batcher

@@ -65,10 +65,11 @@ class ProducerBase(SyncClient[AsyncProducer]):
     def _send_from_thread(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendFuture:
         accumulator = self._accumulator
         try:
-            self._ensure_topic(message.topic, queue_key, queue_id)
-            appended = accumulator.append(message, queue_key, queue_id)
+            appended = accumulator.append_known(message, queue_key, queue_id)
             if appended is None:
-                appended = self._append_when_room(partial(accumulator.append, message, queue_key, queue_id))
+                self._ensure_topic(message.topic, queue_key, queue_id)
+                append = partial(accumulator.append, message, queue_key, queue_id)
+                appended = append() or self._append_when_room(append)
             return SendFuture(*appended)
         except DledgerError as error:
             report = accumulator.detached_report(message.topic)

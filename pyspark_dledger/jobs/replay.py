@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dledger_client.message import RESERVED_PROPERTIES
+from dledger_client.message_fields import RESERVED_PROPERTIES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
 from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, secured, session, topic_list

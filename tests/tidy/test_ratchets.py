@@ -27,6 +27,7 @@ MANY_PARAMETERS = {
     "dledger_client/fetch/records.py:Chunk.__init__": 10,
     "dledger_client/fetch/records.py:decode_chunk": 12,
     "dledger_client/message.py:Message.__init__": 8,
+    "dledger_client/message_fields.py:MessageFields.__init__": 8,  # the same function: what the line above declares is done there
     "dledger_wire/batches/batch.py:encode_batch": 9,
     "dledger_wire/batches/batch.py:encode_batch_parts": 9,
     "dledger_wire/frames/frames.py:encode_frames": 11,

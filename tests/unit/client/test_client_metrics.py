@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -16,11 +17,19 @@ from dledger_client.metrics import CATALOG, OTHER_TOPICS, Instruments, Metric, M
 from dledger_client.metrics import catalog as metrics
 from dledger_client.metrics.otel import OtelMetrics
 from dledger_client.metrics.prometheus import PrometheusMetrics
-from dledger_client.producer.accumulator import buffered_by
+from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.core import ProducerCore, buffered_by
 from dledger_wire.errors import MessageTooLargeError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_accumulator import accumulator, put
 from tests.unit.client.test_tracing import GROUP, push
+
+
+@dataclass
+class Holder:
+    """What is asked of a ``ProducerCore`` here."""
+
+    accumulator: RecordAccumulator
 
 
 @pytest.fixture
@@ -211,10 +220,11 @@ def test_clients_of_one_group_are_added_and_one_left_open_is_not_kept(registry: 
     gauges = PrometheusMetrics(registry)
     made, _ = accumulator()
     put(made, b"x" * 100)
-    reads = [buffered_by(made), lambda: 2.0]
+    core = cast(ProducerCore, Holder(made))
+    reads = [buffered_by(core), lambda: 2.0]
     removes = [gauges.gauge(metrics.BUFFERED, {"producer_group": "g"}, read) for read in reads]
     assert value(registry, metrics.BUFFERED, producer_group="g") > 102
-    del made
+    del made, core
     gc.collect()
     assert value(registry, metrics.BUFFERED, producer_group="g") == 2
     removes[0]()

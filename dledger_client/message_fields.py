@@ -1,0 +1,210 @@
+"""What every outgoing message holds, and the checks that make it one: the base of ``Message``.
+
+Owns the property string of a message.  It is encoded once, when the message is made, so that a batch only joins bytes.  Compiled where the
+wheel is (docs/adr/0035): what the application hands over is ``Any`` here, so that our own checks see it and our own words refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from numbers import Integral
+from typing import Any
+
+from dledger_client.compiler_hints import mypyc_attr
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
+from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
+
+# What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frames.frame_layout.
+UNIQUE_ID_PROPERTY_BYTES = 42
+MAX_DELAY_LEVEL = 18
+
+# Names with a meaning of their own: they are set by arguments, by the client or by the broker.
+RESERVED_PROPERTIES = frozenset(
+    {
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "UNIQ_KEY",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELIVER_MS",
+        "TIMER_DELAY_MS",
+        "TIMER_OUT_MS",
+        "PARKED_POS",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "INSTANCE_ID",
+        "CLUSTER",
+        "__transactionId__",
+        "__BORNHOST",
+    }
+)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
+class MessageFields:
+    """The fields of a message; see ``Message``, which is the only kind that applications make."""
+
+    __slots__ = (
+        "body",
+        "delay_level",
+        "deliver_at_ms",
+        "extras",
+        "flag",
+        "keys",
+        "properties",
+        "sys_flag",
+        "tags",
+        "topic",
+        "transaction_group",
+    )
+
+    topic: str
+    body: bytes
+    tags: str
+    keys: str
+    properties: Mapping[str, str] | None
+    flag: int
+    delay_level: int
+    deliver_at_ms: int
+    transaction_group: str  # the producer group of a half message, see half_messages.py
+    sys_flag: int  # bits of dledger_wire.status.SysFlag, set on the way to the wire
+    extras: bytes  # the encoded properties
+
+    def __init__(
+        self,
+        topic: Any,
+        body: Any,
+        *,
+        tags: Any = "",
+        keys: Any = "",
+        properties: Any = None,
+        flag: Any = 0,
+        delay_level: Any = 0,
+        deliver_at_ms: Any = 0,
+    ) -> None:
+        if not (type(topic) is type(tags) is str and type(flag) is type(delay_level) is type(deliver_at_ms) is int):
+            flag, delay_level, deliver_at_ms = _checked_types(topic, tags, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms)
+        if flag and not -(1 << 31) <= flag < 1 << 31:
+            raise InvalidArgumentError(f"flag {flag}: expected {-(1 << 31)} to {(1 << 31) - 1}")
+        self.topic = topic
+        self.body = body if type(body) is bytes else _as_bytes(body)
+        self.tags = tags
+        self.flag = flag
+        self.delay_level = delay_level
+        self.deliver_at_ms = deliver_at_ms
+        self.properties = properties
+        self.transaction_group = ""
+        self.sys_flag = 0
+        if keys or properties or delay_level or deliver_at_ms:
+            self.keys = keys if isinstance(keys, str) else _joined_keys(keys)
+            self.extras = _extras(self)
+        else:
+            self.keys = ""
+            self.extras = _tag_property(tags) if tags else b""
+
+
+def _as_bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview | bytes):
+        return bytes(body)
+    raise TypeError(f"a message body is bytes, not {type(body).__name__}; encode text first")
+
+
+@lru_cache(maxsize=4096)
+def _tag_property(tags: str) -> bytes:
+    return encode_properties({"TAGS": _checked_tags(tags)})
+
+
+def _checked_types(topic: object, tags: object, **numbers: object) -> list[int]:
+    """The numbers as ints.  TypeError for what no message can have."""
+    for name, text in (("topic", topic), ("tag", tags)):
+        if not isinstance(text, str):
+            raise TypeError(f"a message's {name} is text, not {type(text).__name__}")
+    for name, number in numbers.items():
+        if not isinstance(number, Integral):
+            raise TypeError(f"a message's {name} is a whole number, not {type(number).__name__}")
+    return [int(number) for number in numbers.values() if isinstance(number, Integral)]
+
+
+def _joined_keys(keys: Any) -> str:
+    """Keys as they stand in a property; a space would make two of one."""
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
+        raise TypeError(f"a message's keys are text or a list of texts, not {type(keys).__name__}")
+    found: list[Any] = list(keys)
+    for key in found:
+        if not isinstance(key, str):
+            raise TypeError(f"a message's keys are text, not {type(key).__name__}")
+        if not key or " " in key:  # what else looks like a space separates nothing
+            raise InvalidArgumentError(f"key {key!r}: expected a word without spaces, since spaces separate keys")
+    return " ".join(found)
+
+
+def _checked_tags(tags: Any) -> str:
+    if not isinstance(tags, str):
+        raise TypeError(f"a message's tag is text, not {type(tags).__name__}")
+    if "|" in tags:
+        raise InvalidArgumentError(f"tags {tags!r}: a message has one tag, and '|' is how subscriptions separate several")
+    return tags
+
+
+def _extras(message: MessageFields) -> bytes:
+    """The property string behind UNIQ_KEY.  Raises InvalidArgumentError for what a property string cannot hold."""
+    packed: dict[str, str] = {}
+    if message.keys:
+        packed["KEYS"] = message.keys
+    if message.tags:
+        packed["TAGS"] = _checked_tags(message.tags)
+    if message.delay_level:
+        if not 0 < message.delay_level <= MAX_DELAY_LEVEL:
+            raise InvalidArgumentError(f"delay level {message.delay_level}: expected 0 to {MAX_DELAY_LEVEL}")
+        packed["DELAY"] = str(message.delay_level)
+    if message.deliver_at_ms:
+        if message.delay_level:
+            raise InvalidArgumentError("a delay level and a delivery time: expected one of them")
+        timer_property(message.deliver_at_ms)
+        packed[TIMER_DELIVER] = str(message.deliver_at_ms)
+    properties: Mapping[Any, Any] = message.properties or {}
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")
+        if not (isinstance(name, str) and isinstance(value, str)):
+            wrong = name if not isinstance(name, str) else value
+            raise TypeError(f"property {name!r}: names and values are text, not {type(wrong).__name__}")
+        packed[name] = value
+    extras = encode_properties(packed)
+    check_size(extras, "keys, tags and properties")
+    return extras
+
+
+def check_size(extras: bytes, what: str) -> None:
+    """Whether there is room for ``extras`` beside the unique id.  InvalidArgumentError."""
+    most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES
+    if len(extras) > most:
+        raise InvalidArgumentError(f"{what} take {len(extras)} bytes; expected at most {most}")
+
+
+def columns_of(messages: Sequence[MessageFields]) -> tuple[list[bytes], list[bytes], bool]:
+    """(the bodies, the encoded properties, whether one has a flag) of messages."""
+    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
+    return bodies, extras, any([message.flag or message.sys_flag for message in messages])
