@@ -185,6 +185,13 @@ class Disk(Protocol):
         """
         ...
 
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove many small files at once, not durably: after a power failure any of them may be there again.
+
+        FileNotFoundError when one is not there; any of the others may be gone then.
+        """
+        ...
+
     async def free_bytes(self) -> int:
         """What may still be written here."""
         ...

@@ -374,6 +374,18 @@ class RealDisk:
         for writer, files in by_writer.items():
             await writer.submit(partial(cut_all, files))
 
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        by_writer: dict[_Workers, list[str]] = {}
+        for path in paths:
+            by_writer.setdefault(self.writer_of(path), []).append(self.local_path(path))
+
+        def remove_all(files: Sequence[str]) -> None:
+            for local in files:
+                os.unlink(local)
+
+        for writer, files in by_writer.items():
+            await writer.submit(partial(remove_all, files))
+
     async def free_bytes(self) -> int:
         return await self.aside(lambda: _space(self._folder)[0])
 

@@ -111,9 +111,8 @@ def _restore(parts: Recovering, snapshot: Snapshot) -> None:
 
 async def _cut_foreign_queues(parts: Recovering, found: FoundFiles, known: Collection[QueueKey]) -> None:
     """Queues on disk that the snapshot does not know were made after it, or belong to a deleted topic: their units are rebuilt."""
-    for key in [key for key in found if key not in known]:
-        await parts.queues.clear_files(key)
-        del found[key]
+    foreign = {key: found.pop(key) for key in [key for key in found if key not in known]}
+    await parts.queues.clear_files(foreign)
 
 
 async def _settle_files(parts: Recovering, files: FoundFiles, found: StoreRecovery) -> None:

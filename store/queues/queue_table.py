@@ -15,11 +15,12 @@ from dledger.runtime.env import Disk
 from dledger_wire.check import require
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.queues.consume_queue import ConsumeQueue, QueueMark
-from store.queues.queue_files import QueueFiles, queue_folder
+from store.queues.queue_files import FoundFiles, QueueFiles, queue_folder
 from store.settings import StoreSettings
 from store.state.sequences import QueueKey
 
 BUFFERS_LIMIT_BYTES = 32 << 20
+REMOVED_AT_ONCE = 256
 QUEUES_AT_ONCE = 32  # of which files are written and synced: others wait so long for the thread that does it
 
 
@@ -83,14 +84,23 @@ class QueueTable:
         self.marks_changed = True
 
     def _make(self, key: QueueKey, mark: QueueMark | None) -> ConsumeQueue:
-        files = QueueFiles(self._disk, self._pool, queue_folder(*key), self._settings.queue_file_units)
-        return ConsumeQueue(key, files, tail_units=self._settings.queue_tail_units, mark=mark)
+        return ConsumeQueue(key, self._files(key), tail_units=self._settings.queue_tail_units, mark=mark)
 
-    async def clear_files(self, key: QueueKey) -> None:
-        """Remove what lies on disk of a queue that does not exist."""
-        require(key not in self._queues, "queue %s/%d exists", *key)
+    def _files(self, key: QueueKey) -> QueueFiles:
+        return QueueFiles(self._disk, self._pool, queue_folder(*key), self._settings.queue_file_units)
+
+    async def clear_files(self, found: FoundFiles) -> None:
+        """Remove what lies on disk of queues that do not exist.
+
+        Many at a time: a node that was killed while it wrote the first files of its queues finds tens of thousands.  Those that a power
+        failure brings back are found again by the next start.
+        """
+        for key in found:
+            require(key not in self._queues, "queue %s/%d exists", *key)
+        waiting = (self._files(key).path(number) for key, numbers in found.items() for number in sorted(numbers, reverse=True))
         async with self.files_lock:
-            await self._make(key, None).remove()
+            while paths := list(islice(waiting, REMOVED_AT_ONCE)):
+                await self._disk.remove_files(paths)
 
     def max_offset(self, key: QueueKey) -> int:
         queue = self._queues.get(key)

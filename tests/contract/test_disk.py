@@ -271,6 +271,26 @@ def test_many_files_are_cut_at_once(run: Run) -> None:
     run(scenario)
 
 
+def test_many_files_are_removed_at_once(run: Run) -> None:
+    async def scenario(disk: Disk) -> None:
+        names = [f"a/{number}/0" for number in range(40)]
+        await disk.write_files([FileWrite(name, 0, b"x", 8) for name in names])
+        there = await disk.open(names[3])
+        await disk.remove_files(names[:30])
+        assert await there.pread(0, 1) == b"x", "by a file that was open already"
+        await there.close()
+        assert sorted(await disk.sizes("a")) == sorted(names[30:])
+        with pytest.raises(FileNotFoundError):
+            await disk.remove_files([names[3]])
+        await disk.remove_files([])
+        await disk.write_files([FileWrite(names[3], 4, b"y", 8)])
+        again = await disk.open(names[3])
+        assert await again.pread(0, 10) == bytes(4) + b"y", "nothing of what was there"
+        await again.close()
+
+    run(scenario)
+
+
 def test_a_read_whose_caller_gave_up_does_not_disturb_the_close(run: Run) -> None:
     async def scenario(disk: Disk) -> None:
         file = await disk.open("f", create=True)

@@ -362,6 +362,14 @@ class MountedDisk:
 
         await self.in_order(self.disk.duration(self.disk.settings.write_s), begin, _nothing_either)
 
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        def begin() -> None:
+            for path in paths:
+                if self.disk.names.pop(path, None) is None:
+                    raise FileNotFoundError(errno.ENOENT, "no such file", path)
+
+        await self.in_order(self.disk.duration(self.disk.settings.write_s), begin, _nothing_either)
+
     async def free_bytes(self) -> int:
         return max(0, self.disk.settings.capacity_bytes - self.disk.used_bytes())
 

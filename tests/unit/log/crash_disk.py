@@ -186,6 +186,10 @@ class CrashDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         del self.files[path]
 
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            await self.remove(path)
+
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         return measured({path: len(content.current) for path, content in self.files.items()}, folder, below=below)
 

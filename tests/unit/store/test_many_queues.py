@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -95,6 +96,33 @@ def test_a_start_asks_the_disk_a_few_times_for_all_queues(monkeypatch: pytest.Mo
         assert asked == ["sizes"]
         for number in range(QUEUES):
             assert [frame.body for frame in await again.read_all(("t", number))] == [b"one"]
+        await again.close()
+
+    run(scenario)
+
+
+def test_a_start_amid_the_first_flush_removes_what_no_snapshot_knows_by_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node was killed before a snapshot knew the queues whose files it had written."""
+    monkeypatch.setattr("store.queues.queue_table.REMOVED_AT_ONCE", 20)
+    calls: list[int] = []
+    remove_files = CrashDisk.remove_files
+
+    async def counted(disk: CrashDisk, paths: Sequence[str]) -> None:
+        calls.append(len(paths))
+        await remove_files(disk, paths)
+
+    monkeypatch.setattr(CrashDisk, "remove_files", counted)
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await used(disk)
+        await rig.store.queues.flush(sync=True)
+        disk = disk.after_kill()
+        again = await StoreRig.open(disk)
+        assert calls == [20, 20, 10]
+        assert {what for what, path in disk.log if path.startswith("consumequeue")} == {"sizes", "remove"}
+        assert [again.store.reader.bounds("t", number) for number in range(QUEUES)] == [(0, 1)] * QUEUES
+        assert [frame.body for frame in await again.read_all(("t", 7))] == [b"one"]
         await again.close()
 
     run(scenario)
