@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dledger_wire import strict_json
-from pyspark_dledger.read.stream import from_json
+from pyspark_dledger.planning.checkpoint import from_json
+from pyspark_dledger.planning.queue_offsets import QueueId, by_queue
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -40,7 +41,7 @@ class Lag:
 
 def lag_of(progress: StreamingQueryProgress) -> Lag | None:
     """The lag in one progress report; None if it has no dledger source or no latest offset (PySpark 4.1)."""
-    by_queue: dict[tuple[str, str], int] = {}
+    lags: dict[tuple[str, str], int] = {}
     found = False
     for source in progress.sources:
         latest, end = _offsets(source.latestOffset), _offsets(source.endOffset)
@@ -49,17 +50,17 @@ def lag_of(progress: StreamingQueryProgress) -> Lag | None:
         found = True
         for queue, offset in latest.items():
             place = (queue.topic, f"{queue.group}:{queue.queue_id}")
-            by_queue[place] = by_queue.get(place, 0) + max(0, offset - end.get(queue, 0))
+            lags[place] = lags.get(place, 0) + max(0, offset - end.get(queue, 0))
     if not found:
         return None
     by_topic: dict[str, int] = {}
-    for (topic, _), messages in by_queue.items():
+    for (topic, _), messages in lags.items():
         by_topic[topic] = by_topic.get(topic, 0) + messages
     name = progress.name or str(progress.id)
-    return Lag(name, progress.batchId, sum(by_queue.values()), max(by_queue.values(), default=0), by_topic, by_queue)
+    return Lag(name, progress.batchId, sum(lags.values()), max(lags.values(), default=0), by_topic, lags)
 
 
-def _offsets(text: str | None) -> Mapping[Any, int] | None:
+def _offsets(text: str | None) -> Mapping[QueueId, int] | None:
     """The offsets in a progress report; None if they are of another source."""
     try:
         loaded = strict_json.parse(text or "null")
@@ -67,7 +68,7 @@ def _offsets(text: str | None) -> Mapping[Any, int] | None:
         return None
     if not isinstance(loaded, dict) or "topics" not in loaded:
         return None
-    return from_json(loaded)[0]
+    return by_queue(from_json(loaded).offsets)
 
 
 class LagListener(StreamingQueryListener):

@@ -1,9 +1,14 @@
-"""Offsets: the first and last offsets of queues on this replica, and the offset at a time."""
+"""Offsets: the first and last offsets of queues on this replica, and the offset at a time.
+
+All queues of a topic are answered packed: for a client that plans reads of many topics, a message for each queue costs more than all else.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
+from collections.abc import Iterable
 
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
@@ -14,6 +19,8 @@ from dledger_wire.rpc.transport import CallContext, Server
 
 NO_SEARCH = -1
 SEARCHES_AT_ONCE = 8  # before other work runs: each reads some twenty messages
+MAX_TOPICS_QUEUES = 200_000  # of all topics of a request, 16 bytes each
+QUEUES_AT_ONCE = 2_000  # of topics, before other work runs
 
 
 class QueueOffsetsService:
@@ -32,9 +39,10 @@ class QueueOffsetsService:
         reply = broker_pb2.OffsetsResponse(applied_index=store.applied_index, master=is_master)
         reply.replica.CopyFrom(self._context.answering_replica())
         at_most(len(request.queues), "queues")
+        at_most(len(request.topics), "topics")
+        await self._of_topics(request.topics, reply)
         async for queue in in_slices(request.queues):
-            if not is_master and store.topics.get(queue.topic) is None:
-                raise NotYetError(f"{self._context.settings.node.id} knows no topic {queue.topic!r} yet, and is not the master")
+            self._check_known(queue.topic, is_master=is_master)
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)
             found.incarnation = store.topics.require(queue.topic).topic_epoch
@@ -44,3 +52,22 @@ class QueueOffsetsService:
                 queue = request.queues[place]
                 reply.queues[place].offset_for_time = await store.reader.offset_for_time(queue.topic, queue.queue_id, queue.timestamp_ms)
         return reply
+
+    async def _of_topics(self, names: Iterable[str], reply: broker_pb2.OffsetsResponse) -> None:
+        """Add the bounds of every queue of these topics that is read."""
+        store, queues, paused = self._context.store, 0, 0
+        for name in names:
+            self._check_known(name, is_master=reply.master)
+            lows, highs = store.reader.bounds_of_topic(name)
+            packed = struct.Struct(f">{len(lows)}Q")
+            epoch = store.topics.require(name).topic_epoch
+            reply.topics.add(topic=name, min_offsets=packed.pack(*lows), max_offsets=packed.pack(*highs), incarnation=epoch)
+            queues += len(lows)
+            at_most(queues, "queues of topics", MAX_TOPICS_QUEUES)
+            if queues - paused >= QUEUES_AT_ONCE:
+                paused = queues
+                await asyncio.sleep(0)
+
+    def _check_known(self, topic: str, *, is_master: bool) -> None:
+        if not is_master and self._context.store.topics.get(topic) is None:
+            raise NotYetError(f"{self._context.settings.node.id} knows no topic {topic!r} yet, and is not the master")

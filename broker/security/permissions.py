@@ -144,7 +144,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.PRODUCE: asks_itself,
     methods.FETCH: asks_itself,
     methods.METADATA: asks_itself,
-    methods.QUEUE_OFFSETS: _topics(Action.DESCRIBE, lambda request: [queue.topic for queue in request.queues]),
+    methods.QUEUE_OFFSETS: _topics(Action.DESCRIBE, lambda request: [*request.topics, *(queue.topic for queue in request.queues)]),
     methods.COMMIT_OFFSETS: _all_of(_group(Action.READ), _topics(Action.READ, lambda request: [each.topic for each in request.offsets])),
     methods.GROUP_OFFSETS: _SEEN_GROUPS,
     methods.INIT_PRODUCER: _producer,

@@ -477,14 +477,20 @@ class OffsetsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUES_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueRef]: ...
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """every queue of these that is read, answered packed; an older broker answers nothing to them"""
+
     def __init__(
         self,
         *,
         queues: collections.abc.Iterable[global___QueueRef] | None = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queues", b"queues", "topics", b"topics"]) -> None: ...
 
 global___OffsetsRequest = OffsetsRequest
 
@@ -521,6 +527,33 @@ class QueueOffsets(google.protobuf.message.Message):
 global___QueueOffsets = QueueOffsets
 
 @typing.final
+class TopicOffsets(google.protobuf.message.Message):
+    """Of every queue of a topic, by its number: big-endian u64."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    MIN_OFFSETS_FIELD_NUMBER: builtins.int
+    MAX_OFFSETS_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    min_offsets: builtins.bytes
+    max_offsets: builtins.bytes
+    incarnation: builtins.str
+    """of the topic, see TopicInfo"""
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        min_offsets: builtins.bytes = ...,
+        max_offsets: builtins.bytes = ...,
+        incarnation: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "max_offsets", b"max_offsets", "min_offsets", b"min_offsets", "topic", b"topic"]) -> None: ...
+
+global___TopicOffsets = TopicOffsets
+
+@typing.final
 class OffsetsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -528,6 +561,7 @@ class OffsetsResponse(google.protobuf.message.Message):
     APPLIED_INDEX_FIELD_NUMBER: builtins.int
     MASTER_FIELD_NUMBER: builtins.int
     REPLICA_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
     applied_index: builtins.int
     master: builtins.bool
     """whether the node that answers is the master; any other may lag"""
@@ -535,6 +569,10 @@ class OffsetsResponse(google.protobuf.message.Message):
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffsets]: ...
     @property
     def replica(self) -> dledger_wire._pb.types_pb2.AnsweringReplica: ...
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicOffsets]:
+        """in the order of the request"""
+
     def __init__(
         self,
         *,
@@ -542,9 +580,10 @@ class OffsetsResponse(google.protobuf.message.Message):
         applied_index: builtins.int = ...,
         master: builtins.bool | None = ...,
         replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
+        topics: collections.abc.Iterable[global___TopicOffsets] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_master", b"_master", "master", b"master", "replica", b"replica"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues", "replica", b"replica"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues", "replica", b"replica", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_master", b"_master"]) -> typing.Literal["master"] | None: ...
 
 global___OffsetsResponse = OffsetsResponse

@@ -26,7 +26,7 @@ from pyspark_dledger.jobs.common import (
     table,
     topic_list,
 )
-from pyspark_dledger.planning.partitions import QueueId
+from pyspark_dledger.planning.queue_offsets import QueueId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

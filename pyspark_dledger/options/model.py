@@ -80,6 +80,11 @@ class Filters:
     since_ms: int | None = None
     until_ms: int | None = None
 
+    @property
+    def every_queue(self) -> bool:
+        """Whether they select every queue."""
+        return self.queues is None and self.queue_ids is None
+
     def has_queue(self, topic: str, group: str, queue_id: int) -> bool:
         if self.queue_ids is not None and queue_id not in self.queue_ids:
             return False

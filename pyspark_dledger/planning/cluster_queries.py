@@ -15,8 +15,10 @@ from dledger_client.fetch.records import Chunk
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
-from pyspark_dledger.planning.cluster_view import METADATA_TIMEOUT_MS, ClusterInspector, ClusterView, ViewRequest
-from pyspark_dledger.planning.partitions import QueueId
+from pyspark_dledger.planning.cluster_view import METADATA_TIMEOUT_MS, ClusterInspector, ClusterView
+from pyspark_dledger.planning.partitions import has_queue
+from pyspark_dledger.planning.queue_offsets import QueueId
+from pyspark_dledger.planning.view_request import ViewRequest
 
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 
@@ -30,9 +32,13 @@ def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), *, s
 def widen_to_replicas(view: ClusterView, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:
     """Lower the minimum offsets of ``view`` to what any replica still has: replicas delete old segments independently."""
     for queue, offset in asked.items():
-        held = view.bounds.get(queue)
-        if held is not None and 0 <= offset < held.min_offset:
-            view.bounds[queue] = replace(held, min_offset=min(held.min_offset, min_offset_on_replicas(options, queue, offset)))
+        if has_queue(view.bounds, queue):
+            held = view.bounds[queue.part]
+            least = int(held.min_offsets[queue.queue_id])
+            if 0 <= offset < least:
+                lowered = held.min_offsets.copy()
+                lowered[queue.queue_id] = min(least, min_offset_on_replicas(options, queue, offset))
+                view.bounds[queue.part] = replace(held, min_offsets=lowered)
 
 
 def min_offset_on_replicas(options: ReadOptions, queue: QueueId, offset: int) -> int:

@@ -1,5 +1,5 @@
 """A view of the cluster for planning: topics, queue bounds, and offsets for timestamps, with one request per replica
-group.
+group for what it has of all topics.
 
 Requests go to leaders, so that a plan includes everything committed before it.  While a group has no leader, the
 committed state of its followers is used, unless ``linearizable`` requires the leader's read barrier.  A group without
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
@@ -28,22 +27,22 @@ from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
-from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
+from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
-from pyspark_dledger.options.model import STAGING_TOPIC, ReadOptions
+from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.per_process import PerProcess
-from pyspark_dledger.planning.partitions import QueueBounds, QueueId
+from pyspark_dledger.planning.bounds_questions import NAMES_A_REQUEST, BoundsQuestions
+from pyspark_dledger.planning.queue_offsets import PartBounds, QueueId, TopicPart
 from pyspark_dledger.planning.topic_epochs import joined
+from pyspark_dledger.planning.view_request import ViewRequest
 
 METADATA_TIMEOUT_MS = 15_000
 GROUP_TIMEOUT_MS = 5_000  # until a group counts as unreachable
 UNREACHABLE_AGAIN_MS = 1_000  # the same for a group that was unreachable in the last view
-NAMES_A_REQUEST, QUEUES_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 10_000, 1_000  # brokers take 10 000 of each
 PAUSE_S = 0.2
 TRIES = 5  # attempts of a request whose topics are deleted concurrently
-NO_TIME = -1
 
 Request = TypeVar("Request", bound=Message)
 Answer = TypeVar("Answer", bound=Message)
@@ -60,45 +59,11 @@ class ClusterView:
     many groups may have the topics.
     """
 
-    bounds: dict[QueueId, QueueBounds] = field(default_factory=dict)
+    bounds: dict[TopicPart, PartBounds] = field(default_factory=dict)
     topic_epochs: dict[str, str] = field(default_factory=dict)
     unreachable: dict[str, DledgerError] = field(default_factory=dict)
     leaderless: set[str] = field(default_factory=set)
     asked: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ViewRequest:
-    """What a view is needed for.
-
-    ``may_lack``: topics that need not exist.  ``start_times``: resolve the timestamps of the start as well.  ``whole``:
-    for a batch or the start of a stream, which must see every matching topic and every queue, so no group may be
-    unreachable (with failOnDataLoss=false and named topics, one may).
-    """
-
-    options: ReadOptions
-    may_lack: Collection[str] = ()
-    start_times: bool = True
-    whole: bool = True
-
-    @property
-    def has_times(self) -> bool:
-        """Whether any queue has a timestamp to resolve."""
-        options, filters = self.options, self.options.filters
-        return options.end.has_times or (self.start_times and (options.start.has_times or {filters.since_ms, filters.until_ms} != {None}))
-
-    def timestamps(self, queue: QueueId) -> list[int]:
-        """The timestamps to resolve in a queue."""
-        options = self.options
-        asked = [options.end.time_of(*queue)]
-        if self.start_times:
-            asked += [options.start.time_of(*queue), options.filters.since_ms, options.filters.until_ms]
-        return list(dict.fromkeys(moment for moment in asked if moment is not None))
-
-    def matches(self, name: str) -> bool:
-        """Whether the topic pattern matches ``name``; system topics never match."""
-        own = is_system_topic(name) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or name == STAGING_TOPIC
-        return not own and re.fullmatch(self.options.topic_pattern, name) is not None
 
 
 class ClusterInspector:
@@ -198,23 +163,25 @@ class ClusterInspector:
 
     async def _group(
         self, group: str, wanted: ViewRequest, deadline_ms: int
-    ) -> tuple[list[broker_pb2.TopicInfo], dict[QueueId, QueueBounds]] | DledgerError:
+    ) -> tuple[list[broker_pb2.TopicInfo], dict[TopicPart, PartBounds]] | DledgerError:
         """One group's topics and queue bounds, or the error if it is unreachable."""
         timeout_ms = UNREACHABLE_AGAIN_MS if group in self._were_unreachable else GROUP_TIMEOUT_MS
         deadline_ms = min(deadline_ms, self._now_ms() + timeout_ms)
+
+        async def ask(request: broker_pb2.OffsetsRequest) -> broker_pb2.OffsetsResponse:
+            return await self._ask(group, methods.QUEUE_OFFSETS, request, _applied_index, wanted, deadline_ms)
+
+        questions = BoundsQuestions(group, wanted, ask)
         for last in [*[False] * (TRIES - 1), True]:
             try:
                 topics = await self._topics(group, wanted, deadline_ms)
-                queues = [
-                    QueueId(topic.name, group, number)
-                    for topic in topics
-                    for number in range(topic.read_queues)
-                    if wanted.options.filters.has_queue(topic.name, group, number)
-                ]
-                bounds = await self._bounds(group, queues, wanted, deadline_ms)
-                if wanted.options.linearizable and queues:
-                    await self._confirm_leader(queues[0], bounds[queues[0]].max_offset, deadline_ms)
-                    bounds = await self._bounds(group, queues, wanted, deadline_ms)
+                counts = {TopicPart(topic.name, group): int(topic.read_queues) for topic in topics if topic.read_queues}
+                bounds = await questions.bounds(counts)
+                if wanted.options.linearizable and bounds:
+                    part, held = next(iter(bounds.items()))
+                    number = held.numbers()[0]
+                    await self._confirm_leader(QueueId(*part, number), int(held.max_offsets[number]), deadline_ms)
+                    bounds = await questions.bounds(counts)
                 return topics, bounds
             except TopicNotFoundError:
                 if last:
@@ -238,22 +205,6 @@ class ClusterInspector:
                     raise may_not(topic.unseen_by, "read", topic.name)
             found += [topic for topic in answer.topics if topic.found and topic.group == group]
         return found if names else [topic for topic in found if topic.perm & Perm.READ and wanted.matches(topic.name)]
-
-    async def _bounds(self, group: str, queues: Iterable[QueueId], wanted: ViewRequest, deadline_ms: int) -> dict[QueueId, QueueBounds]:
-        timed = wanted.has_times
-        asked = [(queue, moment) for queue in queues for moment in (timed and wanted.timestamps(queue)) or (NO_TIME,)]
-        most = QUEUES_A_REQUEST if all(moment == NO_TIME for _, moment in asked) else SEARCHES_A_REQUEST
-        found: dict[QueueId, QueueBounds] = {}
-        for first in range(0, len(asked), most):
-            page = asked[first : first + most]
-            refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
-            request = broker_pb2.OffsetsRequest(queues=refs)
-            answer = await self._ask(group, methods.QUEUE_OFFSETS, request, _applied_index, wanted, deadline_ms)
-            for (queue, moment), entry in zip(page, answer.queues, strict=True):
-                known = found[queue].by_time if queue in found else {}
-                times = known if moment == NO_TIME else {**known, moment: entry.offset_for_time}
-                found[queue] = QueueBounds(entry.min_offset, entry.max_offset, times)
-        return found
 
     async def _ask(
         self,

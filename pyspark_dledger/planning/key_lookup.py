@@ -18,7 +18,8 @@ from dledger_wire._pb import broker_pb2, query_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions
-from pyspark_dledger.planning.partitions import OffsetRange, QueueId
+from pyspark_dledger.planning.partitions import OffsetRange
+from pyspark_dledger.planning.queue_offsets import QueueId
 
 MAX_MATCHES = 10_000  # above this, a full scan is faster
 MAX_GAP = 256  # two matches at most this far apart are read as one range

@@ -7,36 +7,21 @@ The plan does not depend on live nodes or free cores; a task chooses its replica
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+
+import numpy as np
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import NO_FILTERS, Filters
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound
+from pyspark_dledger.planning.queue_offsets import MAX_OFFSET, Array, PartBounds, QueueId, TopicPart
 
 # A Python task has an overhead of about 50 ms, so smaller partitions cost more than they gain.
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
 # Small ranges share a task: always up to MIN_SHARED messages, up to MAX_SHARED if there are many ranges.
 MIN_SHARED, MAX_SHARED = 1_000, 25_000
 SHARED_BY_TASKS = 4  # target number of tasks when ranges are shared: two for each core of the smallest machine
-
-
-class QueueId(NamedTuple):
-    """A queue of a topic in a replica group.  A tuple: planning hashes and sorts some hundred thousand of them."""
-
-    topic: str
-    group: str
-    queue_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueBounds:
-    """Bounds of a queue, and the first offset for each requested timestamp."""
-
-    min_offset: int
-    max_offset: int
-    by_time: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +34,7 @@ class OffsetRange:
 
 
 def resolve(
-    bounds: Mapping[QueueId, QueueBounds], start: ReadBound, end: ReadBound, filters: Filters = NO_FILTERS, *, fail_on_data_loss: bool
+    bounds: Mapping[TopicPart, PartBounds], start: ReadBound, end: ReadBound, filters: Filters = NO_FILTERS, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
     """The range of every queue.
 
@@ -58,28 +43,38 @@ def resolve(
     """
     check_named_queues(bounds, start, "startingOffsets", filters)
     check_named_queues(bounds, end, "endingOffsets", filters)
-    ranges = []
-    for queue, held in sorted(bounds.items()):
-        first = offset_of(queue, held, start, fail_on_data_loss=fail_on_data_loss)
-        last = offset_of(queue, held, end, fail_on_data_loss=fail_on_data_loss)
-        first, last = max(first, filters.least_offset), min(last, filters.end_offset)
+    ranges: list[OffsetRange] = []
+    for part in sorted(bounds):
+        held = bounds[part]
+        first = offsets_of(part, held, start, fail_on_data_loss=fail_on_data_loss)
+        last = offsets_of(part, held, end, fail_on_data_loss=fail_on_data_loss)
+        first, last = np.maximum(first, min(filters.least_offset, MAX_OFFSET)), np.minimum(last, min(filters.end_offset, MAX_OFFSET))
         if filters.since_ms is not None:
-            first = max(first, held.by_time[filters.since_ms])
+            first = np.maximum(first, held.by_time[filters.since_ms])
         if filters.until_ms is not None:
-            last = min(last, held.by_time[filters.until_ms])
-        if first < last:
-            ranges.append(OffsetRange(queue, first, last))
+            last = np.minimum(last, held.by_time[filters.until_ms])
+        ranges += ranges_between(part, first, last)
     return ranges
 
 
-def check_named_queues(bounds: Mapping[QueueId, QueueBounds], position: ReadBound, option: str, filters: Filters = NO_FILTERS) -> None:
+def ranges_between(part: TopicPart, first: Array, last: Array) -> list[OffsetRange]:
+    """The ranges that are not empty."""
+    return [OffsetRange(QueueId(*part, number), int(first[number]), int(last[number])) for number in np.flatnonzero(first < last).tolist()]
+
+
+def check_named_queues(bounds: Mapping[TopicPart, PartBounds], position: ReadBound, option: str, filters: Filters = NO_FILTERS) -> None:
     """Raise InvalidArgumentError if a bound names a queue that does not exist and that the filters select."""
     for named in (position.queues, position.times):
         for topic, queues in named.items():
             for group, queue_id in queues:
-                if filters.has_queue(topic, group, queue_id) and QueueId(topic, group, queue_id) not in bounds:
+                if filters.has_queue(topic, group, queue_id) and not has_queue(bounds, QueueId(topic, group, queue_id)):
                     name = f"{group}:{queue_id}" if group else str(queue_id)
                     raise InvalidArgumentError(f"option {option}: queue {name} of topic {topic} does not exist")
+
+
+def has_queue(bounds: Mapping[TopicPart, PartBounds], queue: QueueId) -> bool:
+    held = bounds.get(queue.part)
+    return held is not None and 0 <= queue.queue_id < len(held.max_offsets) and bool(held.max_offsets[queue.queue_id] >= 0)
 
 
 def named_offsets(position: ReadBound) -> dict[QueueId, int]:
@@ -87,26 +82,36 @@ def named_offsets(position: ReadBound) -> dict[QueueId, int]:
     return {QueueId(topic, *place): offset for topic, queues in position.queues.items() for place, offset in queues.items()}
 
 
-def offset_of(queue: QueueId, held: QueueBounds, position: ReadBound, *, fail_on_data_loss: bool) -> int:
-    """The offset of a bound in a queue.  Raises OffsetOutOfRangeError if the queue does not hold it."""
-    moment = position.time_of(queue.topic, queue.group, queue.queue_id)
-    if moment is not None:
-        return held.by_time[moment]
-    asked = position.queues.get(queue.topic, {}).get((queue.group, queue.queue_id), position.fallback)
-    if asked == EARLIEST:
-        return held.min_offset
-    if asked == LATEST:
-        return held.max_offset
-    if held.min_offset <= asked <= held.max_offset:
-        return asked
-    if fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: offset {asked} is outside [{held.min_offset}, {held.max_offset}]; "
-            "set failOnDataLoss to false to read the messages that exist",
-            min_offset=held.min_offset,
-            max_offset=held.max_offset,
-        )
-    return min(max(asked, held.min_offset), held.max_offset)
+def offsets_of(part: TopicPart, held: PartBounds, position: ReadBound, *, fail_on_data_loss: bool) -> Array:
+    """The offset of a bound in each queue of a part.  Raises OffsetOutOfRangeError if a queue does not hold it."""
+    if position.timestamp_ms is not None:
+        return held.by_time[position.timestamp_ms]
+    found = held.min_offsets if position.fallback == EARLIEST else held.max_offsets
+    named = position.queues.get(part.topic, {})
+    if not named and part.topic not in position.times:
+        return found
+    found = found.copy()
+    for number in held.numbers():
+        moment = position.time_of(*part, number)
+        if moment is not None:
+            found[number] = held.by_time[moment][number]
+        elif (part.group, number) in named:
+            asked, low, high = named[part.group, number], int(held.min_offsets[number]), int(held.max_offsets[number])
+            found[number] = _held_offset(QueueId(*part, number), asked, low, high, fail_on_data_loss=fail_on_data_loss)
+    return found
+
+
+def _held_offset(queue: QueueId, asked: int, low: int, high: int, *, fail_on_data_loss: bool) -> int:
+    if asked in (EARLIEST, LATEST):
+        return low if asked == EARLIEST else high
+    if low <= asked <= high or not fail_on_data_loss:
+        return min(max(asked, low), high)
+    raise OffsetOutOfRangeError(
+        f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: offset {asked} is outside [{low}, {high}]; "
+        "set failOnDataLoss to false to read the messages that exist",
+        min_offset=low,
+        max_offset=high,
+    )
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int, max_records: int) -> list[OffsetRange]:

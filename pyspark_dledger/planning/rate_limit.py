@@ -7,40 +7,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_dledger.planning.partitions import QueueId
+import numpy as np
 
-Offsets = dict[QueueId, int]
-
-
-def waiting(start: Mapping[QueueId, int], end: Mapping[QueueId, int]) -> dict[QueueId, int]:
-    """Number of messages of each queue between ``start`` and ``end``."""
-    return {queue: max(0, offset - start.get(queue, 0)) for queue, offset in sorted(end.items())}
+from pyspark_dledger.planning.queue_offsets import MAX_OFFSET, NONE, Offsets, QueueId, in_order, of_equal_size
 
 
-def cut_to_messages(start: Mapping[QueueId, int], end: Mapping[QueueId, int], most: int) -> Offsets:
+def waiting(start: Offsets, end: Offsets) -> Offsets:
+    """Number of messages of each queue between ``start`` and ``end``; parts without any are left out."""
+    found: Offsets = {}
+    for part, upto in in_order(end):
+        begin, upto = of_equal_size(start.get(part), upto)
+        counts = np.maximum(upto - np.maximum(begin, 0), 0)
+        if counts.any():
+            found[part] = counts
+    return found
+
+
+def total_of(counts: Offsets) -> int:
+    return sum(int(each.sum()) for each in counts.values())
+
+
+def cut_to_messages(start: Offsets, end: Offsets, most: int) -> Offsets:
     """``end`` reduced so that the range holds at most ``most`` messages."""
     counts = waiting(start, end)
-    total = sum(counts.values())
+    total = total_of(counts)
     if total <= most:
         return dict(end)
-    taken = {queue: count * most // total for queue, count in counts.items()}
-    spare = most - sum(taken.values())
-    for queue, count in counts.items():
-        extra = min(spare, count - taken[queue])
-        taken[queue] += extra
-        spare -= extra
-    return {queue: start.get(queue, 0) + taken[queue] for queue in counts}
+    flat = np.concatenate(list(counts.values()))
+    wide = flat if int(flat.max()) * most <= MAX_OFFSET else flat.astype(object)
+    taken = (wide * most // total).astype(np.int64)
+    # What rounding left over goes to the first queues that have more.
+    room = flat - taken
+    taken += np.clip(most - int(taken.sum()) - (np.cumsum(room) - room), 0, room)
+    ends = np.cumsum([len(each) for each in counts.values()])
+    return _advanced(start, end, dict(zip(counts, np.split(taken, ends[:-1]), strict=True)))
 
 
-def cut_to_bytes(start: Mapping[QueueId, int], end: Mapping[QueueId, int], sizes: Mapping[QueueId, float], most: int) -> Offsets:
+def cut_to_bytes(start: Offsets, end: Offsets, sizes: Mapping[QueueId, float], most: int) -> Offsets:
     """``end`` reduced so that the range holds about ``most`` bytes, by the mean message size of each queue.
 
     Every queue with a backlog contributes at least one message, so that a message above the limit cannot stop the
     stream.
     """
     counts = waiting(start, end)
-    total = sum(count * sizes.get(queue, 0.0) for queue, count in counts.items())
+    total = 0.0
+    for part, each in counts.items():
+        total += sum(int(each[number]) * sizes.get(QueueId(*part, number), 0.0) for number in np.flatnonzero(each).tolist())
     if total <= most:
         return dict(end)
     share = most / total
-    return {queue: start.get(queue, 0) + min(count, max(1, int(count * share))) for queue, count in counts.items()}
+    return _advanced(start, end, {part: np.minimum(each, np.maximum((each * share).astype(np.int64), 1)) for part, each in counts.items()})
+
+
+def spans(start: Offsets, end: Offsets) -> dict[QueueId, tuple[int, int]]:
+    """[start, end) of every queue that has messages waiting."""
+    found = {}
+    for part, counts in waiting(start, end).items():
+        for number in np.flatnonzero(counts).tolist():
+            last = int(end[part][number])
+            found[QueueId(*part, number)] = (last - int(counts[number]), last)
+    return found
+
+
+def _advanced(start: Offsets, end: Offsets, taken: Offsets) -> Offsets:
+    """The queues of ``end``, each as far from its start as is ``taken`` of it."""
+    found: Offsets = {}
+    for part, upto in end.items():
+        begin, upto = of_equal_size(start.get(part), upto)
+        at = np.maximum(begin, 0)
+        found[part] = np.where(upto < 0, NONE, at + taken[part] if part in taken else at)
+    return found

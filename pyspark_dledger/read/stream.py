@@ -1,31 +1,41 @@
 """Streaming reads: checkpointed offsets, rate limits, exact restarts.
 
-The checkpoint holds a JSON object of offsets per topic and queue.  Spark writes the end of a micro-batch before it runs
-it, so after a crash the same range is planned again.  Partitioning is a pure function of range and options, and a
-committed range never changes, so the rows are the same.  Offsets belong to one topic epoch: offsets of a deleted topic
-do not apply to a topic created again under its name.
+Spark writes the end of a micro-batch into its checkpoint before it runs it, so after a crash the same range is planned
+again.  Partitioning is a pure function of range and options, and a committed range never changes, so the rows are the
+same.  Offsets belong to one topic epoch: offsets of a deleted topic do not apply to a topic created again under its name.
 
 PySpark 4.1 has no admission control: it calls ``latestOffset`` without arguments, and a micro-batch reads everything.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dledger_client.cluster.retry import is_retriable
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, NotReadyError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.options.read_bounds import EARLIEST
 from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.checkpoint import NOWHERE, KnownOffsets, StreamOffsets
 from pyspark_dledger.planning.cluster_view import ClusterView
-from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId, check_named_queues, named_offsets, offset_of
-from pyspark_dledger.planning.rate_limit import Offsets, cut_to_bytes, cut_to_messages, waiting
+from pyspark_dledger.planning.partitions import OffsetRange, check_named_queues, named_offsets, offsets_of
+from pyspark_dledger.planning.queue_offsets import (
+    Offsets,
+    QueueId,
+    TopicPart,
+    by_queue,
+    changed,
+    in_order,
+    of_equal_size,
+    same_offsets,
+)
+from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, spans, total_of, waiting
 from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, joined, merged, recreated
 from pyspark_dledger.read.batch import partitions_of, read_range
 from pyspark_dledger.user_errors import concise_errors
@@ -42,33 +52,7 @@ except ImportError:  # PySpark 4.1
 
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
 
-FORMAT_VERSION = 1
-
 _logger = logging.getLogger(__name__)
-
-
-def to_json(offsets: Mapping[QueueId, int], topic_epochs: Mapping[str, str]) -> dict[str, Any]:
-    """The checkpoint's content: version, and per topic its epoch and the next offset of each queue."""
-    topics: dict[str, Any] = {name: {"incarnation": incarnation, "queues": {}} for name, incarnation in sorted(topic_epochs.items())}
-    for queue, offset in sorted(offsets.items()):
-        topics[queue.topic]["queues"][f"{queue.group}:{queue.queue_id}"] = offset
-    return {"version": FORMAT_VERSION, "topics": topics}
-
-
-def from_json(stored: Mapping[str, Any]) -> tuple[Offsets, dict[str, str]]:
-    """Offsets and topic epochs of a checkpoint.  Raises InvalidArgumentError if it is not one of this source."""
-    try:
-        if stored["version"] != FORMAT_VERSION:
-            raise InvalidArgumentError(f"checkpoint: offsets of format {stored['version']}; expected {FORMAT_VERSION}")
-        offsets, topic_epochs = {}, {}
-        for topic, part in stored["topics"].items():
-            topic_epochs[topic] = str(part["incarnation"])
-            for key, offset in part["queues"].items():
-                group, _, queue_id = key.rpartition(":")
-                offsets[QueueId(topic, group, int(queue_id))] = int(offset)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise InvalidArgumentError(f"checkpoint: {json.dumps(stored)[:200]} are not offsets of this source") from None
-    return offsets, topic_epochs
 
 
 @concise_errors
@@ -77,7 +61,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._target: dict[str, Any] | None = None  # end offsets fixed by an available-now trigger
+        self._known = KnownOffsets()
+        self._target: StreamOffsets | None = None  # end offsets fixed by an available-now trigger
         self._last_progress_ms = self._last_view_ms = _now_ms()
         self._last_view: ClusterView | None = None  # of this trigger, reused by the calls that follow
         self._last_end: dict[str, Any] | None = None  # the end offsets returned for this trigger
@@ -85,7 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """State for tasks, which only read."""
-        return {**self.__dict__, "_last_view": None, "_last_end": None, "_target": None, "_committed_progress": {}}
+        own: dict[str, Any] = {"_known": KnownOffsets(), "_target": None, "_last_view": None, "_last_end": None, "_committed_progress": {}}
+        return self.__dict__ | own
 
     def initialOffset(self) -> dict[str, Any]:
         """Start of a new query; a restarted query starts at its checkpoint."""
@@ -94,8 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = options.start.with_groups("startingOffsets", groups_of(view.topic_epochs))
         cluster_queries.widen_to_replicas(view, options, named_offsets(start))
         check_named_queues(view.bounds, start, "startingOffsets", options.filters)
-        starts = {queue: offset_of(queue, held, start, fail_on_data_loss=options.fail_on_data_loss) for queue, held in view.bounds.items()}
-        return to_json(starts, view.topic_epochs)
+        starts = {part: offsets_of(part, held, start, fail_on_data_loss=options.fail_on_data_loss) for part, held in view.bounds.items()}
+        return self._known.write(starts, view.topic_epochs)
 
     def getDefaultReadLimit(self) -> Any:
         most = self._options.limits.max_messages
@@ -121,25 +107,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End of the next micro-batch.  It never moves back, even if a lagging replica responds; a recreated topic
         restarts at 0.
         """
-        begun, known = from_json(start) if start is not None else ({}, {})
+        begun, known = self._known.read(start) if start is not None else NOWHERE
         view = self._last_view = self._look(known)
-        end, topic_epochs = from_json(self._target) if self._target else (self._ends(view), view.topic_epochs)
+        end, topic_epochs = self._target or self._end_of(view)
         if start is None:
             return self._without_start(view, end, topic_epochs)
         self._check_same(known, topic_epochs)
-        self._commit_progress(
-            {queue: offset for queue, offset in begun.items() if queue.group not in view.unreachable.keys() | view.leaderless}
-        )
-        held = {queue: bounds.min_offset for queue, bounds in view.bounds.items()}
+        silent = view.unreachable.keys() | view.leaderless
+        self._commit_progress({part: offsets for part, offsets in begun.items() if part.group not in silent})
         remade = recreated(known, topic_epochs)
-        kept = {queue: offset for queue, offset in begun.items() if (queue.topic, queue.group) not in remade} if remade else begun
-        # A new queue is read from its first message; a queue that is unreachable now keeps its offset.
-        begin = {queue: held.get(queue, 0) for queue in end} | kept
-        forward = begin | {queue: max(offset, begin[queue]) for queue, offset in end.items()}
+        kept = {part: offsets for part, offsets in begun.items() if part not in remade} if remade else begun
+        begin: Offsets = {}
+        forward: Offsets = {}
+        for part in end.keys() | kept.keys():
+            held = view.bounds.get(part)
+            own, upto, least = of_equal_size(kept.get(part), end.get(part), held.min_offsets if held else None)
+            # A new queue is read from its first message; a queue that is unreachable now keeps its offset.
+            begin[part] = np.where((own < 0) & (upto >= 0), np.maximum(least, 0), own)
+            forward[part] = np.maximum(begin[part], upto)
         taken = self._admitted(begin, forward, limit)
-        if taken != begin:
+        if not same_offsets(taken, begin):
             self._last_progress_ms = _now_ms()
-        return to_json(taken, merged(known, topic_epochs))
+        return self._known.write(taken, merged(known, topic_epochs))
 
     def _without_start(self, view: ClusterView, end: Offsets, topic_epochs: Mapping[str, str]) -> dict[str, Any]:
         """PySpark 4.1 passes no start: for groups without a leader the last end is the minimum; a new query has none
@@ -148,10 +137,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unsure = view.unreachable.keys() | view.leaderless
         if unsure and self._last_end is None:
             raise view.unreachable.get(min(unsure), NotReadyError(f"replica group {min(unsure)} has no leader now"))
-        told, known = from_json(self._last_end) if self._last_end is not None else ({}, {})
-        kept = {queue: max(offset, end.get(queue, 0)) for queue, offset in told.items() if queue.group in unsure}
-        topics = {queue.topic for queue in kept}
-        return to_json(end | kept, merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs))
+        told, known = self._known.read(self._last_end) if self._last_end is not None else NOWHERE
+        kept = {part: np.maximum(*of_equal_size(offsets, end.get(part))) for part, offsets in told.items() if part.group in unsure}
+        topics = {part.topic for part in kept}
+        epochs = merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs)
+        return self._known.write(end | kept, epochs)
 
     def _look(self, known: Mapping[str, str]) -> ClusterView:
         """A view of the cluster.  Topics of the checkpoint may be missing, or any topic if data loss is allowed.
@@ -160,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         loose = () if options.fail_on_data_loss and known else options.topics
         view = cluster_queries.read_cluster_view(options, {*known, *loose}, start_times=False, whole=not known)
-        for topic, text in known.items():
+        for topic, text in known.items() if view.unreachable or view.leaderless else ():
             seen = by_group(view.topic_epochs.get(topic, ""))
             unreachable = {group: made for group, made in by_group(text).items() if group in view.unreachable}
             # A follower with another epoch of the topic, or without it, may be behind the query.
@@ -170,7 +160,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise view.unreachable.get(unsure, NotReadyError(f"replica group {unsure} has no leader now"))
             if unreachable or behind:
                 view.topic_epochs[topic] = joined(seen | unreachable | behind)
-                view.bounds = {queue: held for queue, held in view.bounds.items() if queue.topic != topic or queue.group not in behind}
+                for group in behind:
+                    view.bounds.pop(TopicPart(topic, group), None)
         return view
 
     def _check_same(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -181,12 +172,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End offsets after rate limits."""
         limits = self._options.limits
         may_wait = self._target is None and _now_ms() - self._last_progress_ms < limits.max_delay_ms
-        if may_wait and sum(waiting(begin, end).values()) < limits.min_messages:
+        if may_wait and total_of(waiting(begin, end)) < limits.min_messages:
             return begin
         most = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else 0
         if limit is not None and limits.max_bytes:
-            spans = {queue: (begin[queue], end[queue]) for queue, count in waiting(begin, end).items() if count}
-            end = cut_to_bytes(begin, end, cluster_queries.mean_message_sizes(self._options, spans), limits.max_bytes)
+            sizes = cluster_queries.mean_message_sizes(self._options, spans(begin, end))
+            end = cut_to_bytes(begin, end, sizes, limits.max_bytes)
         return cut_to_messages(begin, end, most) if most else end
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -194,56 +185,60 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For progress reports; Spark calls it right after ``latestOffset``, so its view is reused."""
-        return self._end_of(self._last_view) if self._last_view is not None else None
+        return self._known.write(*self._end_of(self._last_view)) if self._last_view is not None else None
 
-    def _end_of(self, view: ClusterView) -> dict[str, Any]:
-        return to_json(self._ends(view), view.topic_epochs)
-
-    def _ends(self, view: ClusterView) -> Offsets:
+    def _end_of(self, view: ClusterView) -> StreamOffsets:
         """The committed end, or the end that the options set."""
-        ends = {}
-        end = self._options.end.with_groups("endingOffsets", groups_of(view.topic_epochs))
-        for queue, held in view.bounds.items():
-            asked = offset_of(queue, held, end, fail_on_data_loss=False)
-            ends[queue] = min(asked, held.max_offset)
-        return ends
+        end = self._options.end
+        if end.queues or end.times:
+            end = end.with_groups("endingOffsets", groups_of(view.topic_epochs))
+        ends = {
+            part: np.minimum(offsets_of(part, held, end, fail_on_data_loss=False), held.max_offsets) for part, held in view.bounds.items()
+        }
+        return StreamOffsets(ends, view.topic_epochs)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Partitions of a planned micro-batch, which may be from before a restart."""
-        begun, known = from_json(start)
-        until, planned = from_json(end)
+        begun, known = self._known.read(start)
+        until, planned = self._known.read(end)
         # The view of this trigger is valid only for the end it returned; a restarted query reads a new one.
-        view = self._last_view if self._last_view is not None and end == self._last_end else self._look(planned)
+        is_last = self._last_end is not None and self._known.read(self._last_end).offsets is until
+        view = self._last_view if self._last_view is not None and is_last else self._look(planned)
         self._check_same(known, planned)
         self._check_same(planned, view.topic_epochs)
-        begins = {queue: offset for queue, offset in begun.items() if until.get(queue, 0) > offset}
         remade_since, remade, gone = (
             recreated(*each) for each in ((known, view.topic_epochs), (known, planned), (planned, view.topic_epochs))
         )
-        kept = {queue: begins[queue] for queue in begins if (queue.topic, queue.group) not in remade_since}
-        cluster_queries.widen_to_replicas(view, self._options, kept)
-        ranges = []
-        for queue, offset in sorted(until.items()):
-            part = (queue.topic, queue.group)
-            first = EARLIEST if part in remade else begun.get(queue, EARLIEST)
-            if first == offset:  # as in most of many queues
-                continue
-            if queue.topic in view.topic_epochs and part not in gone:
-                ranges.append(self._held(queue, first, offset, view.bounds))
-            elif first < offset:
-                _logger.warning(
-                    "topic %s queue %s:%d: deleted with its topic; messages before offset %d are lost",
-                    queue.topic,
-                    queue.group,
-                    queue.queue_id,
-                    offset,
-                )
+        self._widen(view, {part: offsets for part, offsets in begun.items() if part not in remade_since}, until)
+        ranges: list[OffsetRange] = []
+        for part, upto in in_order(until):
+            held = view.bounds.get(part)
+            first, last, least = of_equal_size(None if part in remade else begun.get(part), upto, held.min_offsets if held else None)
+            first = np.where(first < 0, EARLIEST, first)
+            is_gone = part in gone or part.topic not in view.topic_epochs
+            # Most of many queues have nothing new.
+            for number in np.flatnonzero((last >= 0) & (first != last)).tolist():
+                piece = OffsetRange(QueueId(*part, number), int(first[number]), int(last[number]))
+                if is_gone:
+                    _tell_gone(piece)
+                else:
+                    ranges.append(self._held(piece, max(0, int(least[number]))))
         filled = [piece for piece in ranges if piece.start < piece.end]
         return partitions_of(filled, self._options, planned)
 
-    def _held(self, queue: QueueId, start: int, end: int, bounds: Mapping[QueueId, QueueBounds]) -> OffsetRange:
-        """The part of the range that still exists; a new queue starts at its earliest message."""
-        least = bounds[queue].min_offset if queue in bounds else 0
+    def _widen(self, view: ClusterView, begun: Offsets, until: Offsets) -> None:
+        """Look for messages that will be read and that the leader has deleted on other replicas."""
+        wanted: dict[QueueId, int] = {}
+        for part, offsets in begun.items():
+            if part in view.bounds:
+                first, last, least = of_equal_size(offsets, until.get(part), view.bounds[part].min_offsets)
+                expired = np.flatnonzero((first >= 0) & (first < last) & (first < least)).tolist()
+                wanted.update({QueueId(*part, number): int(first[number]) for number in expired})
+        cluster_queries.widen_to_replicas(view, self._options, wanted)
+
+    def _held(self, piece: OffsetRange, least: int) -> OffsetRange:
+        """The part of the range that still exists, from offset ``least``; a new queue starts at its earliest message."""
+        queue, start, end = piece.queue, piece.start, piece.end
         if start == EARLIEST:
             return OffsetRange(queue, min(least, end), end)
         if start < least:
@@ -258,7 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group_id:
-            self._commit_progress(from_json(end)[0])
+            self._commit_progress(self._known.read(end).offsets)
 
     def _commit_progress(self, done: Offsets) -> None:
         """Commit the query's offsets for its consumer group.
@@ -266,15 +261,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks for the next micro-batch when the previous one is done, and again when there is none, so the group
         reaches the query's end.  The checkpoint is the source of truth: a failed commit is only logged.
         """
-        if not self._options.group_id or done == self._committed_progress:
+        if not self._options.group_id:
             return
+        moved = changed(done, self._committed_progress)
         try:
-            cluster_queries.commit_progress(
-                self._options, {queue: offset for queue, offset in done.items() if self._committed_progress.get(queue) != offset}
-            )
+            if moved:
+                cluster_queries.commit_progress(self._options, by_queue(moved))
             self._committed_progress = done
         except DledgerError as error:
             _logger.warning("group %s: committing offsets failed: %s", self._options.group_id, error.message)
+
+
+def _tell_gone(piece: OffsetRange) -> None:
+    if piece.start < piece.end:
+        _logger.warning("topic %s queue %s:%d: deleted with its topic; messages before offset %d are lost", *piece.queue, piece.end)
 
 
 def _now_ms() -> int:

@@ -54,6 +54,12 @@ class QueueReader:
         queue = self._queues.get((topic, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 
+    def bounds_of_topic(self, topic: str) -> tuple[list[int], list[int]]:
+        """The same of every readable queue of a topic, by its number: the first offsets, and those one past the newest."""
+        queues = [self._queues.get((topic, number)) for number in range(self._topics.readable(topic, 0).read_queues)]
+        lows = [queue.min_offset if queue is not None else 0 for queue in queues]
+        return lows, [queue.max_offset if queue is not None else 0 for queue in queues]
+
     async def read(
         self,
         topic: str,

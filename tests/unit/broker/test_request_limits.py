@@ -11,7 +11,7 @@ from google.protobuf.message import Message as Request
 
 from broker.api.limits import MAX_ITEMS, in_slices
 from broker.api.produce_request import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
-from broker.api.queue_offsets import SEARCHES_AT_ONCE, QueueOffsetsService
+from broker.api.queue_offsets import MAX_TOPICS_QUEUES, QUEUES_AT_ONCE, SEARCHES_AT_ONCE, QueueOffsetsService
 from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
@@ -82,6 +82,7 @@ class EveryQueue:
 
     applied_index = 1
     topics = SimpleNamespace(require=lambda name: SimpleNamespace(topic_epoch="1"))
+    queues = 4
 
     @property
     def reader(self) -> EveryQueue:
@@ -90,14 +91,42 @@ class EveryQueue:
     def bounds(self, _topic: str, _queue_id: int) -> tuple[int, int]:
         return 3, 9
 
+    def bounds_of_topic(self, _topic: str) -> tuple[list[int], list[int]]:
+        return [3] * self.queues, [9] * self.queues
+
     async def offset_for_time(self, _topic: str, _queue_id: int, _timestamp_ms: int) -> int:
         return 5
 
 
+def offsets_of(store: EveryQueue) -> QueueOffsetsService:
+    parts = {"store": store, "roles": SimpleNamespace(master_term=1), "answering_replica": types_pb2.AnsweringReplica}
+    return QueueOffsetsService(cast("ServiceContext", SimpleNamespace(**parts)))
+
+
+def test_other_work_goes_on_while_the_queues_of_many_topics_are_told() -> None:
+    async def main() -> None:
+        service, turns = offsets_of(EveryQueue()), 0
+        request = broker_pb2.OffsetsRequest(topics=[f"t{number}" for number in range(MAX_ITEMS)])
+        call = asyncio.ensure_future(service.offsets(request, cast("CallContext", None)))
+        while not call.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > EveryQueue.queues * MAX_ITEMS // QUEUES_AT_ONCE
+        told = call.result().topics
+        assert [each.topic for each in told] == list(request.topics)
+        packed = (3).to_bytes(8, "big") * 4, (9).to_bytes(8, "big") * 4
+        assert {(each.min_offsets, each.max_offsets, each.incarnation) for each in told} == {(*packed, "1")}
+        many = EveryQueue()
+        many.queues = MAX_TOPICS_QUEUES // 10 + 1
+        with pytest.raises(InvalidArgumentError, match=f"queues of topics in one request; expected at most {MAX_TOPICS_QUEUES}"):
+            await offsets_of(many).offsets(broker_pb2.OffsetsRequest(topics=["t"] * 10), cast("CallContext", None))
+
+    asyncio.run(main())
+
+
 def test_other_work_goes_on_while_many_times_are_searched() -> None:
     async def main() -> None:
-        parts = {"store": EveryQueue(), "roles": SimpleNamespace(master_term=1), "answering_replica": types_pb2.AnsweringReplica}
-        service = QueueOffsetsService(cast("ServiceContext", SimpleNamespace(**parts)))
+        service = offsets_of(EveryQueue())
         refs = [broker_pb2.QueueRef(topic="t", queue_id=number, timestamp_ms=number % 2 - 1) for number in range(MAX_ITEMS)]
         request, turns = broker_pb2.OffsetsRequest(queues=refs), 0
         calls = [asyncio.ensure_future(service.offsets(request, cast("CallContext", None))) for _ in range(3)]

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from dledger_client import Message
-from dledger_wire._pb import admin_pb2
+from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
 from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
-from pyspark_dledger.planning import cluster_queries
-from pyspark_dledger.planning import cluster_view as look
-from pyspark_dledger.planning.cluster_view import ClusterInspector, ViewRequest
-from pyspark_dledger.planning.partitions import QueueId
-from tests.unit.client.sim_rig import Rig
+from pyspark_dledger.planning import bounds_questions, cluster_queries, cluster_view
+from pyspark_dledger.planning.cluster_view import ClusterInspector
+from pyspark_dledger.planning.queue_offsets import QueueId
+from pyspark_dledger.planning.view_request import ViewRequest
+from tests.sim.disk import MountedDisk, SimFile
+from tests.unit.client.sim_rig import Rig, until
+from tests.unit.spark.views import held_of
 
 
 def options(topic: str = "t", **extra: str) -> ReadOptions:
@@ -50,7 +52,7 @@ def test_one_question_a_group_tells_of_all_topics_queues_and_times(monkeypatch: 
         inspector = Counting(rig.router())
         view = await inspector.read_view(ViewRequest(options(",".join(names))))
         assert inspector.asked == 2
-        assert {(queue.topic, queue.queue_id): held.max_offset for queue, held in view.bounds.items()} == {
+        assert {(queue.topic, queue.queue_id): held[1] for queue, held in held_of(view.bounds).items()} == {
             (name, queue): 2 - queue for name in names for queue in range(2)
         }
         assert set(view.topic_epochs) == set(names)
@@ -59,16 +61,81 @@ def test_one_question_a_group_tells_of_all_topics_queues_and_times(monkeypatch: 
         timed = options("t0,t1", startingOffsetsByTimestamp='{"t0":{"0":1}}', endingTimestamp="2100-01-01")
         view = await inspector.read_view(ViewRequest(timed))
         end_ms = timed.end.timestamp_ms
-        assert view.bounds[QueueId("t0", "g0", 0)].by_time == {1: 0, end_ms: 2}
-        assert view.bounds[QueueId("t1", "g0", 0)].by_time == {end_ms: 2}
+        assert held_of(view.bounds)[QueueId("t0", "g0", 0)] == (0, 2, {1: 0, end_ms: 2})
+        assert held_of(view.bounds)[QueueId("t1", "g0", 0)] == (0, 2, {end_ms: 2})
         view = await inspector.read_view(ViewRequest(timed, start_times=False))
-        assert view.bounds[QueueId("t0", "g0", 0)].by_time == {end_ms: 2}
+        assert held_of(view.bounds)[QueueId("t0", "g0", 0)] == (0, 2, {end_ms: 2})
 
-        for name, size in (("NAMES_A_REQUEST", 7), ("QUEUES_A_REQUEST", 9)):
-            monkeypatch.setattr(look, name, size)
+        monkeypatch.setattr(cluster_view, "NAMES_A_REQUEST", 7)
+        monkeypatch.setattr(bounds_questions, "QUEUES_A_REQUEST", 9)
         inspector.asked = 0
-        assert len((await inspector.read_view(ViewRequest(options(",".join(names))))).bounds) == 40
+        assert len(held_of((await inspector.read_view(ViewRequest(options(",".join(names))))).bounds)) == 40
         assert inspector.asked == 3 + 5
+
+    Rig().run(scenario)
+
+
+class BeforeTopics(Counting):
+    """Talks to brokers from before whole topics could be asked for: they do not see that field of a request."""
+
+    async def _ask(self, group: str, method: Any, request: Any, *rest: Any) -> Any:
+        if isinstance(request, broker_pb2.OffsetsRequest):
+            request = broker_pb2.OffsetsRequest(queues=request.queues)
+        return await super()._ask(group, method, request, *rest)
+
+
+@pytest.mark.parametrize(
+    ("extra", "numbers"),
+    [
+        ({}, (0, 1, 2)),
+        ({"queues": "g0:1,g0:2"}, (1, 2)),
+        ({"endingTimestamp": "2100-01-01"}, (0, 1, 2)),
+        ({"startingOffsetsByTimestamp": '{"t1":{"0":1}}'}, (0, 1, 2)),
+        ({"startingOffsetsByTimestamp": '{"t1":{"2":1}}', "queues": "0,2"}, (0, 2)),
+    ],
+)
+def test_brokers_of_before_are_asked_for_each_queue(extra: dict[str, str], numbers: tuple[int, ...]) -> None:
+    async def scenario(rig: Rig) -> None:
+        for name in ("t0", "t1", "t2"):
+            await fill(rig, name, 4, queues=3)
+        asked = ViewRequest(options("t0,t1,t2", **extra))
+        inspector = BeforeTopics(rig.router())
+        before, now = await inspector.read_view(asked), await ClusterInspector(rig.router()).read_view(asked)
+        assert held_of(before.bounds) == held_of(now.bounds) != {}
+        assert inspector.asked <= 4
+        expected = {QueueId(name, "g0", number): (0, 2 - (number > 0)) for name in ("t0", "t1", "t2") for number in numbers}
+        assert {queue: held[:2] for queue, held in held_of(now.bounds).items()} == expected
+
+    Rig().run(scenario)
+
+
+def test_the_first_look_at_many_used_queues_opens_no_file_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after they were filled, and after a start: what it costs does not depend on how many were used."""
+    opened: list[str] = []
+    opening = MountedDisk.open
+
+    async def counted(disk: MountedDisk, path: str, *, create: bool = False) -> SimFile:
+        opened.append(path)
+        return await opening(disk, path, create=create)
+
+    monkeypatch.setattr(MountedDisk, "open", counted)
+
+    async def scenario(rig: Rig) -> None:
+        for name in ("t0", "t1"):
+            await fill(rig, name, 60, queues=60)
+        asked = ViewRequest(options("t0,t1"))
+        everything = {QueueId(name, "g0", number): (0, 1) for name in ("t0", "t1") for number in range(60)}
+        for again in (False, True):
+            if again:
+                for node_id in rig.cluster.groups["g0"].node_ids:
+                    rig.cluster.kill(node_id)
+                    rig.cluster.start(node_id)
+                await until(lambda: rig.is_group_up("g0"))
+            opened.clear()
+            inspector = Counting(rig.router())
+            assert held_of((await inspector.read_view(asked)).bounds) == everything
+            assert inspector.asked == 2
+            assert [path for path in opened if path.startswith("consumequeue/t")] == []
 
     Rig().run(scenario)
 
@@ -95,13 +162,13 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
     async def scenario(rig: Rig) -> None:
         await fill(rig, "t", 6)
         inspector, asked = ClusterInspector(rig.router()), options(linearizable="true")
-        assert (await inspector.read_view(ViewRequest(asked))).bounds[QueueId("t", "g0", 0)].max_offset == 3
+        assert held_of((await inspector.read_view(ViewRequest(asked))).bounds)[QueueId("t", "g0", 0)][1] == 3
         await asyncio.sleep(2)  # virtual: followers hear what is committed
         dead, alive = [rig.master, rig.followers[0]], rig.followers[1]
         for node_id in dead:
             rig.cluster.kill(node_id)
         view = await inspector.read_view(ViewRequest(options()))
-        assert {queue.queue_id: held.max_offset for queue, held in view.bounds.items()} == {0: 3, 1: 3}
+        assert held_of(view.bounds) == {QueueId("t", "g0", number): (0, 3) for number in range(2)}
         assert view.unreachable == {}
         with pytest.raises((NotLeaderError, UnreachableError)):
             await inspector.read_view(ViewRequest(asked))
@@ -110,7 +177,7 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
             await inspector.read_view(ViewRequest(options()))
         for node_id in (*dead, alive):
             rig.cluster.start(node_id)
-        assert (await inspector.read_view(ViewRequest(options()))).bounds[QueueId("t", "g0", 1)].max_offset == 3
+        assert held_of((await inspector.read_view(ViewRequest(options()))).bounds)[QueueId("t", "g0", 1)][1] == 3
 
     Rig().run(scenario)
 
@@ -135,9 +202,9 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
         await router.call_leader("g0", methods.UPDATE_TOPIC, both, deadline_ms=router.clock.monotonic_ms() + 5000)
         await asyncio.sleep(1)
         view = await inspector.read_view(ViewRequest(options(failOnDataLoss="false")))
-        assert (len(view.bounds), list(view.unreachable)) == (2, ["g1"])
-        assert len((await inspector.read_view(ViewRequest(options("t,u"), {"u"}, whole=False))).bounds) == 2
-        assert len((await inspector.read_view(ViewRequest(options("", topicPattern="t"), whole=False))).bounds) == 2
+        assert (len(held_of(view.bounds)), list(view.unreachable)) == (2, ["g1"])
+        assert len(held_of((await inspector.read_view(ViewRequest(options("t,u"), {"u"}, whole=False))).bounds)) == 2
+        assert len(held_of((await inspector.read_view(ViewRequest(options("", topicPattern="t"), whole=False))).bounds)) == 2
         for asked, words in (
             (options("t,u"), "topic u was not found in the replica groups that responded"),
             (options("", topicPattern="t"), "no response from replica groups g1"),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dledger_client.aio import Message
 from pyspark_dledger.planning import key_lookup as by_key
 from pyspark_dledger.planning.key_lookup import MAX_GAP, cut_to, keyed_offsets
-from pyspark_dledger.planning.partitions import OffsetRange, QueueId
+from pyspark_dledger.planning.partitions import OffsetRange
+from pyspark_dledger.planning.queue_offsets import QueueId
 from tests.unit.client.sim_rig import Rig
 
 QUEUES = [QueueId("t", "g0", number) for number in range(2)]

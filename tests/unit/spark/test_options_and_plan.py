@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options, wanted_columns
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
-from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, QueueBounds, QueueId, resolve, shared, split
-from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, waiting
+from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, resolve, shared, split
+from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues, same_offsets
+from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, total_of, waiting
 from pyspark_dledger.schema import COLUMNS, ddl
+from tests.unit.spark.views import bounds_of
 
 BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
 
@@ -176,17 +178,18 @@ Q0, Q1 = QueueId("orders", "g0", 0), QueueId("orders", "g0", 1)
 
 
 def test_ranges_by_word_offset_and_time() -> None:
-    bounds = {Q0: QueueBounds(10, 100, {5: 40, 6: 60}), Q1: QueueBounds(0, 0)}
+    bounds = bounds_of({Q0: (10, 100, {5: 40, 6: 60}), Q1: (0, 0)})
     everything = parse_read_options(BASE)
     assert resolve(bounds, everything.start, everything.end, fail_on_data_loss=True) == [OffsetRange(Q0, 10, 100)]
     by_offset = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":20}}', "endingOffsets": '{"orders":{"g0:0":30}}'})
     assert resolve(bounds, by_offset.start, by_offset.end, fail_on_data_loss=True) == [OffsetRange(Q0, 20, 30)]
     by_time = parse_read_options({**BASE, "startingTimestamp": "5", "endingTimestamp": "6"})
-    assert resolve({Q0: bounds[Q0]}, by_time.start, by_time.end, fail_on_data_loss=True) == [OffsetRange(Q0, 40, 60)]
+    bounds = bounds_of({Q0: (10, 100, {5: 40, 6: 60})})
+    assert resolve(bounds, by_time.start, by_time.end, fail_on_data_loss=True) == [OffsetRange(Q0, 40, 60)]
 
 
 def test_filters_narrow_ranges() -> None:
-    bounds = {Q0: QueueBounds(10, 100, {5: 40, 6: 60}), Q1: QueueBounds(0, 50, {5: 0, 6: 50})}
+    bounds = bounds_of({Q0: (10, 100, {5: 40, 6: 60}), Q1: (0, 50, {5: 0, 6: 50})})
     options = parse_read_options({**BASE, "queues": "g0:0"})
     assert [options.filters.has_queue("orders", "g0", 0), options.filters.has_queue("orders", "g0", 1)] == [True, False]
     narrow = Filters(least_offset=30, end_offset=45, since_ms=5, until_ms=6)
@@ -196,7 +199,7 @@ def test_filters_narrow_ranges() -> None:
 
 
 def test_lost_offsets_fail_or_are_clipped() -> None:
-    bounds = {Q0: QueueBounds(10, 100)}
+    bounds = bounds_of({Q0: (10, 100)})
     asked = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":3}}'})
     with pytest.raises(OffsetOutOfRangeError) as caught:
         resolve(bounds, asked.start, asked.end, fail_on_data_loss=True)
@@ -207,7 +210,7 @@ def test_lost_offsets_fail_or_are_clipped() -> None:
 def test_a_named_queue_that_does_not_exist_is_refused() -> None:
     asked = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:9":0}}'})
     with pytest.raises(InvalidArgumentError, match="g0:9 of topic orders does not exist"):
-        resolve({Q0: QueueBounds(0, 1)}, asked.start, asked.end, fail_on_data_loss=True)
+        resolve(bounds_of({Q0: (0, 1)}), asked.start, asked.end, fail_on_data_loss=True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(0, 20), st.integers(0, 90))
@@ -238,16 +241,35 @@ def test_queues_with_few_messages_share_tasks_and_those_with_many_do_not() -> No
     assert max(tasks(*[2000] * 1000)) == MAX_SHARED - MAX_SHARED % 2000
 
 
+def shares(counts: list[int], most: int) -> list[int]:
+    """The same as ``cut_to_messages``, queue by queue."""
+    total = sum(counts)
+    if total <= most:
+        return counts
+    taken = [count * most // total for count in counts]
+    for number, count in enumerate(counts):
+        taken[number] += min(most - sum(taken), count - taken[number])
+    return taken
+
+
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=9), st.integers(1, 1 << 45))
+def test_each_queue_has_its_share_also_of_very_many(counts: list[int], most: int) -> None:
+    queues = [QueueId("tu"[number % 2], f"g{number % 3}", number) for number in range(len(counts))]
+    waits = dict(sorted(zip(queues, counts, strict=True)))
+    end = {queue: count + 3 for queue, count in waits.items()}
+    cut = cut_to_messages(of_queues(dict.fromkeys(queues, 3)), of_queues(end), most)
+    assert by_queue(cut) == {queue: 3 + share for queue, share in zip(waits, shares(list(waits.values()), most), strict=True)}
+
+
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=5), st.integers(1, 300), st.integers(1, 50))
 def test_a_trigger_takes_no_more_than_its_limit_and_leaves_no_queue_behind(spans: list[tuple[int, int]], most: int, size: int) -> None:
     start = {QueueId("t", "g", n): first for n, (first, _) in enumerate(spans)}
     end = {QueueId("t", "g", n): first + count for n, (first, count) in enumerate(spans)}
-    cut = cut_to_messages(start, end, most)
-    taken = waiting(start, cut)
-    assert cut.keys() == end.keys()
-    assert sum(taken.values()) == min(most, sum(waiting(start, end).values()))
-    assert all(start[queue] <= cut[queue] <= end[queue] for queue in end)
-    by_bytes = cut_to_bytes(start, end, dict.fromkeys(end, float(size)), most)
-    spent = size * sum(waiting(start, by_bytes).values())
-    assert spent <= most + size * len(spans)
-    assert by_bytes == end or all(by_bytes[queue] > start[queue] for queue in end if end[queue] > start[queue])
+    before, upto = of_queues(start), of_queues(end)
+    cut = cut_to_messages(before, upto, most)
+    assert by_queue(cut).keys() == end.keys()
+    assert total_of(waiting(before, cut)) == min(most, total_of(waiting(before, upto)))
+    assert all(start[queue] <= offset <= end[queue] for queue, offset in by_queue(cut).items())
+    by_bytes = cut_to_bytes(before, upto, dict.fromkeys(end, float(size)), most)
+    assert size * total_of(waiting(before, by_bytes)) <= most + size * len(spans)
+    assert same_offsets(by_bytes, upto) or all(by_queue(by_bytes)[queue] > start[queue] for queue in end if end[queue] > start[queue])

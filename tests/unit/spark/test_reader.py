@@ -14,10 +14,11 @@ from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
-from pyspark_dledger.planning.partitions import QueueBounds, QueueId
+from pyspark_dledger.planning.queue_offsets import QueueId
 from pyspark_dledger.read import batch as reader
 from pyspark_dledger.read.batch import BatchReader
 from tests.unit.client.test_arrow_chunks import chunk_of, frame
+from tests.unit.spark.views import bounds_of
 
 
 class Consumer:
@@ -38,7 +39,7 @@ class Consumer:
 
 
 def test_a_task_reads_many_small_queues_with_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds = {QueueId("t", "g0", number): QueueBounds(2, 22) for number in range(200)}
+    bounds = bounds_of({QueueId("t", "g0", number): (2, 22) for number in range(200)})
     monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: ClusterView(bounds, {"t": "g0:7"}))
     monkeypatch.setattr(reader, "PullConsumer", Consumer)
     monkeypatch.setattr(reader, "_consumers", PerProcess())
@@ -53,7 +54,7 @@ def test_a_task_reads_many_small_queues_with_one_consumer(monkeypatch: pytest.Mo
 
 
 def test_a_task_that_fails_leaves_no_consumer_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:8"})
+    view = ClusterView(bounds_of({QueueId("t", "g0", 0): (0, 9)}), {"t": "g0:8"})
     monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: view)
     monkeypatch.setattr(reader, "PullConsumer", Consumer)
     monkeypatch.setattr(reader, "_consumers", PerProcess())

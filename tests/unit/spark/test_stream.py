@@ -6,7 +6,8 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,31 +15,55 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.fetch.records import Chunk
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger.options.model import parse_read_options
-from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_queries import ClusterView
-from pyspark_dledger.planning.partitions import OffsetRange, QueueBounds, QueueId
+from pyspark_dledger.planning.partitions import OffsetRange
+from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues
 from pyspark_dledger.read import stream
-from pyspark_dledger.read.stream import StreamReader, from_json, to_json
+from pyspark_dledger.read.stream import StreamReader
+from tests.unit.spark.views import Held, bounds_of
 
 Q = [QueueId("t", "g0", number) for number in range(3)]
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> ClusterView:
+@dataclass
+class Seen:
     """What the cluster holds; the test changes it."""
-    view = ClusterView({Q[0]: QueueBounds(0, 100), Q[1]: QueueBounds(0, 50)}, {"t": "g0:7"})
-    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options, _may_lack=(), **_how: copy.deepcopy(view))
-    monkeypatch.setattr(cluster_queries, "min_offset_on_replicas", lambda _options, queue, _offset: view.bounds[queue].min_offset)
-    return view
+
+    bounds: dict[QueueId, Held]
+    topic_epochs: dict[str, str]
+    unreachable: dict[str, DledgerError] = field(default_factory=dict)
+    leaderless: set[str] = field(default_factory=set)
+
+    def view(self) -> ClusterView:
+        return ClusterView(bounds_of(self.bounds), dict(self.topic_epochs), dict(self.unreachable), set(self.leaderless))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    cluster = Seen({Q[0]: (0, 100), Q[1]: (0, 50)}, {"t": "g0:7"})
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options, _may_lack=(), **_how: cluster.view())
+    monkeypatch.setattr(cluster_queries, "min_offset_on_replicas", lambda _options, queue, _offset: cluster.bounds[queue][0])
+    return cluster
 
 
 def reader(**options: str) -> StreamReader:
     return StreamReader(parse_read_options({"bootstrap": "h:1", "topic": "t", **options}, stream=True))
 
 
-def offsets(stored: dict[str, Any]) -> dict[QueueId, int]:
+def to_json(offsets: Mapping[QueueId, int], topic_epochs: Mapping[str, str]) -> dict[str, Any]:
+    return checkpoint.to_json(of_queues(offsets), topic_epochs)
+
+
+def from_json(stored: dict[str, Any]) -> tuple[dict[QueueId, int], dict[str, str]]:
+    found = checkpoint.from_json(stored)
+    return by_queue(found.offsets), dict(found.topic_epochs)
+
+
+def offsets(stored: dict[str, Any] | None) -> dict[QueueId, int]:
+    assert stored is not None
     return from_json(stored)[0]
 
 
@@ -54,35 +79,35 @@ def test_offsets_survive_the_checkpoint_and_others_are_refused() -> None:
             from_json(other)
 
 
-def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: ClusterView) -> None:
+def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: Seen) -> None:
     found = reader(maxMessagesPerTrigger="30")
     start = found.initialOffset()
     assert offsets(start) == {Q[0]: 0, Q[1]: 0}
     first = found.latestOffset(start, found.getDefaultReadLimit())
     assert offsets(first) == {Q[0]: 20, Q[1]: 10}
     assert offsets(found.latestOffset(first, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
-    seen.bounds[Q[0]] = QueueBounds(0, 10)  # a leader that knows less
+    seen.bounds[Q[0]] = (0, 10)  # a leader that knows less
     assert offsets(found.latestOffset(first, ReadMaxRows(1000))) == {Q[0]: 20, Q[1]: 50}
 
 
-def test_a_new_queue_is_read_from_its_first_message(seen: ClusterView) -> None:
+def test_a_new_queue_is_read_from_its_first_message(seen: Seen) -> None:
     found = reader()
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
-    seen.bounds[Q[2]] = QueueBounds(3, 9)
+    seen.bounds[Q[2]] = (3, 9)
     end = found.latestOffset(start, ReadAllAvailable())
     assert ranges(found, start, end) == [OffsetRange(Q[2], 3, 9)]
     assert ranges(found, end, end) == []
 
 
-def test_an_available_now_trigger_ends_where_it_began_to_look(seen: ClusterView) -> None:
+def test_an_available_now_trigger_ends_where_it_began_to_look(seen: Seen) -> None:
     found = reader(minMessagesPerTrigger="1000")
     found.prepareForTriggerAvailableNow()
-    seen.bounds[Q[0]] = QueueBounds(0, 500)
+    seen.bounds[Q[0]] = (0, 500)
     assert offsets(found.latestOffset(found.initialOffset(), ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
     assert offsets(found.reportLatestOffset()) == {Q[0]: 500, Q[1]: 50}
 
 
-def test_too_few_messages_wait_for_more_but_not_for_ever(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_messages_wait_for_more_but_not_for_ever(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000]
     monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
     found = reader(minMessagesPerTrigger="200", maxTriggerDelayMs="5000")
@@ -91,11 +116,11 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(seen: ClusterView, monk
     now[0] += 5000
     end = found.latestOffset(start, ReadAllAvailable())
     assert offsets(end) == {Q[0]: 100, Q[1]: 50}
-    seen.bounds[Q[0]] = QueueBounds(0, 300)
+    seen.bounds[Q[0]] = (0, 300)
     assert offsets(found.latestOffset(end, ReadAllAvailable())) == {Q[0]: 300, Q[1]: 50}
 
 
-def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_queries, "mean_message_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
     found = reader(maxBytesPerTrigger="300")
     assert offsets(found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())) == {Q[0]: 20, Q[1]: 10}
@@ -122,17 +147,17 @@ def test_sizes_are_taken_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     assert cluster_queries.mean_message_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: 7.0, Q[2]: 7.0}
 
 
-def test_a_stream_that_is_told_where_to_stop_stops(seen: ClusterView) -> None:
+def test_a_stream_that_is_told_where_to_stop_stops(seen: Seen) -> None:
     found = reader(endingOffsets='{"t":{"g0:0":40}}')
     end = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     assert offsets(end) == {Q[0]: 40, Q[1]: 50}
     assert found.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_loss_is_an_error_or_left_out(seen: ClusterView) -> None:
+def test_loss_is_an_error_or_left_out(seen: Seen) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
     start, end = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"}), to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
-    seen.bounds[Q[0]] = QueueBounds(60, 100)
+    seen.bounds[Q[0]] = (60, 100)
     with pytest.raises(OffsetOutOfRangeError, match="messages 2 to 60 no longer exist"):
         strict.partitions(start, end)
     assert ranges(loose, start, end) == [OffsetRange(Q[0], 60, 90)]
@@ -147,9 +172,9 @@ def test_loss_is_an_error_or_left_out(seen: ClusterView) -> None:
         strict.latestOffset(start, ReadAllAvailable())
 
 
-def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_queries, "min_offset_on_replicas", lambda _options, _queue, offset: max(offset, 40))
-    seen.bounds[Q[0]] = QueueBounds(60, 100)
+    seen.bounds[Q[0]] = (60, 100)
     end = to_json({Q[0]: 90, Q[1]: 0}, {"t": "g0:7"})
     assert ranges(reader(), to_json({Q[0]: 45, Q[1]: 0}, {"t": "g0:7"}), end) == [OffsetRange(Q[0], 45, 90)]
     before = to_json({Q[0]: 2, Q[1]: 0}, {"t": "g0:7"})
@@ -160,7 +185,7 @@ def test_what_the_leader_expired_is_read_when_another_replica_holds_it(seen: Clu
     assert offsets(named) == {Q[0]: 41, Q[1]: 0}
 
 
-def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: ClusterView) -> None:
+def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: Seen) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
     start = to_json({Q[0]: 1_000, Q[1]: 30}, {"t": "g0:7"})
     unfinished_writes = to_json({Q[0]: 1_100, Q[1]: 50}, {"t": "g0:7"})
@@ -175,14 +200,14 @@ def test_a_topic_made_again_is_an_error_or_read_from_its_start(seen: ClusterView
         assert from_json(end) == ({Q[0]: 100}, {"t": "g0:8"})
         assert ranges(loose, before, end) == [OffsetRange(Q[0], 0, 100)]
     assert ranges(strict, end, end) == []
-    seen.topic_epochs["t"], seen.bounds[Q[0]] = "g0:9", QueueBounds(0, 0)  # made again, and empty
+    seen.topic_epochs["t"], seen.bounds[Q[0]] = "g0:9", (0, 0)  # made again, and empty
     later = loose.latestOffset(end, ReadAllAvailable())
     assert ranges(loose, end, later) == []
-    seen.bounds[Q[0]] = QueueBounds(0, 7)
+    seen.bounds[Q[0]] = (0, 7)
     assert ranges(loose, later, loose.latestOffset(later, ReadAllAvailable())) == [OffsetRange(Q[0], 0, 7)]
 
 
-def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: ClusterView) -> None:
+def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: Seen) -> None:
     strict, loose = reader(), reader(failOnDataLoss="false")
     start, unfinished_writes = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"}), to_json({Q[0]: 60, Q[1]: 30}, {"t": "g0:7"})
     held = dict(seen.bounds)
@@ -201,14 +226,14 @@ def test_a_topic_that_is_gone_is_an_error_or_waited_for(seen: ClusterView) -> No
     ]
 
 
-def test_a_group_that_is_silent_keeps_its_offsets(seen: ClusterView) -> None:
+def test_a_group_that_is_silent_keeps_its_offsets(seen: Seen) -> None:
     far = QueueId("t", "g1", 0)
     start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7,g1:9"})
     end = reader().latestOffset(start, ReadAllAvailable())
     assert from_json(end) == ({Q[0]: 100, Q[1]: 50, far: 5}, {"t": "g0:7,g1:9"})
 
 
-def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     now, alive = [1_000_000], [True]
     monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
     look = cluster_queries.read_cluster_view
@@ -222,7 +247,7 @@ def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: ClusterView, m
     found, one_shot = reader(maxOutageMs="1m"), reader(maxOutageMs="1m")
     start = found.latestOffset(found.initialOffset(), ReadAllAvailable())
     one_shot.prepareForTriggerAvailableNow()
-    alive[0], seen.bounds[Q[0]] = False, QueueBounds(0, 500)
+    alive[0], seen.bounds[Q[0]] = False, (0, 500)
     now[0] += 59_000
     assert found.latestOffset(start, ReadAllAvailable()) == start
     with pytest.raises(UnreachableError):
@@ -235,7 +260,7 @@ def test_a_look_that_fails_keeps_the_last_end_for_some_time(seen: ClusterView, m
         found.latestOffset(start, ReadAllAvailable())
 
 
-def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: ClusterView) -> None:
+def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: Seen) -> None:
     far = QueueId("far", "g1", 0)
     start = to_json({Q[0]: 20, Q[1]: 30, far: 5}, {"t": "g0:7", "far": "g1:9"})
     seen.unreachable["g1"] = UnreachableError("g1 is dead")
@@ -249,7 +274,7 @@ def test_topics_of_other_groups_go_on_without_a_group_that_is_silent(seen: Clust
 
 
 @pytest.mark.parametrize("topic_epochs", [{}, {"t": "g0:3"}])
-def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: ClusterView, topic_epochs: dict[str, str]) -> None:
+def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: Seen, topic_epochs: dict[str, str]) -> None:
     start = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"})
     seen.leaderless = {"g0"}
     assert offsets(reader().latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
@@ -258,7 +283,7 @@ def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: Cluster
     assert reader().latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[QueueId, int]] = []
     monkeypatch.setattr(cluster_queries, "commit_progress", lambda _options, positions: told.append(dict(positions)))
     found = reader(groupId="job", maxMessagesPerTrigger="75")
@@ -275,7 +300,7 @@ def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen
     assert len(told) == 3
 
 
-def test_one_look_serves_a_whole_trigger(seen: ClusterView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_look_serves_a_whole_trigger(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, look = [], cluster_queries.read_cluster_view
     monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda *rest, **how: looks.append(how) or look(*rest, **how))
     found = reader()
@@ -292,18 +317,41 @@ def test_one_look_serves_a_whole_trigger(seen: ClusterView, monkeypatch: pytest.
     assert pickle.loads(pickle.dumps(found))._last_view is None  # noqa: S301 - our own
 
 
-def test_without_a_start_groups_without_a_leader_do_not_go_back(seen: ClusterView) -> None:
+def test_a_trigger_reads_and_writes_the_offsets_at_most_once(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hundred thousand queues each time takes a tenth of a second.  Spark passes copies, by way of its checkpoint."""
+    worked: list[str] = []
+    for name in ("from_json", "to_json"):
+        work = getattr(checkpoint, name)
+        monkeypatch.setattr(checkpoint, name, lambda *rest, name=name, work=work: worked.append(name) or work(*rest))
+    found = reader(maxMessagesPerTrigger="30", groupId="job")
+    monkeypatch.setattr(cluster_queries, "commit_progress", lambda _options, _positions: None)
+    start = copy.deepcopy(found.initialOffset())
+    assert worked == ["to_json"]
+    for _ in range(3):
+        worked.clear()
+        end = copy.deepcopy(found.latestOffset(start, ReadMaxRows(30)))
+        found.reportLatestOffset()
+        assert ranges(found, copy.deepcopy(start), end) != []
+        found.commit(copy.deepcopy(end))
+        assert worked in (["to_json"], ["to_json"] * 2)  # the end of this batch, and once that of all of them
+        start = end
+    worked.clear()
+    assert reader().latestOffset(start, ReadMaxRows(30)) != start
+    assert worked == ["from_json", "to_json"], "a restarted query"
+
+
+def test_without_a_start_groups_without_a_leader_do_not_go_back(seen: Seen) -> None:
     """As PySpark 4.1 asks: what the end lacked it would read again from the first message."""
     far = QueueId("far", "g1", 0)
-    seen.bounds[far], seen.topic_epochs["far"] = QueueBounds(0, 5), "g1:9"
+    seen.bounds[far], seen.topic_epochs["far"] = (0, 5), "g1:9"
     found = reader(topic="t,far")
     whole = found.latestOffset()
-    seen.bounds[Q[0]] = QueueBounds(0, 60)  # of a follower that lags
+    seen.bounds[Q[0]] = (0, 60)  # of a follower that lags
     seen.leaderless = {"g0"}
     del seen.bounds[far], seen.topic_epochs["far"]
     seen.unreachable["g1"] = UnreachableError("g1 is dead")
     assert found.latestOffset() == whole
-    seen.bounds[Q[1]] = QueueBounds(0, 70)
+    seen.bounds[Q[1]] = (0, 70)
     assert offsets(found.latestOffset()) == {Q[0]: 100, Q[1]: 70, far: 5}
     seen.leaderless = set()
     with pytest.raises(UnreachableError, match="g1 is dead"):
@@ -319,9 +367,10 @@ sys.modules["pyspark.sql.streaming.datasource"] = None
 from pyspark_dledger import DefaultSource
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
-from pyspark_dledger.planning.partitions import QueueBounds, QueueId
+import numpy as np
+from pyspark_dledger.planning.queue_offsets import PartBounds, TopicPart
 from pyspark.sql.types import LongType, StructField, StructType
-view = ClusterView({QueueId("t", "g0", 0): QueueBounds(0, 9)}, {"t": "g0:7"})
+view = ClusterView({TopicPart("t", "g0"): PartBounds(np.array([0]), np.array([9]))}, {"t": "g0:7"})
 cluster_queries.read_cluster_view = lambda options, may_lack=(), **how: view
 source = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "3"})
 reader = source.streamReader(StructType([StructField("queue_offset", LongType())]))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 import store.durability.recovery
+from dledger_wire.errors import TopicNotFoundError
 from store.durability.snapshots import Snapshots
 from store.queues.consume_queue import ConsumeQueue, QueueMark
 from store.queues.queue_table import QueueTable
@@ -121,8 +122,30 @@ def test_a_start_amid_the_first_flush_removes_what_no_snapshot_knows_by_a_few_ca
         again = await StoreRig.open(disk)
         assert calls == [20, 20, 10]
         assert {what for what, path in disk.log if path.startswith("consumequeue")} == {"sizes", "remove"}
-        assert [again.store.reader.bounds("t", number) for number in range(QUEUES)] == [(0, 1)] * QUEUES
+        assert again.store.reader.bounds_of_topic("t") == ([0] * QUEUES, [1] * QUEUES)
         assert [frame.body for frame in await again.read_all(("t", 7))] == [b"one"]
+        await again.close()
+
+    run(scenario)
+
+
+def test_the_bounds_of_a_topics_queues_are_known_without_its_files() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await used(disk)
+        await rig.save()
+        await rig.close()
+        again = await StoreRig.open(disk.after_kill())
+        await again.send(batch_of("t", 7, [b"two"]))
+        await again.topic("unused", 3)
+        again.disk.log.clear()
+        lows, highs = again.store.reader.bounds_of_topic("t")
+        assert [*zip(lows, highs, strict=True)] == [again.store.reader.bounds("t", number) for number in range(QUEUES)]
+        assert highs == [1] * 7 + [2] + [1] * (QUEUES - 8)
+        assert again.store.reader.bounds_of_topic("unused") == ([0] * 3, [0] * 3)
+        assert again.disk.log == []
+        with pytest.raises(TopicNotFoundError):
+            again.store.reader.bounds_of_topic("none")
         await again.close()
 
     run(scenario)

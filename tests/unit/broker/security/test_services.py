@@ -257,6 +257,12 @@ def test_another_s_group_is_not_reset_or_read_for() -> None:
         ):
             with pytest.raises(PermissionDeniedError):
                 await mallory.call(methods.COMMIT_OFFSETS, request)
+        hidden_queues = [broker_pb2.QueueRef(topic=HIDDEN, timestamp_ms=-1)]
+        for asked in (broker_pb2.OffsetsRequest(topics=[SEEN, HIDDEN]), broker_pb2.OffsetsRequest(topics=[SEEN], queues=hidden_queues)):
+            with pytest.raises(PermissionDeniedError):
+                await mallory.call(methods.QUEUE_OFFSETS, asked)
+        (told,) = (await mallory.call(methods.QUEUE_OFFSETS, broker_pb2.OffsetsRequest(topics=[SEEN]))).topics
+        assert told.topic == SEEN
         for group, topic in ((HIDDEN_GROUP, SEEN), (SEEN_GROUP, HIDDEN)):
             with pytest.raises(DledgerError) as refused:
                 await mallory.call(methods.SEND_BACK, retry_pb2.SendBackRequest(group=group, topic=topic, offsets=[0]))

@@ -1,0 +1,96 @@
+"""Questions to a replica group for the bounds of its queues, in requests that brokers take.
+
+Owns what is asked how: a topic at a time, whose queues are answered packed; single queues where a time is to be found, and at brokers from
+before whole topics could be asked for, which leave those out of their answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import numpy as np
+
+from dledger_wire._pb import broker_pb2
+from pyspark_dledger.planning.queue_offsets import Array, PartBounds, QueueId, TopicPart, no_offsets
+from pyspark_dledger.planning.view_request import ViewRequest
+
+NAMES_A_REQUEST, REFS_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 10_000, 1_000  # brokers take 10 000 of each
+QUEUES_A_REQUEST = 100_000  # of topics; brokers take twice as many, in case some were added since they were counted
+NO_TIME = -1
+
+Ask = Callable[[broker_pb2.OffsetsRequest], Awaitable[broker_pb2.OffsetsResponse]]
+
+
+class BoundsQuestions:
+    """Questions of one look at a replica group."""
+
+    def __init__(self, group: str, wanted: ViewRequest, ask: Ask) -> None:
+        self._group, self._wanted, self._ask = group, wanted, ask
+
+    async def bounds(self, counts: Mapping[TopicPart, int]) -> dict[TopicPart, PartBounds]:
+        """The bounds of the selected queues; ``counts``: how many queues each part has.  Parts without any are left out."""
+        wanted, filters = self._wanted, self._wanted.options.filters
+        if not wanted.has_times and filters.every_queue:
+            return await self._of_topics(counts)
+        chosen = {part: [number for number in range(count) if filters.has_queue(*part, number)] for part, count in counts.items()}
+        searches: list[tuple[QueueId, int]] = []
+        whole: dict[TopicPart, int] = {}
+        for part, numbers in chosen.items():
+            moments = {number: wanted.timestamps(QueueId(*part, number)) for number in numbers} if wanted.has_times else {}
+            searches += [(QueueId(*part, number), moment) for number, some in moments.items() for moment in some]
+            if sum(map(bool, moments.values())) < len(numbers):
+                whole[part] = counts[part]
+        found = await self._of_topics(whole)
+        await self._of_queues(searches, found)
+        return {part: held if filters.every_queue else _only(held, chosen[part]) for part, held in found.items()}
+
+    async def _of_topics(self, counts: Mapping[TopicPart, int]) -> dict[TopicPart, PartBounds]:
+        found: dict[TopicPart, PartBounds] = {}
+        for page in _pages(counts):
+            answer = await self._ask(broker_pb2.OffsetsRequest(topics=[part.topic for part in page]))
+            for entry in answer.topics:
+                found[TopicPart(entry.topic, self._group)] = PartBounds(_unpacked(entry.min_offsets), _unpacked(entry.max_offsets))
+        untold = [(QueueId(*part, number), NO_TIME) for part, count in counts.items() if part not in found for number in range(count)]
+        await self._of_queues(untold, found)
+        return found
+
+    async def _of_queues(self, asked: Sequence[tuple[QueueId, int]], found: dict[TopicPart, PartBounds]) -> None:
+        """Add to ``found`` the bounds of single queues, and their offsets at the times given with them."""
+        most = REFS_A_REQUEST if all(moment == NO_TIME for _, moment in asked) else SEARCHES_A_REQUEST
+        counts: dict[TopicPart, int] = {}
+        for queue, _ in asked:
+            counts[queue.part] = max(counts.get(queue.part, 0), queue.queue_id + 1)
+        for first in range(0, len(asked), most):
+            page = asked[first : first + most]
+            refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
+            answer = await self._ask(broker_pb2.OffsetsRequest(queues=refs))
+            for (queue, moment), entry in zip(page, answer.queues, strict=True):
+                held = found.setdefault(queue.part, PartBounds(no_offsets(counts[queue.part]), no_offsets(counts[queue.part])))
+                held.min_offsets[queue.queue_id], held.max_offsets[queue.queue_id] = entry.min_offset, entry.max_offset
+                if moment != NO_TIME:
+                    held.by_time.setdefault(moment, no_offsets(len(held.max_offsets)))[queue.queue_id] = entry.offset_for_time
+
+
+def _pages(counts: Mapping[TopicPart, int]) -> list[list[TopicPart]]:
+    pages: list[list[TopicPart]] = []
+    queues = 0
+    for part, count in counts.items():
+        if not pages or queues + count > QUEUES_A_REQUEST or len(pages[-1]) >= NAMES_A_REQUEST:
+            pages.append([])
+            queues = 0
+        pages[-1].append(part)
+        queues += count
+    return pages
+
+
+def _unpacked(offsets: bytes) -> Array:
+    return np.frombuffer(offsets, dtype=">u8").astype(np.int64)
+
+
+def _only(held: PartBounds, numbers: Sequence[int]) -> PartBounds:
+    """The bounds of some of the queues."""
+    count = len(held.max_offsets)
+    some = [number for number in numbers if number < count]
+    found = PartBounds(no_offsets(count), no_offsets(count), held.by_time)
+    found.min_offsets[some], found.max_offsets[some] = held.min_offsets[some], held.max_offsets[some]
+    return found
