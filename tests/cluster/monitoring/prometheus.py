@@ -127,8 +127,11 @@ class Prometheus:
         assert "no value" not in str(texts)
         return alert
 
-    def wait_quiet(self, *names: str) -> None:
-        """Wait until none of these alerts fires."""
-        wait_until(
-            lambda: not {name for name, _ in self.firing()} & set(names), lambda: f"an end of {names}; firing: {sorted(self.firing())}"
-        )
+    def wait_quiet(self, *names: str, **labels: str) -> None:
+        """Wait until none of these alerts fires with these labels."""
+
+        def still_firing() -> list[dict[str, str]]:
+            found = [alert["labels"] for alert in self.ask("alerts")["alerts"] if alert["state"] == "firing"]
+            return [each for each in found if each["alertname"] in names and labels.items() <= each.items()]
+
+        wait_until(lambda: not still_firing(), lambda: f"an end of {still_firing()}")

@@ -23,6 +23,8 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 
+FULL_FROM = 0.75  # of a disk: then an alert says so
+
 
 def as_grafana_asks(expr: str) -> str:
     """With everything chosen; a filter at the end, which gives nothing while all is well, is taken off."""
@@ -74,9 +76,12 @@ def test_every_expression_of_rules_and_boards_finds_series(watching: Watched) ->
 
 
 def test_what_runs_well_raises_no_alert(watching: Watched) -> None:
-    """But the two that the traffic is made to raise: a dead letter, and a consumer that does not come along."""
+    """But the two that the traffic is made to raise: a dead letter, and a consumer that does not come along.  And what is told of a disk
+    if that of this machine is rather full."""
     allowed = {"DledgerDeadLetters", "DledgerConsumerLagSeconds"}
     prometheus = watching.prometheus
+    if prometheus.value("max(dledger_store_disk_used_ratio)") > FULL_FROM:
+        allowed.add("DledgerDiskUsed")
     prometheus.wait_firing("DledgerDeadLetters", "warning", consumer_group="mailer")
     wait_until(
         lambda: {name for name, _ in prometheus.firing()} <= allowed, lambda: f"no other alert: {sorted(prometheus.firing())}", limit_s=60
@@ -149,7 +154,8 @@ def test_a_full_disk_pages_and_the_alert_ends_when_there_is_room(watching: Watch
     assert re.fullmatch(rf"The disk of {SMALL_DISK} is used to (9\d(\.\d+)?|100)%", alert["annotations"]["summary"])
     prometheus.wait_firing("DledgerReadOnly", "critical", node=SMALL_DISK, group="g0")
     ballast.unlink()
-    prometheus.wait_quiet("DledgerDiskUsed", "DledgerReadOnly", "DledgerUnderReplicated")
+    prometheus.wait_quiet("DledgerDiskUsed", node=SMALL_DISK)  # the other nodes have the disk of this machine
+    prometheus.wait_quiet("DledgerReadOnly", "DledgerUnderReplicated")
     watching.cluster.wait_healthy()
 
 
