@@ -104,21 +104,19 @@ class Prometheus:
         found = self.query(expr)
         return float(found[0]["value"][1]) if len(found) == 1 else float("nan")
 
+    def _all_firing(self, **labels: str) -> list[dict[str, Any]]:
+        """Every series of an alert that fires with these labels."""
+        return [each for each in self.ask("alerts")["alerts"] if each["state"] == "firing" and labels.items() <= each["labels"].items()]
+
     def firing(self) -> dict[tuple[str, str], dict[str, Any]]:
         """(alert, severity) -> the alert, of one of its series, of all that fire."""
-        found = {}
-        for alert in self.ask("alerts")["alerts"]:
-            if alert["state"] == "firing":
-                found[alert["labels"]["alertname"], alert["labels"]["severity"]] = alert
-        return found
+        return {(alert["labels"]["alertname"], alert["labels"]["severity"]): alert for alert in self._all_firing()}
 
     def wait_firing(self, name: str, severity: str, **labels: str) -> dict[str, Any]:
         """Wait until the alert fires with these labels; the alert."""
 
         def found() -> dict[str, Any] | None:
-            wanted = {"alertname": name, "severity": severity} | labels
-            alerts = [each for each in self.ask("alerts")["alerts"] if each["state"] == "firing"]
-            return next((each for each in alerts if wanted.items() <= each["labels"].items()), None)
+            return next(iter(self._all_firing(alertname=name, severity=severity, **labels)), None)
 
         alert = wait_until(found, lambda: f"{name} {severity} {labels}; firing: {sorted(self.firing())}", pause_s=0.2)
         assert alert is not None
@@ -131,7 +129,6 @@ class Prometheus:
         """Wait until none of these alerts fires with these labels."""
 
         def still_firing() -> list[dict[str, str]]:
-            found = [alert["labels"] for alert in self.ask("alerts")["alerts"] if alert["state"] == "firing"]
-            return [each for each in found if each["alertname"] in names and labels.items() <= each.items()]
+            return [alert["labels"] for name in names for alert in self._all_firing(alertname=name, **labels)]
 
         wait_until(lambda: not still_firing(), lambda: f"an end of {still_firing()}")
