@@ -220,20 +220,16 @@ class MessageStore:
 
     async def apply(self, entries: Sequence[RawEntry]) -> None:
         self._apply(entries)
-        if self._owes_units:
+        if not self.applies_now:
             await self._write_queues()
 
     @property
     def applies_now(self) -> bool:
-        return not self._owes_units
+        """Whether few enough queue units are in memory only that more may be made before some are written."""
+        return self.queues.unwritten <= self.settings.max_unflushed_units
 
     def apply_now(self, entries: Sequence[RawEntry]) -> None:
         self._apply(entries)
-
-    @property
-    def _owes_units(self) -> bool:
-        """So many queue units are in memory only that they have to be written before more are made."""
-        return self.queues.unwritten > self.settings.max_unflushed_units
 
     def _apply(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:

@@ -142,8 +142,10 @@ class Proposals:
         taken = [pending.popleft() for _ in range(count)]
         self._pending_bytes -= sum(item.payload.size_bytes for item in taken)
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        outcomes, at_commit = ([item.outcome for item in taken if item.at_commit is early] for early in (False, True))
-        self._rounds.append(_Round(entry, outcomes, at_commit, self._measures.stopwatch()))
+        a_round = _Round(entry, [], [], self._measures.stopwatch())
+        for item in taken:
+            (a_round.at_commit if item.at_commit else a_round.outcomes).append(item.outcome)
+        self._rounds.append(a_round)
         return taken
 
     def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:

@@ -272,12 +272,10 @@ class Replica:
     # Applying and membership
 
     def _committed(self, entries: Sequence[RawEntry]) -> None:
-        first = entries[0].index
-        self.proposer.proposals.committed(entries[-1].index, lambda index: entries[index - first].term)
+        self.proposer.proposals.committed(entries[-1].index, _terms_of(entries))
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
-        first = entries[0].index
-        self.proposer.proposals.applied(entries[-1].index, lambda index: entries[index - first].term)
+        self.proposer.proposals.applied(entries[-1].index, _terms_of(entries))
         self.driver.applied(entries[-1].index)
         for entry in entries:
             if entry.kind is EntryKind.CONFIG:
@@ -431,3 +429,9 @@ class Replica:
     async def _state_replaced(self) -> None:
         await self.setup.recover_state(self.log)
         self.driver.applied(self.machine.applied_index)
+
+
+def _terms_of(entries: Sequence[RawEntry]) -> Callable[[int], int]:
+    """The term of an entry of these, which follow each other, by its index."""
+    first = entries[0].index
+    return lambda index: entries[index - first].term

@@ -356,35 +356,30 @@ class RealDisk:
         return await self.aside(lambda: {os.path.relpath(path, self._folder): size for path, size in _sizes(local)})
 
     async def write_files(self, writes: Sequence[FileWrite]) -> None:
-        by_writer: dict[_Workers, list[FileWrite]] = {}
-        for each in writes:
-            by_writer.setdefault(self.writer_of(each.path), []).append(each._replace(path=self.local_path(each.path)))
-        for writer, local in by_writer.items():
-            await writer.submit(partial(_write_files, local, self._folder))
+        local = [(each.path, each._replace(path=self.local_path(each.path))) for each in writes]
+        await self._by_writer(local, lambda files: _write_files(files, self._folder))
 
     async def cut_files(self, cuts: Sequence[FileCut]) -> None:
-        by_writer: dict[_Workers, list[tuple[str, int, int]]] = {}
-        for cut in cuts:
-            by_writer.setdefault(self.writer_of(cut.path), []).append((self.local_path(cut.path), cut.keep, cut.size))
-
-        def cut_all(files: Sequence[tuple[str, int, int]]) -> None:
+        def cut_all(files: Sequence[FileCut]) -> None:
             for local, keep, size in files:
                 _cut_file(local, keep, size)
 
-        for writer, files in by_writer.items():
-            await writer.submit(partial(cut_all, files))
+        await self._by_writer([(cut.path, cut._replace(path=self.local_path(cut.path))) for cut in cuts], cut_all)
 
     async def remove_files(self, paths: Sequence[str]) -> None:
-        by_writer: dict[_Workers, list[str]] = {}
-        for path in paths:
-            by_writer.setdefault(self.writer_of(path), []).append(self.local_path(path))
-
         def remove_all(files: Sequence[str]) -> None:
             for local in files:
                 os.unlink(local)
 
-        for writer, files in by_writer.items():
-            await writer.submit(partial(remove_all, files))
+        await self._by_writer([(path, self.local_path(path)) for path in paths], remove_all)
+
+    async def _by_writer(self, files: Iterable[tuple[str, _T]], function: Callable[[Sequence[_T]], None]) -> None:
+        """Call ``function`` on the thread that writes a path, with what belongs to those of that thread."""
+        by_writer: dict[_Workers, list[_T]] = {}
+        for path, each in files:
+            by_writer.setdefault(self.writer_of(path), []).append(each)
+        for writer, those in by_writer.items():
+            await writer.submit(partial(function, those))
 
     async def free_bytes(self) -> int:
         return await self.aside(lambda: _space(self._folder)[0])

@@ -2,8 +2,8 @@
 
 Changing to the thread and back costs more than a fast disk's sync, and a slow disk's sync must not hold the event loop up, on which
 heartbeats and elections depend.  So the loop syncs only while almost all of the last syncs were fast, wherever they ran, and after a slow
-one not for ``SHARE`` times as long as that took.  After one long enough to make a heartbeat late it does not for a while: for twice as long
-each time, until there was none for many times that.
+one not for ``SHARE`` times what that took longer than a fast one.  After one long enough to make a heartbeat late it does not for a while:
+for twice as long each time, until there was none for many times that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 FAST_S = 0.0003  # at most: what changing threads costs, twice
 STALL_S = 0.020
-SHARE = 20  # at most one part in so many of the time is spent in slow syncs on the loop
+SHARE = 20  # at most one part in so many of the time is lost to slow syncs on the loop
 LOOKED_AT = 8
 SLOW_ALLOWED = 2  # of those: a busy machine makes one look slow now and then
 HOLD_OFF_S = 1.0
@@ -39,7 +39,7 @@ class SyncPace:
         may_be_of_the_loop = now_s >= self._held_until_s
         if duration_s <= STALL_S:
             if may_be_of_the_loop:
-                self._held_until_s = now_s + SHARE * duration_s
+                self._held_until_s = now_s + SHARE * (duration_s - FAST_S)
             return
         if may_be_of_the_loop:  # else it held nothing up, and only makes this last
             self._hold_off_s = HOLD_OFF_S if now_s >= self._calm_until_s else min(2 * self._hold_off_s, MAX_HOLD_OFF_S)

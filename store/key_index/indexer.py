@@ -9,6 +9,7 @@ the newest file, which is read whole (up to 20 million entries), is read by the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
@@ -23,7 +24,7 @@ from store.key_index.index_set import IndexSet
 from store.log_view import SCAN_BYTES, ReadableLog, entry_records
 from store.settings import StoreSettings
 
-LINGER_S = 0.01  # so that many small batches are added at once
+LINGER_S = 0.1  # so that many small batches are added at once, unless somebody asks for their keys
 HURRY_BYTES = 4 << 20
 PENDING_BYTES = 32 << 20
 STEP_BATCHES = 1000
@@ -47,6 +48,7 @@ class KeyIndex:
         self._pending_from = applied().index + 1  # batches of entries before it are read from the log
         self._first_pos = 0
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()  # do not linger
         self._progress: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
         self._opened = asyncio.Event()
@@ -98,6 +100,7 @@ class KeyIndex:
 
     def _wake_up(self) -> None:
         self._wake.set()
+        self._hurry.set()
 
     # From the dispatcher
 
@@ -110,6 +113,8 @@ class KeyIndex:
         if self._pending_bytes > PENDING_BYTES:
             self._forget_pending(entry_index + 1)
         self._wake.set()
+        if self._pending_bytes >= HURRY_BYTES:
+            self._hurry.set()
 
     def _forget_pending(self, take_from: int) -> None:
         self._pending, self._pending_bytes, self._pending_from = [], 0, take_from
@@ -128,8 +133,10 @@ class KeyIndex:
         except TimeoutError:
             return
         self._wake.clear()
-        if self._pending_bytes < HURRY_BYTES and not self.files.closing:
-            await asyncio.sleep(LINGER_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                await self._hurry.wait()
+        self._hurry.clear()
 
     @property
     def _lags(self) -> bool:
@@ -238,7 +245,7 @@ class KeyIndex:
         try:
             async with asyncio.timeout(timeout_s):
                 while not self.files.is_whole(index):
-                    self._wake.set()  # entries without messages wake nothing
+                    self._wake_up()  # entries without messages wake nothing
                     if self._progress is None:
                         self._progress = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._progress)

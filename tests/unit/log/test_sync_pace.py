@@ -43,11 +43,12 @@ def test_a_few_slow_ones_among_fast_ones_do_not_count_and_one_more_does() -> Non
     assert timed.took(*[FAST] * (LOOKED_AT - SLOW_ALLOWED))
 
 
-def test_after_a_slow_sync_of_the_loop_the_thread_syncs_for_many_times_as_long() -> None:
+@pytest.mark.parametrize("duration_s", [FAST_S + 0.001, STALL_S])
+def test_after_a_slow_sync_of_the_loop_the_thread_syncs_for_many_times_as_long_as_it_was_too_slow(duration_s: float) -> None:
     timed = Timed()
     assert timed.took(*[FAST] * LOOKED_AT)
-    assert not timed.took(STALL_S)
-    timed.now_s += SHARE * STALL_S - 0.01
+    assert not timed.took(duration_s)
+    timed.now_s += SHARE * (duration_s - FAST_S) - 0.01
     assert not timed.took(*[FAST] * LOOKED_AT)
     timed.now_s += 0.02
     assert timed.pace.is_fast

@@ -16,11 +16,13 @@ from dledger_wire.frames.message_id import offset_message_id
 from store.commands.topics import DeleteTopic
 from store.key_index import indexer as key_index
 from store.key_index.index_file import Window, created_ms_of
+from store.key_index.index_keys import KeyColumns
 from store.key_index.index_writer import OpenIndexFile
 from store.key_index.message_query import Answer
 from store.offline.verify import verify_store
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
+from tests.waiting import until
 
 WORDS = [f"k{number}" for number in range(12)]
 Model = dict[tuple[str, str], list[bytes]]  # (topic, key or id) -> bodies, oldest first
@@ -145,6 +147,41 @@ def test_finds_what_a_dictionary_finds(seed: int, monkeypatch: pytest.MonkeyPatc
         damages = [finding for finding in [found async for found in verify_store(rig.disk)] if finding.is_damage]
         assert damages == []
         assert "index/README" not in disk.files or disk.files["index/README"].current == b"theirs"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("hurry", ["a question", "many bytes", "the end"])
+def test_small_batches_are_added_together_once_somebody_asks_or_they_are_many(hurry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "LINGER_S", 1e6)
+    added: list[int] = []
+
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk(), TINY, clock=StepClock())
+        await rig.topic("a")
+        await settle(rig)
+        index = rig.store.index
+        assert index is not None
+        add = index.files.add
+
+        async def noted(keys: KeyColumns) -> None:
+            added.append(len(keys))
+            await add(keys)
+
+        monkeypatch.setattr(index.files, "add", noted)
+        for number in range(5):
+            await rig.send(batch_of("a", 0, [b"%d" % number], keys=["all"]))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert added == []
+        if hurry == "a question":
+            assert await find(rig, "a", "all") == [b"%d" % number for number in range(5)]
+            assert added == [5]
+        elif hurry == "many bytes":
+            monkeypatch.setattr(key_index, "HURRY_BYTES", 1)
+            await rig.send(batch_of("a", 0, [b"5"], keys=["all"]))
+            await until(lambda: added == [6])
+        await rig.close()
 
     run(scenario)
 
