@@ -1,6 +1,6 @@
 """A backlog that nobody reads: does memory stay flat, does sending stay fast, and how soon is a restarted node back?
 
-    python benchmarks/backlog.py [--messages 10000000] [--size 1024] [--paused-follower]
+    python -m benchmarks.backlog [--messages 10000000] [--size 512-1536] [--paused-follower]
 
 Starts a private cluster and sends from one process, every acknowledgement checked; prints the rate and the nodes' anonymous memory for each
 tenth of the run, then restarts a follower and the leader and times them.  10 million messages of 1 KiB take 36 GB on disk, deleted at the
@@ -19,24 +19,22 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from processes import anonymous_mb
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.bodies import Bodies
+from benchmarks.processes import anonymous_mb
 
 TOPIC = "backlog"
 IN_FLIGHT = 200_000
 PARTS = 10
 
 
-def send_part(producer: Any, body: bytes, count: int) -> int:
+def send_part(producer: Any, bodies: Bodies, numbers: range) -> int:
     """Send and wait for every acknowledgement; how many there were."""
     from dledger_client import Message
 
     waiting: deque[Any] = deque()
     acknowledged = 0
-    for _ in range(count):
-        waiting.append(producer.send_async(Message(TOPIC, body)))
+    for number in numbers:
+        waiting.append(producer.send_async(Message(TOPIC, bodies.body(number))))
         while len(waiting) > IN_FLIGHT or (waiting and waiting[0].done()):
             acknowledged += waiting.popleft().exception() is None
     producer.flush()
@@ -60,7 +58,7 @@ def restart(cluster: Any, node_id: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--size", default="512-1536")
     parser.add_argument("--paused-follower", action="store_true")
     arguments = parser.parse_args()
     from dledger_cli.local.private_cluster import PrivateCluster
@@ -68,7 +66,7 @@ def main() -> None:
 
     sys.setswitchinterval(0.0005)
     work = Path(tempfile.mkdtemp(prefix="dledger-backlog-bench-"))
-    body = (bytes(range(33, 127)) * (arguments.size // 94 + 1))[: arguments.size]
+    bodies, each = Bodies(arguments.size), arguments.messages // PARTS
     try:
         with PrivateCluster(work / "data") as cluster:
             cluster.start()
@@ -82,7 +80,7 @@ def main() -> None:
                     if arguments.paused_follower and part == PARTS // 2:
                         cluster.pause(follower)
                     start = time.perf_counter()
-                    done = send_part(producer, body, arguments.messages // PARTS)
+                    done = send_part(producer, bodies, range(part * each, (part + 1) * each))
                     acknowledged += done
                     memory = {node_id: round(anonymous_mb(process.pid)) for node_id, process in cluster.processes.items()}
                     rate = round(done / (time.perf_counter() - start))

@@ -1,6 +1,6 @@
 """Bulk reads over the network from nodes of two checkouts, by turns: CPU of the nodes a GiB, messages a second, latency of small reads.
 
-    python -m benchmarks.bulk_reads --before FOLDER [--rounds 7] [--megabytes 500] [--size 1024] [--client-before]
+    python benchmarks/bulk_reads.py --before FOLDER [--rounds 7] [--megabytes 500] [--size 512-1536] [--client-before]
 
 Each checkout has a private cluster of three nodes, filled alike; the other one idles during a turn.  Everything is read once before the
 turns, so that it comes from the page cache.  Each turn is a process of its own, of this checkout; with ``--client-before`` that of the
@@ -20,39 +20,19 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from bodies import NUMBER_BYTES, Bodies, parse_size
+from served_cluster import ServedCluster, served_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUES, BODIES_A_CALL, SMALL_READS = 4, 20_000, 2000
 MODES = ("chunks", "fetch_arrow", "fetch", "small")
 TOPIC = "bulk"
-
-
-# A cluster: a process for each checkout
-
-
-def serve(count: int, size: int) -> None:
-    """Start a cluster, fill it, tell where it is, and wait for the end of stdin."""
-    from dledger_cli.local.private_cluster import PrivateCluster
-    from dledger_client import Admin, Producer
-
-    block = os.urandom(1 << 22)
-    with tempfile.TemporaryDirectory(prefix="dledger-bulk-") as made, PrivateCluster(Path(made) / "cluster") as cluster:
-        cluster.start()
-        with Admin(cluster.bootstrap) as admin:
-            admin.create_topic(TOPIC, queues=QUEUES)
-        with Producer(cluster.bootstrap) as producer:
-            for first in range(0, count, BODIES_A_CALL):
-                numbers = range(first, min(count, first + BODIES_A_CALL))
-                producer.send_many(TOPIC, [b"%010d" % n + block[(at := n * 97 % (1 << 21)) : at + size - 10] for n in numbers])
-        pids = [status.pid for status in cluster.statuses().values() if status.pid]
-        print(json.dumps({"bootstrap": cluster.bootstrap, "pids": pids}), flush=True)
-        sys.stdin.read()
 
 
 # A reader: a process for each turn
@@ -69,7 +49,7 @@ def read(mode: str, bootstrap: str, count: int) -> None:
         began_s, cpu_s, looked_s = time.perf_counter(), time.process_time(), 0.0
         for found in batches(consumer, mode):
             looking_s = time.process_time()
-            np.add.at(seen, np.array([int(body) for body in found], np.int64), 1)
+            np.add.at(seen, np.array([int.from_bytes(number, "big") for number in found], np.int64), 1)
             looked_s += time.process_time() - looking_s
         wall_s, cpu_s = time.perf_counter() - began_s - looked_s, time.process_time() - cpu_s - looked_s
     if not (seen == 1).all():
@@ -87,19 +67,19 @@ def batches(consumer: object, mode: str) -> Iterator[list[bytes]]:
         if mode == "chunks":
             for chunk in consumer.read_chunks(TOPIC, queue_id, offset, held.max_offset):
                 frames = memoryview(chunk.frames)
-                yield [bytes(frames[at : at + 10]) for at in chunk.columns.body_at.tolist()]
+                yield [bytes(frames[at : at + NUMBER_BYTES]) for at in chunk.columns.body_at.tolist()]
             continue
         while offset < held.max_offset:
             if mode == "fetch":
                 messages = consumer.fetch(TOPIC, queue_id, offset, 50_000, max_bytes=32 << 20)
                 offset = messages[-1].queue_offset + 1
-                yield [message.body[:10] for message in messages]
+                yield [message.body[:NUMBER_BYTES] for message in messages]
             else:
                 import pyarrow.compute as pc
 
                 table = consumer.fetch_arrow(TOPIC, queue_id, offset, columns=["queue_offset", "body"])
                 offset = int(table.schema.metadata[b"next_offset"])
-                yield pc.binary_slice(table["body"], 0, 10).to_pylist()
+                yield pc.binary_slice(table["body"], 0, NUMBER_BYTES).to_pylist()
 
 
 def small_reads(consumer: object) -> dict[str, float]:
@@ -120,22 +100,19 @@ def small_reads(consumer: object) -> dict[str, float]:
 
 
 class Side:
-    """The cluster of one checkout."""
+    """The cluster of one checkout, filled."""
 
-    def __init__(self, folder: Path, count: int, size: int) -> None:
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "benchmarks" / "bulk_reads.py"), "--serve", str(count), str(size)],
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline())
-        self.bootstrap, self.pids = str(told["bootstrap"]), list(told["pids"])
+    def __init__(self, folder: Path, cluster: ServedCluster, count: int, size: str) -> None:
+        from dledger_client import Producer
 
-    def turn(self, mode: str, count: int, size: int, client: Path) -> dict[str, float]:
+        self.folder, self.bootstrap, self.pids = folder, cluster.bootstrap, (cluster.leader, cluster.follower)
+        bodies = Bodies(size)
+        self._total_bytes = bodies.total_bytes(count)
+        with Producer(self.bootstrap) as producer:
+            for first in range(0, count, BODIES_A_CALL):
+                producer.send_many(TOPIC, bodies.many(first, min(count, first + BODIES_A_CALL)))
+
+    def turn(self, mode: str, count: int, client: Path) -> dict[str, float]:
         before_s = self.cpu_s()
         line = [sys.executable, str(ROOT / "benchmarks" / "bulk_reads.py"), "--child", mode, self.bootstrap, str(count)]
         done = subprocess.run(line, cwd=client, env=os.environ | {"PYTHONPATH": str(client)}, capture_output=True, text=True, check=False)
@@ -143,17 +120,14 @@ class Side:
             sys.exit(f"{mode}: {done.stderr}")
         found: dict[str, float] = json.loads(done.stdout)
         if mode != "small":
-            found["nodes_s_per_gib"] = (self.cpu_s() - before_s) * (1 << 30) / (count * size)
+            found["nodes_s_per_gib"] = (self.cpu_s() - before_s) * (1 << 30) / self._total_bytes
         return found
 
     def cpu_s(self) -> float:
-        """Of CPU that the nodes have used."""
+        """Of CPU that leader and one follower have used."""
         import psutil
 
         return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in self.pids)
-
-    def stop(self) -> None:
-        self.process.communicate()
 
 
 def main() -> None:
@@ -161,33 +135,29 @@ def main() -> None:
     parser.add_argument("--before", required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--megabytes", type=int, default=500)
-    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--size", default="512-1536")
     parser.add_argument("--client-before", action="store_true")
     parser.add_argument("--modes", nargs="+", default=list(MODES))
     arguments = parser.parse_args()
-    size, count = arguments.size, arguments.megabytes * 1_000_000 // arguments.size
-    sides = {"before": Side(Path(arguments.before).resolve(), count, size), "now": Side(ROOT, count, size)}
+    count = arguments.megabytes * 2_000_000 // sum(parse_size(arguments.size))
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    try:
+    with ExitStack() as stack:
+        folders = {"before": Path(arguments.before).resolve(), "now": ROOT}
+        clusters = {name: stack.enter_context(served_cluster(folder, TOPIC, QUEUES)) for name, folder in folders.items()}
+        sides = {name: Side(folders[name], cluster, count, arguments.size) for name, cluster in clusters.items()}
         for round_ in range(arguments.rounds + 1):
             for mode in arguments.modes:
                 for name in sorted(sides, reverse=round_ % 2 == 1):
-                    side = sides[name]
-                    told = side.turn(mode, count, size, side.folder if arguments.client_before else ROOT)
+                    told = sides[name].turn(mode, count, sides[name].folder if arguments.client_before else ROOT)
                     if round_:  # the first one warms the page cache
                         found.setdefault((mode, name), []).append(told)
-    finally:
-        for side in sides.values():
-            side.stop()
     for (mode, name), turns in found.items():
         line = {what: round(statistics.median(turn[what] for turn in turns), 3) for what in turns[0]}
         print(json.dumps({"mode": mode, "nodes": name} | line), flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--serve"]:
-        serve(int(sys.argv[2]), int(sys.argv[3]))
-    elif sys.argv[1:2] == ["--child"]:
+    if sys.argv[1:2] == ["--child"]:
         read(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         main()

@@ -1,6 +1,6 @@
 """How fast an empty node catches up by copy, against a plain copy of the same files in the same run.
 
-    python benchmarks/catch_up.py [--size-mb 1024] [--body 1024] [--segment-mb 256] [--loaded]
+    python -m benchmarks.catch_up [--size-mb 1024] [--body 512-1536] [--segment-mb 256] [--loaded]
 
 Starts a private cluster, fills it, deletes the log's first segments so that entries are missing, empties one node's folder and lets it join
 as a learner.  The copy's seconds go from the node's first word of it to its last; with --loaded a producer sends all the while, and
@@ -14,17 +14,18 @@ import argparse
 import json
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bodies import Bodies, parse_size
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 TOPIC = "bench"
 
@@ -32,20 +33,20 @@ TOPIC = "bench"
 class Sender:
     """Sends messages and counts what was acknowledged."""
 
-    def __init__(self, bootstrap: str, body: bytes) -> None:
+    def __init__(self, bootstrap: str, bodies: Bodies) -> None:
         from dledger_client import Producer
 
         self._producer = Producer(bootstrap)
-        self._body = body
+        self._bodies, self._numbers = bodies, count()
         self.acknowledged = 0
         self._going = False
         self._thread = threading.Thread(target=self._run)
 
-    def send(self, count: int) -> None:
+    def send(self, messages: int) -> None:
         from dledger_client import Message
 
-        for _ in range(count):
-            self._producer.send_async(Message(TOPIC, self._body)).add_done_callback(self._done)
+        for number in islice(self._numbers, messages):
+            self._producer.send_async(Message(TOPIC, self._bodies.body(number))).add_done_callback(self._done)
         self._producer.flush()
 
     def _done(self, future: Any) -> None:
@@ -123,8 +124,8 @@ def measure(work: Path, arguments: argparse.Namespace) -> dict[str, object]:
         cluster.start()
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(TOPIC, queues=4)
-        sender = Sender(cluster.bootstrap, os.urandom(arguments.body))
-        per_mb = (1 << 20) // (arguments.body + 160)
+        sender = Sender(cluster.bootstrap, Bodies(arguments.body))
+        per_mb = (1 << 20) // (sum(parse_size(arguments.body)) // 2 + 160)
         sender.send(per_mb * arguments.segment_mb * 5 // 4)
         time.sleep(2)
         filled_at = time.monotonic()
@@ -177,7 +178,7 @@ def _follows(cluster: Any, victim: str, leader: str) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--size-mb", type=int, default=1024)
-    parser.add_argument("--body", type=int, default=1024)
+    parser.add_argument("--body", default="512-1536")
     parser.add_argument("--segment-mb", type=int, default=256)
     parser.add_argument("--loaded", action="store_true")
     parser.add_argument("--data", default="", help="a folder on the disk to measure; default: the one for temporary files")

@@ -1,6 +1,6 @@
 """What metrics and traces cost clients: CPU of the client a message, and messages a second, against a client without them, by turns.
 
-    python -m benchmarks.client_notes [--rounds 5] [--messages 300000] [--size 1024] [--modes plain prometheus] [--before FOLDER]
+    python -m benchmarks.client_notes [--rounds 5] [--messages 300000] [--size 512-1536] [--modes plain prometheus] [--before FOLDER]
 
 Each turn is a process of its own that produces, or consumes with a listener (32 messages a call, then one), from a private cluster.
 ``--before``: the folder of an older checkout, whose client takes part as ``before``.
@@ -56,21 +56,23 @@ def install(mode: str) -> None:
         trace.set_tracer_provider(TracerProvider(sampler=ALWAYS_ON if mode == "spans" else ALWAYS_OFF))
 
 
-def produce(bootstrap: str, messages: int, size: int) -> None:
+def produce(bootstrap: str, messages: int, size: str) -> None:
+    from bodies import Bodies  # beside this file: the path has the folder of a checkout that may have none
+
     from dledger_client import Message, Producer
 
-    body = bytes(size)
+    bodies = Bodies(size).many(0, messages)
     with Producer(bootstrap, group="notes") as producer:
-        producer.send(Message(TOPIC, body))
+        producer.send(Message(TOPIC, bodies[0]))
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        futures = [producer.send_async(Message(TOPIC, body)) for _ in range(messages)]
+        futures = [producer.send_async(Message(TOPIC, body)) for body in bodies]
         producer.flush()
         told(messages, began_s, cpu_s)
         if any(future.exception() is not None for future in futures):
             raise SystemExit("a message failed")
 
 
-def consume(bootstrap: str, messages: int, batch: int) -> None:
+def consume(bootstrap: str, messages: int, batch: str) -> None:
     from dledger_client import Action, PushConsumer
 
     lock, done, seen = threading.Lock(), threading.Event(), [0]
@@ -83,7 +85,7 @@ def consume(bootstrap: str, messages: int, batch: int) -> None:
         return Action.COMMIT
 
     group = f"notes-{os.getpid()}"
-    consumer = PushConsumer(bootstrap, group, listener, consume_message_batch_max_size=batch, consume_threads=4)
+    consumer = PushConsumer(bootstrap, group, listener, consume_message_batch_max_size=int(batch), consume_threads=4)
     consumer.subscribe(TOPIC)
     began_s, cpu_s = time.perf_counter(), time.process_time()
     with consumer:
@@ -99,16 +101,16 @@ def told(messages: int, began_s: float, cpu_s: float) -> None:
 # The side that compares
 
 
-def turn(mode: str, work: str, bootstrap: str, messages: int, number: int, folder: Path) -> dict[str, float]:
-    """One process; ``number``: size of a message, or messages a call."""
-    line = [sys.executable, str(ROOT / "benchmarks" / "client_notes.py"), "--child", mode, work, bootstrap, str(messages), str(number)]
+def turn(mode: str, work: str, bootstrap: str, messages: int, number: str, folder: Path) -> dict[str, float]:
+    """One process; ``number``: sizes of messages, or messages a call."""
+    line = [sys.executable, str(ROOT / "benchmarks" / "client_notes.py"), "--child", mode, work, bootstrap, str(messages), number]
     done = subprocess.run(line, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{mode} {work}: {done.stderr}")
     return dict(json.loads(done.stdout))
 
 
-def by_turns(bootstrap: str, work: str, number: int, arguments: argparse.Namespace) -> None:
+def by_turns(bootstrap: str, work: str, number: str, arguments: argparse.Namespace) -> None:
     modes = [*arguments.modes, *(["before"] if arguments.before else [])]
     found: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
     for round_ in range(arguments.rounds):
@@ -132,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=300_000)
-    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--size", default="512-1536")
     parser.add_argument("--before", default="")
     parser.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="plain comes first")
     arguments = parser.parse_args()
@@ -141,7 +143,7 @@ def main() -> None:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
         by_turns(cluster.bootstrap, "produce", arguments.size, arguments)
-        for batch in (32, 1):
+        for batch in ("32", "1"):
             by_turns(cluster.bootstrap, "consume", batch, arguments)
 
 
@@ -149,6 +151,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         mode, work, bootstrap, messages, number = sys.argv[2:]
         install(mode)
-        {"produce": produce, "consume": consume}[work](bootstrap, int(messages), int(number))
+        {"produce": produce, "consume": consume}[work](bootstrap, int(messages), number)
     else:
         main()

@@ -15,12 +15,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.processes import spent
+from bodies import Bodies
+from processes import spent
+
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer
 
+WARM = 200
 
-def measured(messages: int, size: int) -> dict[str, object]:
+
+def measured(messages: int, size: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="dledger-bench-") as folder, PrivateCluster(Path(folder)) as cluster:
         cluster.start()
         bootstrap, leader = cluster.bootstrap, cluster.leader()
@@ -30,12 +34,12 @@ def measured(messages: int, size: int) -> dict[str, object]:
         pids = {"client": os.getpid(), "leader": nodes.pop(leader)}
         pids |= {f"follower {number}": pid for number, pid in enumerate(nodes.values(), 1)}
         with Producer(bootstrap, linger_ms=0) as producer:
-            message = Message("bench", bytes(size))
-            for _ in range(200):
+            given = [Message("bench", body) for body in Bodies(size).many(0, WARM + messages)]
+            for message in given[:WARM]:
                 producer.send(message)
             before = {name: spent(pid) for name, pid in pids.items()}
             took = []
-            for _ in range(messages):
+            for message in given[WARM:]:
                 began = time.perf_counter()
                 producer.send(message)
                 took.append(time.perf_counter() - began)
@@ -55,6 +59,6 @@ def figures(took: list[float], before: Mapping[str, tuple[float, int]], after: M
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=2000)
-    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--size", default="512-1536")
     options = parser.parse_args()
     print(json.dumps(measured(options.messages, options.size)))

@@ -1,6 +1,6 @@
 """Push consumption: messages a second with 1 and 4 consumers, and how long queues stand still when members come, go and die.
 
-    python benchmarks/push.py [--messages 1000000] [--size 1024] [--batch 32] [--rounds 20]
+    python -m benchmarks.push [--messages 1000000] [--size 512-1536] [--batch 32] [--rounds 20]
 
 Starts a private cluster.  Throughput: the topic is filled first; consumers are processes that only count, timed from the first listener
 call to the last.  Gaps: messages go to every queue every 5 ms; a gap is the longest time in which some queue gave no message to any
@@ -24,8 +24,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.bodies import Bodies
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
 QUEUES = 8
 GAP_QUEUES = 4
@@ -109,13 +110,13 @@ def spawn(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, __file__, "--child", *arguments], env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
-def fill(bootstrap: str, topic: str, messages: int, size: int) -> None:
+def fill(bootstrap: str, topic: str, messages: int, size: str) -> None:
     from dledger_client import Message, Producer
 
-    body = bytes(size)
+    bodies = Bodies(size)
     with Producer(bootstrap) as producer:
-        for _ in range(messages):
-            producer.send_oneway(Message(topic, body))
+        for number in range(messages):
+            producer.send_oneway(Message(topic, bodies.body(number)))
         producer.flush()
 
 
@@ -243,7 +244,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--size", default="512-1536")
     parser.add_argument("--batch", type=int, nargs="*", default=[32, 1], help="messages a listener call at most")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--data", help="folder for the cluster's data")

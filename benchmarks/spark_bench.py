@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -19,8 +18,10 @@ from typing import Any
 
 import psutil
 
+from benchmarks.bodies import Bodies
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+BODIES_A_CALL = 10_000
 
 
 class Surroundings:
@@ -75,17 +76,16 @@ def surroundings() -> Iterator[Surroundings]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def fill(around: Surroundings, topic: str, messages: int, size: int, spread: int = 0) -> None:
-    """A topic of four queues with messages of one size, or of sizes up to ``spread`` to both sides of it."""
-    from dledger_client import Admin, Message, Producer
+def fill(around: Surroundings, topic: str, messages: int, size: str) -> None:
+    """A topic of four queues with messages of one size, or of sizes between two."""
+    from dledger_client import Admin, Producer
 
-    body, draw = bytes(range(256)) * ((size + spread) // 256 + 1), random.Random(size)
+    bodies = Bodies(size)
     with Admin(around.bootstrap) as admin:
         admin.create_topic(topic, queues=4)
     with Producer(around.bootstrap) as producer:
-        for _ in range(messages):
-            producer.send_oneway(Message(topic, body[: draw.randint(size - spread, size + spread)], tags="bench"))
-        producer.flush()
+        for first in range(0, messages, BODIES_A_CALL):
+            producer.send_many(topic, bodies.many(first, min(messages, first + BODIES_A_CALL)), tags="bench")
     around.cluster.wait_equal()
 
 

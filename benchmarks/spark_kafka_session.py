@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.bodies import Bodies
+from benchmarks.bodies import Bodies
 from benchmarks.spark_bench import everything, session
 
 TASKS = 4

@@ -1,6 +1,6 @@
 """How fast Spark reads a topic from the followers, against Parquet and a plain memory-mapped file through the same API, in one session.
 
-    python benchmarks/spark_read.py [--megabytes 200] [--sizes 100,1024,512-1536,10240]
+    python -m benchmarks.spark_read [--megabytes 200] [--sizes 100,1024,512-1536,10240]
 
 512-1536 is a topic of bodies of mixed sizes: those of one size take quicker ways (one stride, one CRC over a whole chunk), which few topics
 in use do; the mapped file beside it has the mean size.  Each size is so many messages that they fill --megabytes (at most 1 000 000).
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from spark_bench import Surroundings, best_of, everything, fill, surroundings, tell
+
+from benchmarks.bodies import parse_size
+from benchmarks.spark_bench import Surroundings, best_of, everything, fill, surroundings, tell
 
 FOUR = "queue_id,queue_offset,store_timestamp,body"
 FOUR_SCHEMA = "queue_id int, queue_offset bigint, store_timestamp timestamp, body binary"
@@ -86,11 +88,10 @@ def write_mapped(path: Path, count: int, size: int) -> None:
 
 
 def measure(around: Surroundings, sizes: str, megabytes: int) -> None:
-    low, _, high = sizes.partition("-")
-    size = (int(low) + int(high or low)) // 2
+    size = sum(parse_size(sizes)) // 2
     count = min(1_000_000, megabytes * 1_000_000 // size)
     topic = f"bench-{sizes}"
-    fill(around, topic, count, size, size - int(low))
+    fill(around, topic, count, sizes)
     for replica in around.cluster.processes:
         everything(around.source(topic, replica=replica))  # from here on files are in the page cache, as they are for the others
     leader, before = around.cluster.leader(), around.cpu_s()

@@ -1,6 +1,6 @@
 """Transactions a second against plain sends, on one private cluster, turn and turn about.
 
-    python benchmarks/transactions.py [--rounds 5] [--seconds 4] [--at-once 256] [--size 256] [--json]
+    python -m benchmarks.transactions [--rounds 5] [--seconds 4] [--at-once 256] [--size 128-384] [--json]
 
 Plain: each of ``--at-once`` tasks sends a message and waits until it is stored.  Transactions: each stores a half message, runs a local
 transaction that does nothing, commits, and waits until that is stored.  The rounds alternate; the medians are compared.  A transaction is
@@ -18,10 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.bodies import Bodies
 
 TOPIC = "paid"
 
@@ -46,17 +46,17 @@ async def measure(bootstrap: str, arguments: argparse.Namespace) -> dict[str, ob
 
     async with Admin(bootstrap) as admin:
         await admin.create_topic(TOPIC, queues=4)
-    body = bytes(arguments.size)
+    bodies, numbers = Bodies(arguments.size), count()
     plain: list[float] = []
     transactions: list[float] = []
     took: dict[str, list[float]] = {"plain": [], "transaction": []}
     async with TransactionProducer(bootstrap, "bench", lambda _: TransactionState.UNKNOWN) as producer:
 
         async def send() -> None:
-            await producer.send(Message(TOPIC, body))
+            await producer.send(Message(TOPIC, bodies.body(next(numbers))))
 
         async def transact() -> None:
-            result = await producer.send_in_transaction(Message(TOPIC, body), lambda *_: TransactionState.COMMIT)
+            result = await producer.send_in_transaction(Message(TOPIC, bodies.body(next(numbers))), lambda *_: TransactionState.COMMIT)
             assert result.outcome.name == "COMMITTED", result
 
         await rate(transact, arguments.at_once, 1.0)
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--at-once", type=int, default=256)
-    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--size", default="128-384")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     from dledger_cli.local.private_cluster import PrivateCluster

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.bodies import parse_size
+from benchmarks.bodies import parse_size
 from benchmarks.peers.fetched import UnavailableError
 from benchmarks.peers.figures import Figure
 from benchmarks.peers.measure import Plan, WorkerError, measure

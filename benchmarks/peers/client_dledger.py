@@ -9,7 +9,7 @@ from typing import Any
 import numpy  # noqa: F401  here, so that no clock runs while they are loaded
 import pyarrow  # noqa: F401
 
-from benchmarks.peers.bodies import Bodies, Seen
+from benchmarks.bodies import Bodies, Seen
 from benchmarks.peers.load import Load
 from dledger_client import Admin, Message, Producer, PullConsumer
 

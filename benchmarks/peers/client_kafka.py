@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.peers.bodies import Bodies, Seen
+from benchmarks.bodies import Bodies, Seen
 from benchmarks.peers.load import Load
 
 AT_ONCE = 10_000

@@ -16,7 +16,7 @@ import nats
 from nats.errors import Error as NatsError
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 
-from benchmarks.peers.bodies import Bodies, Seen
+from benchmarks.bodies import Bodies, Seen
 from benchmarks.peers.load import Load
 
 T = TypeVar("T")

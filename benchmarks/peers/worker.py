@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from benchmarks.peers.bodies import Bodies, Seen
+from benchmarks.bodies import Bodies, Seen
 from benchmarks.peers.load import Load
 
 WARM_SIZE = "1024"

@@ -1,4 +1,4 @@
-"""Bodies of the peers' benchmark: made from their numbers, and counted distinct when they come back."""
+"""Bodies of benchmarks: made from their numbers, and counted distinct when they come back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from array import array
 import pyarrow as pa
 import pytest
 
-from benchmarks.peers.bodies import COMPARED_EVERY, Bodies, Seen, parse_size
+from benchmarks.bodies import COMPARED_EVERY, Bodies, Seen, parse_size
 
 COUNT = 3000
 

@@ -68,11 +68,13 @@ def test_a_client_that_ends_without_a_result_is_an_error_with_its_last_words(scr
         run(script, tmp_path, Servers())
 
 
-@pytest.mark.parametrize(("module", "more"), [("bodies", LAZY), ("load", set()), ("worker", set()), ("client_kafka", {"confluent_kafka"})])
+@pytest.mark.parametrize(
+    ("module", "more"), [("../bodies", LAZY), ("load", set()), ("worker", set()), ("client_kafka", {"confluent_kafka"})]
+)
 def test_what_clients_of_others_import_is_in_their_environment(module: str, more: set[str]) -> None:
     tree = ast.parse((FOLDER / f"{module}.py").read_text())
     names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     outside = {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
-    own = {"benchmarks.peers.bodies", "benchmarks.peers.load"}
+    own = {"benchmarks.bodies", "benchmarks.peers.load"}
     assert {name if name in own else name.partition(".")[0] for name in outside} <= own | more
