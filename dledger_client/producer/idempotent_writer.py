@@ -95,6 +95,14 @@ class IdempotentWriter:
             if replica_group in (None, name):
                 await self._drain(writes, 0)
 
+    async def discard(self) -> None:
+        """Forget what is not acknowledged, after an error: it is not sent again.  Some of it may be stored."""
+        for writes in self._writes.values():
+            await writes.stream.close()
+            writes.unsent.clear()
+            writes.unacknowledged.clear()
+            writes.size_bytes = 0
+
     async def _drain(self, writes: _Writes, max_bytes: int) -> None:
         """Write what is unsent, then read responses until at most ``max_bytes`` are unacknowledged."""
         clock, stream = self._router.clock, writes.stream

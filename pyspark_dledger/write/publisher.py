@@ -178,8 +178,12 @@ class Publisher:
             return False
         if notes == MANIFEST:
             raise OffsetOutOfRangeError(f"write {write.number} of {write.application} is too long ago: brokers remember it no more")
-        await self._send(write, parts)
-        await self._note(write, DONE, DONE_BODY)
+        try:
+            await self._send(write, parts)
+            await self._note(write, DONE, DONE_BODY)
+        except DledgerError:
+            await self._sender.discard()  # another write may be next
+            raise
         return True
 
     async def _note(self, write: WriteName, sequence: int, body: bytes) -> SequencedRecord:
@@ -190,7 +194,7 @@ class Publisher:
         parts = encode_messages(self._queue.topic, self._queue.queue_id, [message], ids, born_ms=wall_ms, born_host=born_host)
         record = sequenced(b"".join(parts), write.sequence(sequence))
         await self._sender.send(self._queue.group, record)
-        await self._sender.flush()
+        await self._sender.flush(self._queue.group)
         return record
 
     async def _manifest_at(self, write: WriteName, offset: int) -> list[StagedRange]:

@@ -17,13 +17,14 @@ from pyspark_dledger.write.staged_batches import StagedBatch
 from pyspark_dledger.write.staging_topic import StagingTopic
 
 PIECE_BYTES = 256 << 10  # small batches wait until they have so much together
+MAX_PIECE_BYTES = 4 << 20  # a producer sends no larger body by itself, also where the brokers take some; pieces are joined again
 
 
 class StagingSender:
     """The streams of one task, number ``partition`` of its stage.  ``max_bytes``: the largest message that the brokers take."""
 
     def __init__(self, producer: Producer, staging: StagingTopic, partition: int, max_bytes: int) -> None:
-        self._producer, self._staging, self._max_bytes = producer, staging, max_bytes
+        self._producer, self._staging, self._max_bytes = producer, staging, min(max_bytes, MAX_PIECE_BYTES)
         self._places = count(partition)
         self._streams: dict[str, _Stream] = {}
 

@@ -17,6 +17,7 @@ from dledger_client.aio import Message
 from dledger_client.producer.idempotent_writer import IdempotentWriter, sequenced
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import CorruptBatchError, DledgerError
+from pyspark_dledger.jobs.finish import finish_all
 from pyspark_dledger.write import publisher as publishing
 from pyspark_dledger.write import staged_batches
 from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName, read_manifest
@@ -46,13 +47,14 @@ class Dying(IdempotentWriter):
         await super().send(replica_group, record)
 
 
-async def stage(rig: Rig, attempt: str, *, turn: int = 0) -> list[StagedRange]:
+async def stage(rig: Rig, attempt: str, *, turn: int = 0, topic: str = TARGET) -> list[StagedRange]:
     """What tasks stage of the numbers, in an order that depends on ``turn``: a stream for each group."""
     numbers = [(number + turn) % ROWS for number in range(ROWS)]
+    targets = [replace(each, topic=topic) for each in TARGETS]
     parts = []
     async with rig.producer(send_timeout_ms=20_000) as producer:
         for task in range(TASKS):
-            packer = RowBatcher(maker(rig, task + 10 * turn), lambda _: TARGETS, TARGET, first_queue=task)
+            packer = RowBatcher(maker(rig, task + 10 * turn), lambda _: targets, topic, first_queue=task)
             rows = [{"body": b"%d" % n, "queue_key": f"k{n % 11}"} for n in sorted(numbers[task::TASKS])]
             batches = [*packer.add(pa.RecordBatch.from_pylist(rows)), *packer.finish()]
             for group in ("g0", "g1"):
@@ -78,13 +80,13 @@ async def topics(rig: Rig) -> None:
     await rig.topic(TARGET, queues=2 * QUEUES)
 
 
-async def stored(rig: Rig, groups: tuple[str, ...] = ("g0", "g1")) -> list[int]:
+async def stored(rig: Rig, groups: tuple[str, ...] = ("g0", "g1"), topic: str = TARGET) -> list[int]:
     """The numbers in the queues of some groups; those with one key are in order."""
     found: list[int] = []
     async with rig.consumer() as consumer:
         for queue in TARGETS:
             if queue.group in groups:
-                messages = await consumer.fetch(TARGET, queue.queue_id, 0, 10_000, replica_group=queue.group)
+                messages = await consumer.fetch(topic, queue.queue_id, 0, 10_000, replica_group=queue.group)
                 found += [int(message.body) for message in messages]
     return found
 
@@ -170,6 +172,30 @@ def test_a_group_may_be_begun_with_while_another_is_waited_for() -> None:
             await sender.flush()
         for group in ("g0", "g1"):
             assert await stored(rig, (group,))
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_write_that_cannot_be_finished_leaves_nothing_that_the_next_one_would_send() -> None:
+    """Its topic is gone, which one of its records is told while others are on their way: the write behind it is finished all the same."""
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        other = "kept"
+        await rig.topic(other, queues=2 * QUEUES)
+        parts, later = await stage(rig, "first"), WriteName("later", 0)
+        kept = await stage(rig, "kept", topic=other)
+        for write, of_it in ((WRITE, parts), (later, kept)):
+            Dying.left = 1  # the manifest
+            async with publisher(rig, Dying) as dying:
+                with pytest.raises(ConnectionAbortedError):
+                    await dying.publish(write, of_it)
+        async with rig.admin() as admin:
+            await admin.delete_topic(TARGET)
+        async with rig.consumer() as control, publisher(rig, timeout_ms=5_000) as one:
+            found = await finish_all(one, control, STAGING, "g0", look_only=False)
+        assert [each.result.partition(":")[0] for each in found] == ["cannot be finished", "finished"], found
+        assert sorted(await stored(rig, topic=other)) == list(range(ROWS))
 
     Rig(groups=2).run(scenario)
 

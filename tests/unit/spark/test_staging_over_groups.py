@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
 
-from dledger_client import TopicQueues
+from dledger_client import SendResult, SendStatus, TopicQueues
 from dledger_client.aio import Message
 from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError
 from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName
-from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
+from pyspark_dledger.write.staged_batches import RowBatcher, StagedBatch, TargetQueue
+from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import STAGING_QUEUES, StagingTopic, staging_of
 from tests.unit.client.sim_rig import Rig
 from tests.unit.spark.test_publisher import STAGING, TARGET, maker
+
+if TYPE_CHECKING:
+    from dledger_client import Producer
+
+
+class Sending:
+    """A producer that says what it was given."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def send_async(self, message: Message, *, queue_id: tuple[str, int]) -> Future[SendResult]:
+        self.bodies.append(bytes(message.body))
+        future = Future[SendResult]()
+        future.set_result(SendResult(SendStatus.SEND_OK, "", STAGING, *queue_id, len(self.bodies) - 1, 0))
+        return future
+
+    def flush(self) -> None: ...
 
 
 def part(group: str, queues: int, perm: int = 6) -> TopicQueues:
@@ -33,6 +55,17 @@ def test_rows_are_spread_over_all_groups_and_manifests_stay_in_one() -> None:
     without = staging_of(STAGING, [part("g1", 4), part("g0", 5)], {"g1"})
     assert {without.place(partition)[0] for partition in range(20)} == {"g0"}
     assert {staging_of(STAGING, [part("g0", 5), part("g1", 4, 4)], {}).place(n)[0] for n in range(20)} == {"g0"}
+
+
+def test_a_batch_larger_than_a_producer_sends_by_itself_is_staged_in_pieces_that_join_again() -> None:
+    producer, staged = Sending(), StagedBatch("g0", 1, b"%09d" % 7 * 600_000)
+    sender = StagingSender(cast("Producer", producer), StagingTopic(STAGING, "g0", 3), 0, max_bytes=16 << 20)
+    sender.add(staged)
+    (found,) = sender.finish()
+    largest = ProducerOptions.of("spark", {}).max_message_bytes
+    assert max(map(len, producer.bodies)) <= largest < len(staged.data)
+    assert b"".join(producer.bodies) == staged.data
+    assert (found.rows, found.size_bytes, found.crc, found.end - found.first) == (1, len(staged.data), crc32c(staged.data), 2)
 
 
 def test_a_write_waits_for_the_group_of_its_manifests() -> None:
