@@ -42,7 +42,7 @@ async def find_files(disk: Disk, file_units: int) -> FoundFiles:
             await asyncio.sleep(0)
         _, topic, queue_id, name = (*path.split("/"), "", "", "")[:4]
         start = parse_segment_name(name) if path.count("/") == 3 else None
-        if start is None or not queue_id.isdigit():
+        if start is None or not (queue_id.isascii() and queue_id.isdigit()) or queue_id != str(int(queue_id)):
             continue
         files = found.setdefault((topic, int(queue_id)), {})
         if start % file_bytes == 0:

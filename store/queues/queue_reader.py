@@ -282,13 +282,19 @@ class QueueReader:
     async def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
         for _ in range(REPAIRS_PER_READ):
             try:
-                return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+                return await self._time_in(queue, offset)
             except (FrameMismatchError, DamagedQueueFileError, OffsetOutOfRangeError) as found:
                 if offset < queue.min_offset:
                     return 0  # deleted meanwhile
                 if not isinstance(found, OffsetOutOfRangeError):
                     await self._repair(queue, found)
-        return await store_time(self._log, (await queue.read(offset, 1))[0], offset)
+        return await self._time_in(queue, offset)
+
+    async def _time_in(self, queue: ConsumeQueue, offset: int) -> int:
+        units = await queue.read(offset, 1)
+        if not len(units):  # the topic was deleted meanwhile
+            raise outside(queue.key, offset, queue.min_offset, queue.max_offset)
+        return await store_time(self._log, units[0], offset)
 
 
 def _first(count: int, units: Units, offsets: Offsets, next_offset: int) -> tuple[Units, Offsets, int]:

@@ -76,11 +76,16 @@ class QueueTrimmer:
             return high
         if first_pos <= queue.head_pos:  # no file is read for queues that begin behind what was deleted
             return low
+        head_pos = queue.head_pos
         while low < high:
             middle = (low + high) // 2
-            pos = int((await queue.read(middle, 1))[0]["pos"])
+            units = await queue.read(middle, 1)
+            if not len(units):  # the topic was deleted meanwhile
+                return queue.min_offset
+            pos = int(units[0]["pos"])
             if pos < first_pos:  # 0 of a filler
                 low = middle + 1
             else:
-                high, queue.head_pos = middle, pos
+                high, head_pos = middle, pos
+        queue.head_pos = head_pos
         return low

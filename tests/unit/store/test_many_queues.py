@@ -11,6 +11,7 @@ import store.durability.recovery
 from dledger_wire.errors import TopicNotFoundError
 from store.durability.snapshots import Snapshots
 from store.queues.consume_queue import ConsumeQueue, QueueMark
+from store.queues.queue_files import Units
 from store.queues.queue_table import QueueTable
 from store.queues.queue_trim import QueueTrimmer
 from tests.unit.log.crash_disk import CrashDisk
@@ -172,6 +173,69 @@ def test_memory_of_queues_is_given_back_and_the_count_of_it_is_right(monkeypatch
         assert [frame.body for frame in await rig.read_all(("t", 3))] == [b"one"] + [b"more"] * 20
         queues.drop_topic("t")
         assert queues._held_units == 0
+        await rig.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["007", "\u0667", "x", "-1"])
+def test_a_folder_that_is_no_queue_of_ours_is_left_alone(name: str) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await used(disk, 3)
+        await rig.store.queues.flush(sync=True)
+        disk = disk.after_kill()
+        path = f"consumequeue/t/{name}/00000000000000000000"
+        disk.files[path] = CrashDisk({path: b"theirs"}).files[path]
+        again = await StoreRig.open(disk)
+        assert disk.files[path].current == b"theirs"
+        assert [frame.body for frame in await again.read_all(("t", 2))] == [b"one"]
+        await again.close()
+
+    run(scenario)
+
+
+def test_a_topic_that_goes_while_the_head_is_looked_for_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        rig = await used(CrashDisk())
+        queues = rig.store.queues
+        for _ in range(20):
+            await rig.send(batch_of("t", 7, [b"more"]))
+        await queues.flush(sync=True)
+        victim = queues.get(("t", 7))
+        assert victim is not None
+        victim.release_memory()
+        read = ConsumeQueue.read
+
+        async def read_and_delete(queue: ConsumeQueue, first: int, count: int) -> Units:
+            queues.drop_topic("t")
+            await queues.flush(sync=False)
+            return await read(queue, first, count)
+
+        monkeypatch.setattr(ConsumeQueue, "read", read_and_delete)
+        await QueueTrimmer(queues, rig.store.reader.repair).follow(victim.last_end_pos - 1)
+        assert len(queues) == 0
+        await rig.close()
+
+    run(scenario)
+
+
+def test_damage_met_while_the_head_is_looked_for_does_not_count_as_the_head() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk)
+        await rig.topic("t", 1)
+        places = [(await rig.send(batch_of("t", 0, [b"%d" % number])))[0].physical_offset for number in range(28)]
+        assert await rig.save()
+        await rig.close()
+        disk = disk.after_kill()
+        path = "consumequeue/t/0/00000000000000000140"  # the second of four files of seven units
+        disk.files[path].current[3] ^= 1
+        rig = await StoreRig.open(disk)
+        queue = rig.store.queues.get(("t", 0))
+        assert queue is not None
+        await QueueTrimmer(rig.store.queues, rig.store.reader.repair).follow(places[10])
+        assert (queue.min_offset, queue.head_pos) == (10, places[10])
         await rig.close()
 
     run(scenario)
