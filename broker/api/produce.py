@@ -207,6 +207,8 @@ class _ProduceStream:
                     await self._write_waiting()
                 finally:
                     self._is_writing = False
+                if self._pending and self._pending[0].is_decided:  # while a message was written that had to wait
+                    self._needed.set()
         finally:
             self.end()
             self._answered.set()
