@@ -530,8 +530,9 @@ def _sizes(local: str) -> Iterator[tuple[str, int]]:
     """Path and size of every file below a folder.  Files that are removed meanwhile do not count."""
     folders = [local]
     while folders:
+        folder = folders.pop()
         try:
-            with with_handle(lambda: os.scandir(folders.pop())) as entries:
+            with with_handle(partial(os.scandir, folder)) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -148,6 +149,28 @@ def test_nothing_is_written_on_the_loop_while_the_thread_has_work(tmp_path: Path
         await writing
         assert file.write_now(0, [b"loop"])
         assert await file.pread(0, 6) == b"loopad"
+        disk.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_no_folder_is_left_out_when_descriptors_run_out_for_a_moment(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {f"queues/t/{number}/0": number for number in range(4)}
+    for path, size in expected.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(bytes(size))
+    scandir, looks = os.scandir, count(1)
+
+    def scarce(folder: str) -> object:
+        if next(looks) == at:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return scandir(folder)
+
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path))
+        monkeypatch.setattr(os, "scandir", scarce)
+        assert await disk.sizes("queues") == expected
         disk.close()
 
     asyncio.run(main())
