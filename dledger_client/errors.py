@@ -24,6 +24,7 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- OutcomeUnknownError       retriable, outcome_unknown  leadership changed while the write was in flight
      |- UnreachableError          retriable, outcome_unknown  the connection broke, or a node did not respond
      |- DeadlineExceededError     outcome_unknown             the deadline passed while the request was in flight
+     |- ClientClosedError                                     the client is closed, or was closed meanwhile
      |- TopicNotFoundError, TopicExistsError, TopicPermissionError
      |- InvalidNameError, InvalidArgumentError, MessageTooLargeError
      |- UnsafeShrinkError                                     queues to remove are written to or hold unread messages

@@ -38,6 +38,7 @@ __all__ = [
     "AddressInUseError",
     "AuthenticationFailedError",
     "BusyError",
+    "ClientClosedError",
     "ConfigError",
     "CorruptBatchError",
     "CorruptEntryError",
@@ -201,6 +202,12 @@ class NotSentError(DledgerError):
 
     code = "NOT_SENT"
     retriable = True
+
+
+class ClientClosedError(DledgerError):
+    """The client is closed, or was closed while it waited for an answer."""
+
+    code = "CLIENT_CLOSED"
 
 
 class TopicNotFoundError(DledgerError):

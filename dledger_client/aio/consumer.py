@@ -126,17 +126,18 @@ class PullConsumer:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Safe to repeat.
+        """Close the connections. Calls in progress, and later ones, raise ClientClosedError. Safe to repeat.
 
         Examples:
             >>> await consumer.close()
         """
+        self._router.refuse()
         await self._pieces.close()
         await self._fetcher.close()
         await self._router.close()
 
     def _deadline_ms(self) -> int:
-        return self._router.clock.monotonic_ms() + self._timeout_ms
+        return self._router.deadline_ms(self._timeout_ms)
 
     async def topic(self, name: str) -> list[TopicQueues]:
         """The queues of a topic, by replica group.
@@ -196,9 +197,8 @@ class PullConsumer:
         Args:
             topic: The topic.
             timestamp_ms: Also find the first message stored at or after this time, milliseconds since 1970.
-            or_followers: While a replica group has no leader, return what its followers have committed. None: only
-                for a consumer that reads from
-                followers.
+            or_followers: While a replica group has no leader, return what its followers have committed. None: only for a consumer that
+                reads from followers.
             partial: Leave out replica groups that do not answer.
 
         Returns:
@@ -408,7 +408,7 @@ class PullConsumer:
             offset: The first offset to read.
             max_messages: Messages to return at most.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``; ``*``: all.
             sql: Only messages whose properties match this SQL92 filter, e.g. ``amount > 10 AND region IN ('eu',
@@ -471,7 +471,7 @@ class PullConsumer:
             offset: The first offset to read.
             max_messages: Messages to return at most.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
                 see ``with_tags``.
@@ -536,7 +536,7 @@ class PullConsumer:
                 ``born_timestamp``, ``store_timestamp``, ``properties``, ``topic``, ``group`` (the replica group), ``queue_id``,
                 ``replica``, ``body_size``, ``physical_offset``, ``traceparent``, ``tracestate``. What a message does not have is null.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``; ``*``: all.
             sql: Only messages whose properties match this SQL92 filter.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import Self, Unpack
 
 from dledger_client import tracing
+from dledger_client.aio.delayed_sends import DelayedSends
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import RecordAccumulator
@@ -19,31 +16,13 @@ from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts
+from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts, chosen_once
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame_layout import pack_host
-
-_logger = logging.getLogger(__name__)
-
-
-Append: TypeAlias = Callable[[], tuple[DeliveryReport, int] | None]  # what RecordAccumulator's methods of that name return
-
-
-@dataclass(slots=True)
-class _Delayed:
-    """A message, or a batch, that waits for its topic's queues or for buffer room."""
-
-    topic: str
-    count: int
-    append: Append
-    by_key: bool
-    queue_id: QueueNumber | None
-    report: DeliveryReport
-    deadline_ms: int | None  # None: follows a part of the same call, from when that was added; fails with it
 
 
 class Producer:
@@ -85,8 +64,6 @@ class Producer:
         self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
-        self._delayed: deque[_Delayed] = deque()
-        self._adding: asyncio.Task[None] | None = None
         self._closed = False
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
@@ -97,6 +74,7 @@ class Producer:
             environment = self._environment
             router = environment.open_router(self._bootstrap)
             self._opened_core = ProducerCore(router, self._options, environment.unique_ids(), pack_host(environment.address))
+            self._delayed = DelayedSends(self._opened_core)
         return self._opened_core
 
     @property
@@ -148,6 +126,9 @@ class Producer:
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> AsyncSendFuture:
         """Send one message without waiting for the acknowledgement.
 
+        It never waits. What finds no room in the buffer waits for it beside the buffer, until ``send_timeout_ms``: whoever sends without
+        end awaits some of the futures now and then.
+
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
@@ -167,8 +148,8 @@ class Producer:
         return self._send_async(message, queue_key, queue_id)
 
     def _send_async(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> AsyncSendFuture:
-        accumulator = self._core.accumulator
-        if not self._delayed:
+        accumulator, delayed = self._core.accumulator, self._delayed
+        if not delayed.lines or getattr(message, "topic", "") not in delayed.lines:
             try:
                 appended = accumulator.append_known(message, queue_key, queue_id)
             except DledgerError as error:
@@ -176,7 +157,7 @@ class Producer:
             if appended is not None:
                 return AsyncSendFuture(*appended)
         append = partial(accumulator.append, message, queue_key, queue_id)
-        return AsyncSendFuture(self._delay(message.topic, 1, append, queue_key, queue_id), 0)
+        return AsyncSendFuture(delayed.add(message.topic, 1, append, queue_key, queue_id), 0)
 
     async def send_many(
         self,
@@ -257,18 +238,19 @@ class Producer:
         return self._send_columns(columns, queue_key, queue_id)
 
     def _send_columns(self, columns: MessageColumns, queue_key: QueueKey, queue_id: QueueNumber | None) -> AsyncSendManyFuture:
-        accumulator = self._core.accumulator
+        accumulator, delayed = self._core.accumulator, self._delayed
+        queue_key = chosen_once(queue_key)
         is_delayed = False
 
         def send(part: MessageColumns, size: int) -> DeliveryReport:
             nonlocal is_delayed
             append = partial(accumulator.append_columns, part, size, queue_key, queue_id)
-            if not self._delayed and accumulator.knows(part.topic, queue_id, by_key=queue_key is not None):
+            if part.topic not in delayed.lines and accumulator.knows(part.topic, queue_id, by_key=queue_key is not None):
                 appended = append()
                 if appended is not None:
                     return appended[0]
             follows, is_delayed = is_delayed, True
-            return self._delay(part.topic, len(part), append, queue_key, queue_id, follows=follows)
+            return delayed.add(part.topic, len(part), append, queue_key, queue_id, follows=follows)
 
         return AsyncSendManyFuture(append_parts(accumulator, columns, self._options.batch_bytes, send), len(columns))
 
@@ -303,80 +285,8 @@ class Producer:
 
     async def _send_batch(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None) -> list[SendResult]:
         append = partial(self._core.accumulator.append_batch, messages, queue_key, queue_id)
-        report = self._delay(messages[0].topic, len(messages), append, queue_key, queue_id)
+        report = self._delayed.add(messages[0].topic, len(messages), append, queue_key, queue_id)
         return [await AsyncSendFuture(report, number) for number in range(len(messages))]
-
-    def _delay(
-        self, topic: str, count: int, append: Append, queue_key: QueueKey, queue_id: QueueNumber | None, *, follows: bool = False
-    ) -> DeliveryReport:
-        """Messages that are added when what is in front of them is, and their topic is known, and there is room.
-
-        ``follows``: they belong to what was delayed before them; their deadline counts from when that was added.
-        """
-        report = self._core.accumulator.detached_report(topic)
-        deadline_ms = None if follows else self._deadline_ms()
-        self._delayed.append(_Delayed(topic, count, append, queue_key is not None, queue_id, report, deadline_ms))
-        if self._adding is None or self._adding.done():
-            self._adding = asyncio.get_running_loop().create_task(self._add_delayed(), name="add delayed messages")
-        return report
-
-    def _deadline_ms(self) -> int:
-        return self._core.router.clock.monotonic_ms() + self._options.send_timeout_ms
-
-    async def _add_delayed(self) -> None:
-        try:
-            await self._add_all_delayed(self._core)
-        except asyncio.CancelledError:
-            lost, self._delayed = self._delayed, deque()
-            for delayed in lost:
-                error = NotSentError("the event loop ended before the producer was closed; nothing was stored")
-                self._core.accumulator.refuse(delayed.report, error, delayed.count)
-            count = sum(delayed.count for delayed in lost)
-            _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
-            raise
-
-    async def _add_all_delayed(self, core: ProducerCore) -> None:
-        while self._delayed:
-            delayed = self._delayed[0]
-            if delayed.deadline_ms is None:
-                delayed.deadline_ms = self._deadline_ms()
-            try:
-                await core.resolve(delayed.topic, delayed.deadline_ms, delayed.queue_id, by_key=delayed.by_key)
-                appended = delayed.append()
-                if appended is None:
-                    await self._room(delayed.deadline_ms)
-                    continue
-            except DledgerError as error:
-                self._refuse_first(error)
-                continue
-            except Exception as error:  # a selector of the application, a body that is none: those behind it go on
-                _logger.exception("a message for %s cannot be sent", delayed.topic)
-                self._delayed.popleft()
-                fault = NotSentError(f"it cannot be sent ({error!r}); nothing was stored")
-                core.accumulator.refuse(delayed.report, fault, delayed.count)
-                continue
-            self._delayed.popleft()
-            report, index = appended
-            delayed.report.split_into([(-index, report)])
-
-    def _refuse_first(self, error: DledgerError) -> None:
-        """Fail what waits in front, and what follows it: that would wait as long, and fail alike."""
-        refused = [self._delayed.popleft()]
-        while self._delayed and self._delayed[0].deadline_ms is None:
-            refused.append(self._delayed.popleft())
-        for delayed in refused:
-            self._core.accumulator.refuse(delayed.report, error, delayed.count)
-
-    async def _room(self, deadline_ms: int) -> None:
-        core = self._core
-        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        core.accumulator.when_room(lambda: None if room.done() else room.set_result(None))
-        left_ms = deadline_ms - core.router.clock.monotonic_ms()
-        try:
-            async with asyncio.timeout(max(0, left_ms) / 1000):
-                await room
-        except TimeoutError:
-            raise NotSentError("no room in the producer's buffer in time; nothing was stored") from None
 
     def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
         """Fire and forget: send one message; the result is not reported.
@@ -413,7 +323,8 @@ class Producer:
             >>> done = await producer.stored("orders")
             >>> skip = done.get(("g0", 0), 0)
         """
-        return await self._core.stored_before(topic, self._deadline_ms())
+        core = self._core
+        return await core.stored_before(topic, core.router.clock.monotonic_ms() + self._options.send_timeout_ms)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is acknowledged or failed.
@@ -421,9 +332,8 @@ class Producer:
         Examples:
             >>> await producer.flush()
         """
-        if self._adding is not None:
-            await asyncio.wait([self._adding])
         if self._opened_core is not None:
+            await self._delayed.flush()
             await self._opened_core.flush()
 
     async def close(self) -> None:
@@ -432,10 +342,9 @@ class Producer:
         Examples:
             >>> await producer.close()
         """
-        core = self._opened_core
-        if core is None or self._closed:
+        if self._closed:
             return
-        self._closed = True
+        self._closed, core = True, self._core  # also before its first use: it is to refuse what comes later
         await self.flush()
         await core.close()
         await core.router.close()

@@ -5,6 +5,7 @@ A channel has connections only while it is used: the network closes the one for 
 
 from __future__ import annotations
 
+from dledger_wire.errors import ClientClosedError
 from dledger_wire.rpc.transport import Channel, Network
 
 
@@ -14,9 +15,11 @@ class Channels:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._channels: dict[str, Channel] = {}
+        self._closed = False
 
     def to(self, address: str) -> Channel:
-        """The channel to ``address``."""
+        """The channel to ``address``.  ClientClosedError once the client is closed."""
+        self.require_open()
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._network.connect(address)
@@ -27,7 +30,16 @@ class Channels:
         """Whether there are connections to close."""
         return bool(self._channels)
 
+    def require_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+
+    def refuse(self) -> None:
+        """No connection is opened any more: the client closes."""
+        self._closed = True
+
     async def close(self) -> None:
+        self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()

@@ -29,10 +29,12 @@ from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_client.cluster.topic_lookup import TopicLookup, may_not
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.rpc.transport import Channel, Network
+
+LEAST_LOOK_UP_MS = 200  # of a look-up that begins shortly before the deadline
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -85,7 +87,17 @@ class Router:
         """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""
         self._cache.topic_listeners.append(listener)
 
+    def deadline_ms(self, timeout_ms: int) -> int:
+        """When a call that begins now has to be answered.  ClientClosedError once the client is closed."""
+        self._channels.require_open()
+        return self.clock.monotonic_ms() + timeout_ms
+
+    def refuse(self) -> None:
+        """The client closes: what is asked from now on, or again, fails with ClientClosedError."""
+        self._channels.refuse()
+
     async def close(self) -> None:
+        self.refuse()
         await self._watch.close()
         await self._silent.close()
         await self._channels.close()
@@ -237,10 +249,17 @@ class Router:
         check_topic(name)
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
-                found = await self._lookup.look_up(name)
+                found = await self._look_up(name, max(LEAST_LOOK_UP_MS, deadline_ms - self.clock.monotonic_ms()))
                 self._watch.topic(name)
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
+
+    async def _look_up(self, name: str, timeout_ms: int) -> list[TopicQueues]:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._lookup.look_up(name)
+        except TimeoutError:  # asking several silent nodes one by one takes longer than some deadlines
+            raise DeadlineExceededError(f"topic {name}: no answer in time from {', '.join(self._nodes.addresses())}") from None
 
     async def groups_of(self, topics: Iterable[str]) -> set[str] | None:
         """The replica groups that have any of the topics; None while no name server that has heard of all groups answers."""

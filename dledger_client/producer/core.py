@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from dledger_client.cluster.router import Router
 from dledger_client.metrics.instruments import installed
-from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.accumulator import CLOSED, RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled
 from dledger_client.producer.latency_fault import LatencyFaultTolerance
 from dledger_client.producer.partitioner import QueueNumber
@@ -23,7 +23,7 @@ from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.producer.topic_routes import REFRESH_PAUSE_S, TopicRoutes
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, NotSentError
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.tasks import BackgroundTasks
 
@@ -57,6 +57,8 @@ class ProducerCore:
 
     async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
+        if self.closed:
+            raise NotSentError(CLOSED)
         await self.routes.resolve(topic, deadline_ms, queue_id, by_key=by_key)
         if self._refreshing is None:
             self._refreshing = self.tasks.spawn(self._refresh(), "refresh routes")

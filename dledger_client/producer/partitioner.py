@@ -84,15 +84,21 @@ class Partitioner:
         return self.batchers[index]
 
     def has(self, queue_id: Any) -> bool:
-        return queue_id in self._by_queue_id
+        return self._with_id(queue_id) is not None
+
+    def _with_id(self, queue_id: Any) -> QueueBatcher | None:
+        try:
+            return self._by_queue_id.get(queue_id)
+        except TypeError:  # a list, say: it cannot be looked for
+            raise InvalidArgumentError(f"queue_id {queue_id!r}: expected a number, or (replica group, number)") from None
 
     def _by_id(self, topic: str, queue_id: Any) -> QueueBatcher:
-        batcher = self._by_queue_id.get(queue_id)
+        batcher = self._with_id(queue_id)
         if batcher is not None:
             return batcher
         several = self._has_several_groups
         known = ", ".join(f"{each.replica_group}:{each.queue_id}" if several else str(each.queue_id) for each in self.batchers)
-        named = f"{queue_id[0]}:{queue_id[1]}" if isinstance(queue_id, tuple) else queue_id
+        named = ":".join(map(str, queue_id)) if isinstance(queue_id, tuple) else queue_id
         raise InvalidArgumentError(f"topic {topic}: queue {named} takes no messages; expected one of {known}")
 
     def elsewhere(self, batch: ProducerBatch, *, with_keys: bool) -> list[Run]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled, wait_settled
 from dledger_client.producer.message_columns import MessageColumns
+from dledger_client.producer.partitioner import QueueKey
 from dledger_wire.errors import DledgerError
 
 
@@ -224,6 +226,11 @@ class AsyncSendManyFuture(SendManyFuture):
             raise asyncio.InvalidStateError("the result is not known yet; await the future")
 
 
+def chosen_once(queue_key: QueueKey) -> QueueKey:
+    """A key for all parts of a call: a function that chooses a queue is asked once, again only if the number of queues has changed."""
+    return lru_cache(queue_key) if callable(queue_key) else queue_key
+
+
 def append_parts(
     accumulator: RecordAccumulator, columns: MessageColumns, max_bytes: int, append: Callable[[MessageColumns, int], DeliveryReport]
 ) -> DeliveryReport:
@@ -280,5 +287,6 @@ def _error_of(leaves: list[tuple[int, int, DeliveryReport]], count: int) -> Dled
     stored = sum(size for _, size, report in leaves if report.error is None)
     if not stored:
         return error
-    why = error.message.removesuffix("; nothing was stored")
+    # The number is one in the batch that the body was sent in.
+    why = error.message.removeprefix(f"message {error.detail_int('first_bad')}: ").removesuffix("; nothing was stored")
     return type(error)(f"{why}; {stored} of {count} bodies are stored, the first that is not has number {first}", **error.details)

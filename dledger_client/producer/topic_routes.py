@@ -69,7 +69,8 @@ class TopicRoutes:
     async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look a topic up, again when ``queue_id`` is not known: the queue may be new.  ``by_key``: all its queues must be known.
 
-        TopicNotFoundError, TopicPermissionError, NotSentError, or the error that kept the cluster from responding.
+        TopicNotFoundError, TopicPermissionError, what else refuses the caller, or NotSentError, also when the cluster does not respond:
+        whatever is to be sent has not left the process.
         """
         if self._accumulator.knows(topic, queue_id, by_key=by_key):
             return
@@ -77,7 +78,12 @@ class TopicRoutes:
             raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
         looked_ms, missing = self._missing.get(topic, (0, ""))
         if not missing or self._router.clock.monotonic_ms() - looked_ms >= MISSING_MS:
-            await self._look_up_or_create(topic, deadline_ms)
+            try:
+                await self._look_up_or_create(topic, deadline_ms)
+            except DledgerError as error:
+                if not error.outcome_unknown:
+                    raise
+                raise NotSentError(f"topic {topic} could not be looked up in time: {error.message}; nothing was stored") from error
             _, missing = self._missing.get(topic, (0, ""))
         if by_key and missing:
             text = f"topic {topic}: {missing} did not answer, so the queues of its keys are not known; nothing was stored"

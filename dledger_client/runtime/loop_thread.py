@@ -65,6 +65,11 @@ class LoopThread:
         """Made by the process this one was forked from: its thread is not here."""
         return self.process_id != os.getpid()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the loop itself: a callback, which must not wait for it."""
+        return threading.current_thread() is self._thread
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run ``work`` on the loop and wait for it.  TimeoutError after ``timeout_s``; the work is cancelled then."""
         if self.is_inherited:
@@ -73,7 +78,7 @@ class LoopThread:
         if self._is_ending:
             work.close()
             raise RuntimeError("the process ends: clients cannot be used any more")
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             work.close()
             raise RuntimeError("a synchronous call from a callback would wait for itself; use the asyncio clients there")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)

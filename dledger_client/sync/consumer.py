@@ -80,7 +80,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         )
 
     def close(self) -> None:
-        """Close the connections. Safe to repeat.
+        """Close the connections. Calls in progress, and later ones, raise ClientClosedError. Safe to repeat.
 
         Examples:
             >>> consumer.close()
@@ -124,9 +124,8 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
         Args:
             topic: The topic.
             timestamp_ms: Also find the first message stored at or after this time, milliseconds since 1970.
-            or_followers: While a replica group has no leader, return what its followers have committed. None: only
-                for a consumer that reads from
-                followers.
+            or_followers: While a replica group has no leader, return what its followers have committed. None: only for a consumer that
+                reads from followers.
             partial: Leave out replica groups that do not answer.
 
         Returns:
@@ -270,7 +269,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
             offset: The first offset to read.
             max_messages: Messages to return at most.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``; ``*``: all.
             sql: Only messages whose properties match this SQL92 filter, e.g. ``amount > 10 AND region IN ('eu',
@@ -330,7 +329,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
             offset: The first offset to read.
             max_messages: Messages to return at most.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
                 see ``with_tags``.
@@ -392,7 +391,7 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
                 ``born_timestamp``, ``store_timestamp``, ``properties``, ``topic``, ``group`` (the replica group), ``queue_id``,
                 ``replica``, ``body_size``, ``physical_offset``, ``traceparent``, ``tracestate``. What a message does not have is null.
             replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most; one message is returned even if it is larger.
+            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
             wait_ms: At the end of the queue, wait so many milliseconds for new messages.
             tags: Only messages with one of these tags: ``a || b``; ``*``: all.
             sql: Only messages whose properties match this SQL92 filter.

@@ -75,7 +75,7 @@ class Producer(ProducerBase):
         return self._sync_send(message, queue_key, queue_id)
 
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendFuture:
-        """Send one message without waiting for the acknowledgement; blocks only while the buffer is full.
+        """Send one message without waiting for the acknowledgement; blocks only while the buffer is full, in a callback never.
 
         Args:
             message: The message. Do not change it afterwards.
@@ -142,7 +142,7 @@ class Producer(ProducerBase):
         queue_key: QueueKey = None,
         queue_id: QueueNumber | None = None,
     ) -> SendManyFuture:
-        """Send many bodies at once without waiting for the acknowledgement; blocks only while the buffer is full.
+        """Send many bodies at once without waiting for the acknowledgement; blocks only while the buffer is full, in a callback never.
 
         Args:
             topic: The topic.

@@ -14,7 +14,7 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts
+from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts, chosen_once
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
 
@@ -30,7 +30,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
     def _open(self, make: Callable[[], AsyncProducer]) -> None:
         super()._open(make)
         self._core = self._call(lambda: self._inner._core)
-        self._accumulator = self._core.accumulator
+        self._accumulator, self._delayed = self._core.accumulator, self._inner._delayed
         self._timeout_ms = self._core.options.send_timeout_ms
         unclosed.watch(self._core)
 
@@ -43,7 +43,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         return self._sync_send_async(message, queue_key, queue_id).result()
 
     def _sync_send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendFuture:
-        """Send one message without waiting for the acknowledgement; blocks only while the buffer is full.
+        """Send one message without waiting for the acknowledgement; blocks only while the buffer is full, in a callback never.
 
         Args:
             message: The message. Do not change it afterwards.
@@ -65,8 +65,13 @@ class ProducerBase(SyncClient[AsyncProducer]):
     def _send_from_thread(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendFuture:
         accumulator = self._accumulator
         try:
-            appended = accumulator.append_known(message, queue_key, queue_id)
+            waiting, appended = self._delayed.lines, None
+            if not waiting or getattr(message, "topic", "") not in waiting:
+                appended = accumulator.append_known(message, queue_key, queue_id)
             if appended is None:
+                if self._thread.is_current:
+                    waits = self._inner._send_async(message, queue_key, queue_id)
+                    return SendFuture(waits._report, waits._index)
                 self._ensure_topic(message.topic, queue_key, queue_id)
                 append = partial(accumulator.append, message, queue_key, queue_id)
                 appended = append() or self._append_when_room(append)
@@ -104,7 +109,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         queue_key: QueueKey = None,
         queue_id: QueueNumber | None = None,
     ) -> SendManyFuture:
-        """Send many bodies at once without waiting for the acknowledgement; blocks only while the buffer is full.
+        """Send many bodies at once without waiting for the acknowledgement; blocks only while the buffer is full, in a callback never.
 
         Args:
             topic: The topic.
@@ -132,6 +137,10 @@ class ProducerBase(SyncClient[AsyncProducer]):
         return self._send_columns(columns, queue_key, queue_id)
 
     def _send_columns(self, columns: MessageColumns, queue_key: QueueKey, queue_id: QueueNumber | None) -> SendManyFuture:
+        if self._thread.is_current:
+            return SendManyFuture(self._inner._send_columns(columns, queue_key, queue_id)._report, len(columns))
+        queue_key = chosen_once(queue_key)
+
         def send(part: MessageColumns, size: int) -> DeliveryReport:
             self._ensure_topic(part.topic, queue_key, queue_id)
             append = partial(self._accumulator.append_columns, part, size, queue_key, queue_id)

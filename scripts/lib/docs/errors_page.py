@@ -32,6 +32,7 @@ ADVICE = {
     "OutcomeUnknownError": "Treat the write as possibly stored. A producer with a `producer_id` can find out after a restart.",
     "UnreachableError": "Check the address, the network and the node. A write may be stored; a read can be repeated.",
     "DeadlineExceededError": "Treat the write as possibly stored. Check `error.send_status` and `dledger status`, or raise the timeout.",
+    "ClientClosedError": "Make a new client. What was closed stays closed.",
     "NotSentError": "Send again: nothing was stored. Check that the group has a leader.",
     "TopicNotFoundError": "Create the topic (`dledger topic create`), or check the name.",
     "TopicExistsError": "Nothing, or pass `if_not_exists=True`.",

@@ -1,0 +1,128 @@
+"""Sends that cannot be handed to the accumulator yet: their topic's queues are not known, or the buffer has no room.
+
+Owns their order and their deadlines.  Each topic has a line of its own, so that none waits for the look-up of another.  What waits here is
+not counted by ``max_buffered_bytes``: asyncio cannot hold the caller up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dledger_client.producer.core import ProducerCore
+from dledger_client.producer.delivery_report import DeliveryReport
+from dledger_client.producer.partitioner import QueueKey, QueueNumber
+from dledger_wire.errors import DledgerError, NotSentError
+
+Append: TypeAlias = Callable[[], tuple[DeliveryReport, int] | None]  # what RecordAccumulator's methods of that name return
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Delayed:
+    """A message, or a batch."""
+
+    count: int
+    append: Append
+    by_key: bool
+    queue_id: QueueNumber | None
+    report: DeliveryReport
+    deadline_ms: int | None  # None: follows a part of the same call, from when that was added; fails with it
+
+
+class DelayedSends:
+    """Of one producer.  Used on its event loop only; other threads may look whether a topic is among ``lines``: what is sent to it goes
+    behind those then."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+        self.lines: dict[str, deque[_Delayed]] = {}
+        self._adding: set[asyncio.Task[None]] = set()
+
+    def add(
+        self, topic: str, count: int, append: Append, queue_key: QueueKey, queue_id: QueueNumber | None, *, follows: bool = False
+    ) -> DeliveryReport:
+        """``append`` is called when what is in front of it is added, and the topic is known, and again when there is room.
+
+        ``follows``: it belongs to what was delayed before it; its deadline counts from when that was added.
+        """
+        report = self._core.accumulator.detached_report(topic)
+        delayed = _Delayed(count, append, queue_key is not None, queue_id, report, None if follows else self._deadline_ms())
+        line = self.lines.get(topic)
+        if line is None:
+            self.lines[topic] = deque([delayed])
+            task = asyncio.get_running_loop().create_task(self._add_line(topic), name=f"add delayed messages for {topic}")
+            self._adding.add(task)
+            task.add_done_callback(self._adding.discard)
+        else:
+            line.append(delayed)
+        return report
+
+    async def flush(self) -> None:
+        """Return when what waits now is added or has failed."""
+        if self._adding:
+            await asyncio.wait(self._adding.copy())
+
+    def _deadline_ms(self) -> int:
+        return self._core.router.clock.monotonic_ms() + self._core.options.send_timeout_ms
+
+    async def _add_line(self, topic: str) -> None:
+        line = self.lines[topic]
+        try:
+            while line:
+                await self._add_first(topic, line)
+        except asyncio.CancelledError:
+            for delayed in line:
+                error = NotSentError("the event loop ended before the producer was closed; nothing was stored")
+                self._core.accumulator.refuse(delayed.report, error, delayed.count)
+            count = sum(delayed.count for delayed in line)
+            _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
+            raise
+        finally:
+            del self.lines[topic]
+
+    async def _add_first(self, topic: str, line: deque[_Delayed]) -> None:
+        delayed, core = line[0], self._core
+        if delayed.deadline_ms is None:
+            delayed.deadline_ms = self._deadline_ms()
+        try:
+            await core.resolve(topic, delayed.deadline_ms, delayed.queue_id, by_key=delayed.by_key)
+            appended = delayed.append()
+            if appended is None:
+                await self._room(delayed.deadline_ms)
+                return
+        except DledgerError as error:
+            self._refuse_first(line, error)
+            return
+        except Exception as error:  # a body that is none: those behind it go on
+            _logger.exception("a message for %s cannot be sent", topic)
+            line.popleft()
+            core.accumulator.refuse(delayed.report, NotSentError(f"it cannot be sent ({error!r}); nothing was stored"), delayed.count)
+            return
+        line.popleft()
+        report, index = appended
+        delayed.report.split_into([(-index, report)])
+
+    def _refuse_first(self, line: deque[_Delayed], error: DledgerError) -> None:
+        """Fail what waits in front, and what follows it: that would wait as long, and fail alike."""
+        refused = [line.popleft()]
+        while line and line[0].deadline_ms is None:
+            refused.append(line.popleft())
+        for delayed in refused:
+            self._core.accumulator.refuse(delayed.report, error, delayed.count)
+
+    async def _room(self, deadline_ms: int) -> None:
+        core = self._core
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        core.accumulator.when_room(lambda: None if room.done() else room.set_result(None))
+        left_ms = deadline_ms - core.router.clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(max(0, left_ms) / 1000):
+                await room
+        except TimeoutError:
+            raise NotSentError("no room in the producer's buffer in time; nothing was stored") from None
