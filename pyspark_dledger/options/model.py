@@ -167,13 +167,17 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         raise InvalidArgumentError("options replica and readFrom: expected one of them")
     group_id = given.optional("groupId")
     given.choice("startingOffsetsByTimestampStrategy", ("latest",))
+    start, end = parse_read_bound(given, "starting", EARLIEST, both=stream), parse_read_bound(given, "ending", LATEST, both=False)
+    if start.timestamp_ms is not None and end.timestamp_ms is not None and end.timestamp_ms < start.timestamp_ms:
+        text = given.optional("endingTimestamp")
+        raise InvalidArgumentError(f"option endingTimestamp: {text!r}; expected a time not before startingTimestamp")
     return ReadOptions(
         bootstrap=given.text("bootstrap"),
         topics=topics,
         topic_pattern=pattern,
         filters=_filters(given),
-        start=parse_read_bound(given, "starting", EARLIEST, both=stream),
-        end=parse_read_bound(given, "ending", LATEST, both=False),
+        start=start,
+        end=end,
         read_from=given.choice("readFrom", READ_FROM),
         replica=given.optional("replica") or "",
         local_files=given.flag("localFiles", False),

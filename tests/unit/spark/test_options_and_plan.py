@@ -59,6 +59,7 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"startingOffsets": '{"orders":{"g0:0":-3}}'}, "expected an offset of 0 or more"),
         ({"startingOffsets": '{"orders":{"g0:0":true}}'}, "expected an offset of 0 or more"),
         ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'; expected a time (milliseconds since 1970, 2026-01-31"),
+        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "option endingTimestamp: '5'; expected a time not before startingTimestamp"),
         ({"colums": "body"}, "option colums: unknown; did you mean columns?"),
         ({"columns": "body,price"}, "option columns: 'body,price'"),
         ({"columns": "body,body"}, "names a column twice"),
