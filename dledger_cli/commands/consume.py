@@ -153,11 +153,10 @@ class _Printer:
     def show(self, messages: list[ReceivedMessage]) -> None:
         if self._most:
             messages = messages[: self._most - self.count]
-        self.count += len(messages)
-        self.positions |= {(message.topic, message.replica_group, message.queue_id): message.queue_offset + 1 for message in messages}
         if self._as_json:
             for message in messages:
                 print_json(consumed_json(message))
+                self._written([message])
             return
         out = sys.stdout.buffer
         if self._line is not None:
@@ -165,6 +164,12 @@ class _Printer:
         else:
             out.write(b"".join(body_line(message, escaped=self._escaped) for message in messages))
         out.flush()
+        self._written(messages)
+
+    def _written(self, messages: list[ReceivedMessage]) -> None:
+        """Only what has left the buffers counts: positions are committed also when a write fails, and must not be past it."""
+        self.count += len(messages)
+        self.positions |= {(message.topic, message.replica_group, message.queue_id): message.queue_offset + 1 for message in messages}
 
 
 async def _consume(

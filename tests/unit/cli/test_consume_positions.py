@@ -1,0 +1,92 @@
+"""What ``dledger consume --group`` commits when standard output cannot take what was fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dledger_cli.commands.consume import _Committing, _Printer
+from dledger_cli.message_text import LineFormat
+from dledger_cli.output import _StandardOutput
+
+FIRST = 100
+
+
+def messages(count: int) -> list[Any]:
+    fixed = {"topic": "orders", "replica_group": "g0", "queue_id": 0, "msg_id": "7F00", "keys": "", "tags": "", "properties": {}}
+    times = {"born_timestamp": 1, "store_timestamp": 2}
+    return [SimpleNamespace(**fixed, **times, queue_offset=FIRST + number, body=b"%06d" % number) for number in range(count)]
+
+
+class Group:
+    """The positions that were committed."""
+
+    def __init__(self) -> None:
+        self.committed: dict[tuple[str, int], int] = {}
+
+    async def commit(self, offsets: dict[tuple[str, int], int], replica_group: str) -> None:
+        self.committed |= offsets
+
+
+class SmallDisk(io.RawIOBase):
+    """Takes so many whole writes, and is full then."""
+
+    def __init__(self, writes: int) -> None:
+        self.lines = 0
+        self._left = writes
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if not self._left:
+            raise OSError(errno.ENOSPC, "No space left on device", "standard output")
+        self._left -= 1
+        self.lines += bytes(data).count(b"\n")
+        return len(data)
+
+
+def printed_into(raw: io.RawIOBase, printer: _Printer, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], int]:
+    """Print two batches of 50, commit at the end as the command does; what was committed."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(raw)))
+    group = Group()
+
+    async def scenario() -> None:
+        committing = _Committing(group, printer)  # type: ignore[arg-type]
+        fetched = messages(100)
+        try:
+            for batch in (fetched[:50], fetched[50:]):
+                printer.show(batch)
+        finally:
+            await committing.all()
+
+    with pytest.raises(OSError, match="No space left on device"):
+        asyncio.run(scenario())
+    return group.committed
+
+
+@pytest.mark.parametrize("line", [None, LineFormat("%o %b\\n")])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_is_committed_when_nothing_can_be_written(as_json: bool, line: LineFormat | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    printer = _Printer(0, as_json=as_json, line=line)
+    with open("/dev/full", "wb") as full:
+        assert printed_into(_StandardOutput(full.fileno(), "wb", closefd=False), printer, monkeypatch) == {}
+    assert printer.count == 0
+
+
+def test_a_batch_that_was_not_written_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, printer = SmallDisk(1), _Printer(0, as_json=False)
+    assert printed_into(disk, printer, monkeypatch) == {("orders", 0): FIRST + 50}
+    assert printer.count == disk.lines == 50
+
+
+def test_of_json_lines_each_that_was_written_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, printer = SmallDisk(70), _Printer(0, as_json=True)
+    assert printed_into(disk, printer, monkeypatch) == {("orders", 0): FIRST + 70}
+    assert printer.count == disk.lines == 70
