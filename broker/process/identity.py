@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from dledger.log.segment import UNITS_FOLDER
 from dledger.runtime.env import Disk, Environment
-from dledger.runtime.folders import LOG_FOLDER
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal
@@ -20,7 +20,8 @@ from store.queues.queue_files import QUEUE_FOLDER
 
 IDENTITY_FILE = IDENTITY.file
 WITHOUT_LEVEL = 1  # format of a folder whose group is at feature level 0: builds from before feature levels read no other
-OWN_FOLDERS = tuple(f"{folder}/" for folder in (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER))
+OWN_FOLDERS = tuple(f"{folder}/" for folder in (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, SNAPSHOT_FOLDER))
+RESTORING_MARK = "restoring"  # there while ``dledger restore`` makes the folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,16 @@ class FolderIdentity:
 async def open_identity(env: Environment, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
     """Read the folder's identity, or make one in an empty folder.  DataDirectoryError when it is somebody else's, or not for ``build``."""
     where = env.disk.local_path("")
-    if not await env.disk.exists(IDENTITY_FILE):
-        used = [name for name in await env.disk.list("") if name in OWN_FOLDERS]
+    names = await env.disk.list("")
+    if RESTORING_MARK in names:
+        raise DataDirectoryError(
+            f"data folder {where}: a restore has not ended here (file {RESTORING_MARK}); remove the folder, restore again"
+        )
+    if IDENTITY_FILE not in names:
+        used = [name for name in names if name in OWN_FOLDERS]
         if used:
-            raise DataDirectoryError(
-                f"data folder {where} has {', '.join(used)} but no {IDENTITY_FILE}: it is damaged or not a node's folder"
-            )
+            what = f"has {', '.join(used)} but no {IDENTITY_FILE}: it is damaged or not a node's folder"
+            raise DataDirectoryError(f"data folder {where} {what}; move it away, then restore it or start with an empty folder")
         made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
         await write_identity(env.disk, made)
         return made

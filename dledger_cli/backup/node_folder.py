@@ -2,7 +2,8 @@
 
 Owns the order of the steps.  The log and the state get here as a replica's copy does (``dledger/snapshot``): every entry is checked, and
 the folder's files are those a node would have written.  Behind the last entry comes a configuration with the members of the new cluster,
-in a term that the old one does not reach.  ``identity.json`` is last: no node starts on a folder without it.
+in a term that the old one does not reach.  ``identity.json`` is last.  From before the first byte until then there is a mark, with which no
+node starts: what a restore leaves that is killed may have nothing else that tells it from an empty folder.
 
 Every node of a group gets the same log, whichever machine it is made on: nothing in it is drawn.  The store ids follow from the backup, the
 point and the members, so that nodes restored from different backups, or to different points, never count for each other.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
-from broker.process.identity import WITHOUT_LEVEL, FolderIdentity, write_identity
+from broker.process.identity import RESTORING_MARK, WITHOUT_LEVEL, FolderIdentity, write_identity
 from dledger.core.types import EntryId, EntryKind, HardState, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.hard_state import HardStateFile
@@ -82,12 +83,14 @@ class NodeFolder:
         """All of it, or nothing is left.  DataDirectoryError when there is something already."""
         try:
             configuration = new_configuration(backup_id, self._point, self._node)
+            await self._disk.write_atomic(RESTORING_MARK, b"")
             await self._receive()
             await self._begin_anew(configuration)
             await self._disk.write_atomic(ABORT_PATH, b"")  # as after a crash: queue files and indexes are made by the first start
             own, stores = self._node, dict(configuration.membership.stores)
             identity = FolderIdentity(WITHOUT_LEVEL, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
             await write_identity(self._disk, identity)
+            await self._disk.remove(RESTORING_MARK)
             return configuration
         except BaseException as error:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import foreign_files
+from broker.process.identity import RESTORING_MARK
 from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
 from dledger.runtime.real_disk import RealDisk
@@ -22,4 +23,5 @@ async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIt
     async for finding in verify_store(disk):
         yield finding
     for path in await foreign_files(disk, thorough=True):
-        yield Finding(disk.local_path(path), 0, 0, DamageKind.FOREIGN_FILE, "not a file of ours; left alone")
+        what = "a restore has not ended here" if path == RESTORING_MARK else "not a file of ours; left alone"
+        yield Finding(disk.local_path(path), 0, 0, DamageKind.FOREIGN_FILE, what)

@@ -57,10 +57,22 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_folder_with_a_log_but_no_identity_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
-    with pytest.raises(DataDirectoryError, match=r"has commitlog/ but no identity\.json"):
+@pytest.mark.parametrize("folder", ["commitlog", "copy"])
+def test_a_folder_with_a_log_but_no_identity_is_refused(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    with pytest.raises(DataDirectoryError, match=rf"has {folder}/ but no identity\.json: .*; move it away, then restore it"):
         asyncio.run(open_identity(environment(tmp_path), "c", "g0", "n0"))
+    assert not (tmp_path / "identity.json").exists()
+
+
+def test_a_folder_in_which_a_restore_has_not_ended_is_refused_whatever_is_in_it(tmp_path: Path) -> None:
+    asyncio.run(open_identity(environment(tmp_path / "whole"), "c", "g0", "n0"))
+    for folder in (tmp_path / "whole", tmp_path / "empty"):
+        folder.mkdir(exist_ok=True)
+        (folder / "restoring").touch()
+        with pytest.raises(DataDirectoryError, match=r"a restore has not ended here \(file restoring\); remove the folder, restore again$"):
+            asyncio.run(open_identity(environment(folder), "c", "g0", "n0"))
+    assert not (tmp_path / "empty" / "identity.json").exists()
 
 
 def test_the_lock_is_held_by_one_process_and_names_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,17 +12,22 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
+from broker.process.identity import FolderIdentity, open_identity, write_identity
 from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.hard_state import newest_of, read_copies
 from dledger.membership.configuration import Configuration
+from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
+from dledger.runtime.real_env import real_environment
+from dledger_cli.backup import node_folder
 from dledger_cli.backup.manifest import Manifest
 from dledger_cli.backup.node_folder import TERMS_AHEAD, NodeFolder, check_empty, check_settings
 from dledger_cli.backup.point import Point, backup_for, end_of, point_at
 from dledger_cli.backup.repository import Repository
 from dledger_cli.files.check import check_node
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError
+from dledger_wire.rpc.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source
 
 FIRST, SECOND = 60, 50  # commands before the first backup, and between it and the second
@@ -187,6 +193,36 @@ def test_an_interrupted_restore_is_no_data_folder(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             await NodeFolder(repository, point, new_cluster().node("n0"), tmp_path / "n0", stop_in_the_middle).make(second.id)
         assert not (tmp_path / "n0").exists()
+
+    asyncio.run(scenario())
+
+
+def test_no_node_starts_on_what_a_killed_restore_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is killed; the folder as it is then is a copy of the folder at that moment."""
+    moments = 0
+
+    def killed_here() -> None:
+        nonlocal moments
+        shutil.copytree(tmp_path / "n0", tmp_path / "killed" / f"{moments}")
+        moments += 1
+
+    async def before_the_identity(disk: Disk, identity: FolderIdentity) -> None:
+        killed_here()
+        await write_identity(disk, identity)
+        killed_here()
+
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, (_, second), _replica):
+            point, node = end_of(second.groups[GROUP]), new_cluster().node("n0")
+        monkeypatch.setattr(node_folder, "write_identity", before_the_identity)
+        await NodeFolder(repository, point, node, tmp_path / "n0", lambda _size: killed_here()).make(second.id)
+        assert moments > 10
+        for number in range(moments):
+            folder = tmp_path / "killed" / f"{number}"
+            with pytest.raises(DataDirectoryError, match="a restore has not ended here"):
+                await open_identity(real_environment(str(folder), GrpcNetwork()), "new", GROUP, "n0")
+            assert "a restore has not ended here" in [finding.text async for finding in check_node(str(folder), lambda _bytes: None)]
+        assert (await open_identity(real_environment(str(tmp_path / "n0"), GrpcNetwork()), "new", GROUP, "n0")).cluster == "new"
 
     asyncio.run(scenario())
 
