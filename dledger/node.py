@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dledger.clock.clock_monitor import ClockMonitor
 from dledger.clock.group_time import GroupTime
 from dledger.core.causes import Cause
-from dledger.core.events import Campaign, LogTrimmed, ReadRequested
+from dledger.core.events import Campaign, LogTrimmed
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.log import Log
 from dledger.log.report import RecoveryReport
@@ -202,14 +202,7 @@ class RaftNode:
 
         NotReadyError when leadership could not be confirmed, DeadlineExceededError when the time is over.
         """
-        replica = self._replica
-        replica.require_running()
-        try:
-            async with asyncio.timeout(timeout_s):
-                index = await replica.reads.ask(lambda token: replica.step(ReadRequested(token)))
-                return await replica.applier.wait_for(index)
-        except TimeoutError:
-            raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
+        return await self._replica.read_barrier(timeout_s)
 
     async def apply_all(self, timeout_s: float) -> None:
         """Return when everything committed or proposed before this call is applied here or certainly not stored.

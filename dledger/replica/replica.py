@@ -25,7 +25,7 @@ from dledger.core.effects import (
     TransferEnded,
     UnregisteredMember,
 )
-from dledger.core.events import Deprioritize, Event, SnapshotInstalled
+from dledger.core.events import Deprioritize, Event, ReadRequested, SnapshotInstalled
 from dledger.core.messages import Message
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
 from dledger.driver import Driver
@@ -49,7 +49,14 @@ from dledger.snapshot.plan import SnapshotPlan
 from dledger.snapshot.source import Captured, SnapshotSource
 from dledger.transport.link import RaftLinks
 from dledger_wire.check import require
-from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, StorageDamagedError, StorageFullError
+from dledger_wire.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NotLeaderError,
+    NotReadyError,
+    StorageDamagedError,
+    StorageFullError,
+)
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.tasks import BackgroundTasks
@@ -90,8 +97,9 @@ class Replica:
         self.reads = ReadBarriers()
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
         self.applier = Applier(self.log, self.machine, self._committed, self._applied, self.repairer.repair)
+        bytes_per_s = settings.snapshot_bytes_per_s
         self.source = SnapshotSource(
-            identity, env.clock, env.random, settings.snapshot_bytes_per_s, self.capture, lambda node: node in self.membership
+            identity, env.clock, env.random, bytes_per_s, self.capture, lambda node: node in self.membership, self.read_barrier
         )
         self.catch_up = CatchUp(identity, env, self.tasks, self, unfinished=folder.unfinished_snapshot)
 
@@ -351,6 +359,19 @@ class Replica:
         if leader is not None and (address := self.links.dialled_at(leader)):
             links.setdefault(leader, address)
         return links
+
+    async def read_barrier(self, timeout_s: float) -> int:
+        """Everything committed before this call is applied here when it returns (that index).
+
+        NotReadyError when leadership could not be confirmed, DeadlineExceededError when the time is over.
+        """
+        self.require_running()
+        try:
+            async with asyncio.timeout(timeout_s):
+                index = await self.reads.ask(lambda token: self.step(ReadRequested(token)))
+                return await self.applier.wait_for(index)
+        except TimeoutError:
+            raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
 
     async def capture(self) -> Captured:
         """The log, the state at its applied end, and the configuration there."""

@@ -22,7 +22,7 @@ from dledger.snapshot.plan import PlanSegment, SnapshotPlan, StateSnapshot, stat
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import BusyError, InvalidArgumentError
+from dledger_wire.errors import BusyError, DeadlineExceededError, InvalidArgumentError, NotReadyError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 
@@ -33,6 +33,7 @@ SMALLEST_PIECE = 4096
 MAX_SNAPSHOTS = 4
 MAX_BACKUPS = 4  # beside them: a backup keeps no replica from catching up
 UNUSED_MS = 120_000
+BACKUP_BARRIER_S = 10.0  # a third of what who asks for a plan waits
 # The budget never holds more than this much of a second, however long nothing was sent.
 BURST_S = 0.05
 
@@ -89,12 +90,14 @@ class SnapshotSource:
         bytes_per_s: int,
         capture: Callable[[], Awaitable[Captured]],
         is_member: Callable[[str], bool],
+        read_barrier: Callable[[float], Awaitable[object]],
     ) -> None:
         self._identity = identity
         self._is_member = is_member
         self._clock = clock
         self._random = random
         self._capture = capture
+        self._read_barrier = read_barrier
         self._budget = Budget(clock, bytes_per_s)
         self._piece_bytes = min(PIECE_BYTES, max(SMALLEST_PIECE, bytes_per_s // PIECES_PER_S)) if bytes_per_s else PIECE_BYTES
         self._copies: dict[str, _Copy] = {}
@@ -138,8 +141,15 @@ class SnapshotSource:
         return (await self._planned(request.node_id, is_backup=False)).encode()
 
     async def backup_plan(self, data: bytes, _context: CallContext) -> bytes:
-        """For a backup, which is no member."""
+        """For a backup, which is no member.  NotReadyError unless everything committed before the request is in it.
+
+        A replica that catches up gets the rest from the leader.  A backup has nobody for that, and counts as complete up to its beginning.
+        """
         request = self._decoded(copy_pb2.CopyPlanRequest, data)
+        try:
+            await self._read_barrier(BACKUP_BARRIER_S)
+        except (NotReadyError, DeadlineExceededError) as error:
+            raise NotReadyError(f"it may lack what the group has committed ({error.message})") from error
         return (await self._planned(request.node_id, is_backup=True)).encode()
 
     async def backup_ended(self, request: copy_pb2.CopyEndRequest, _context: CallContext) -> copy_pb2.CopyEnded:

@@ -13,6 +13,7 @@ from dledger.core.events import Tick
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.node import RaftNode
+from dledger.snapshot.plan import SnapshotPlan
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import envelope, methods
@@ -307,6 +308,54 @@ def test_S14_a_foreign_node_gets_no_copy(request_: dict[str, str], text: str) ->
         stale = copy_pb2.CopyStateRequest(cluster="c", group="g", copy_id="0123", path="state.json").SerializeToString()
         with pytest.raises(InvalidArgumentError, match="has no snapshot"):
             await leader._replica.source.state(stale, None)  # type: ignore[arg-type]
+        await cluster.stop()
+
+    run(scenario())
+
+
+async def backup_plan(node: RaftNode) -> SnapshotPlan:
+    asked = copy_pb2.CopyPlanRequest(cluster="c", group="g", node_id="20260131T021500000Z-5f0c2a91").SerializeToString()
+    return SnapshotPlan.decode(await node._replica.source.backup_plan(asked, None))  # type: ignore[arg-type]
+
+
+def test_a_backup_has_everything_that_was_committed_before_it_whichever_replica_gives_it() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        await cluster.start()
+        leader = await cluster.leader()
+        behind = 0
+        for number in range(10):
+            await write(leader, number, number + 1)
+            committed = leader.commit_index
+            for follower in cluster.followers(leader):
+                behind += follower._replica.applier.applied < committed
+                assert (await backup_plan(follower)).last.index >= committed
+        assert behind, "a follower learns of a commit with the next message only"
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_replica_that_is_cut_off_gives_no_backup() -> None:
+    """It counts as complete up to its beginning: a restore as of then would miss what was acknowledged, and not know it."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        await cluster.start()
+        leader = await cluster.leader()
+        await write(leader, 0, 5)
+        lonely = cluster.followers(leader)[0]
+        await cluster.until(lambda: lonely._replica.applier.applied == leader.commit_index)
+        cluster.net.isolate(lonely.identity.node_id, cluster.names)
+        await write(leader, 5, 10)
+        for _ in range(2):
+            with pytest.raises(NotReadyError, match=r"^it may lack what the group has committed \("):
+                await backup_plan(lonely)
+            await asyncio.sleep(20)  # of virtual time: it knows no leader any more
+        assert (await backup_plan(leader)).last.index >= 10
+        cluster.net.heal()
+        await cluster.until(lambda: lonely._replica.applier.applied == leader.commit_index)
+        assert (await backup_plan(lonely)).last.index == leader.commit_index
         await cluster.stop()
 
     run(scenario())

@@ -25,6 +25,7 @@ from dledger_client.admin.replica_copy import Replica
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.clock import SystemClock, system_random
+from dledger_wire.errors import DeadlineExceededError
 from dledger_wire.tcp.network import TcpNetwork
 from store.durability.snapshots import Snapshot, Snapshots
 
@@ -62,6 +63,7 @@ class Source:
         self.replica = Replica(CLUSTER, GROUP, "n0", address)
         self.sent: list[int] = []  # sizes of the pieces it gave
         self.count = 0
+        self.is_cut_off = False  # from the other members of its group
 
     async def append(self, count: int, *, size: int = 300) -> None:
         """Commit so many commands."""
@@ -70,6 +72,10 @@ class Source:
             self.log.append(self.log.encode(1, EntryKind.NORMAL, [record]))
             self.count += 1
         await self.log.flush()
+
+    async def read_barrier(self, timeout_s: float) -> None:
+        if self.is_cut_off:
+            raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s")
 
     async def capture(self) -> Captured:
         last, log = self.log.last, self.log
@@ -85,7 +91,7 @@ async def source(folder: Path, network: Callable[[], TcpNetwork] = TcpNetwork) -
     address = f"127.0.0.1:{port}"
     made = Source(log, address)
     identity = NodeIdentity(CLUSTER, GROUP, NodeId("n0"), "a" * 32, address)
-    serving = SnapshotSource(identity, SystemClock(), system_random(), 0, made.capture, lambda _node: False)
+    serving = SnapshotSource(identity, SystemClock(), system_random(), 0, made.capture, lambda _node: False, made.read_barrier)
     server = network().serve(address)
     serving.register(server)
     await server.start()

@@ -80,6 +80,23 @@ def test_another_replica_goes_on_when_one_does_not_answer(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_a_replica_that_may_lack_something_gives_no_backup(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        repository = local(tmp_path / "repository")
+        async with source(tmp_path / "n0") as lagging, source(tmp_path / "n1") as replica:
+            lagging.is_cut_off = True
+            await replica.append(30)
+            made, _ = await back_up(repository, lagging.replica, replica.replica)
+            assert made.groups[GROUP].last_index == 31
+            with pytest.raises(NotReadyError) as refused:
+                await back_up(repository, lagging.replica)
+            text = "it may lack what the group has committed (read index not confirmed and applied within 10.0 s)"
+            assert refused.value.message == f"replica group g0 was not backed up: n0: {text}"
+        assert repository.ids() == [made.id]
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_does_not_continue_the_backups_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         repository = local(tmp_path / "repository")
