@@ -1,10 +1,11 @@
-"""Which backups go: all but the newest, and then the files that no backup names any more.
+"""Which backups go: all but the newest of each replica group, and then the files that no backup names any more.
 
 Files of a backup that is being taken are named by no manifest yet, so what is young stays: a name says when its backup began.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from dledger_cli.backup.manifest import time_of_id
@@ -15,10 +16,10 @@ UNFINISHED_KEPT = timedelta(days=1)
 
 
 def keep_newest(repository: Repository, count: int) -> list[str]:
-    """Remove all backups but the ``count`` newest, and what nothing needs; the ids of those removed."""
+    """Remove all backups but the ``count`` newest of each replica group, and what nothing needs; the ids of those removed."""
     ids = repository.ids()
-    removed = ids[: max(0, len(ids) - count)]
-    kept = ids[len(removed) :]
+    removed = _replaced(repository, ids, count)
+    kept = [backup_id for backup_id in ids if backup_id not in removed]
     needed = {file for backup_id in kept for file in repository.manifest(backup_id).files()}
     went = {file for backup_id in removed for file in _files_of(repository, backup_id)} - needed
     for backup_id in removed:
@@ -28,6 +29,17 @@ def keep_newest(repository: Repository, count: int) -> list[str]:
         if path in went or (path not in needed and _begun(path) < latest):
             repository.remove(path)
     return removed
+
+
+def _replaced(repository: Repository, ids: list[str], count: int) -> list[str]:
+    """The backups of whose every group there are ``count`` newer ones: one of a single group replaces nothing of the others."""
+    newer, replaced = Counter[str](), []
+    for backup_id in reversed(ids):
+        groups = repository.manifest(backup_id).groups
+        if all(newer[name] >= count for name in groups):
+            replaced.append(backup_id)
+        newer.update(groups.keys())
+    return replaced[::-1]
 
 
 def _files_of(repository: Repository, backup_id: str) -> set[str]:

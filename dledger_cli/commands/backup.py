@@ -38,7 +38,9 @@ def backup(
         str, typer.Option("--from-node", metavar="ID", help="Read from this node. Default: a follower, else the leader.")
     ] = "",
     rate: Annotated[str, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second. Default: what nodes give.")] = "0",
-    keep: Annotated[int, typer.Option("--keep", metavar="N", min=0, help="Then remove all but the newest N. Default: none.")] = 0,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=0, help="Then remove all but the newest N of each replica group. Default: none.")
+    ] = 0,
     show: Annotated[bool, typer.Option("--list", help="Only list the backups that are there.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
@@ -64,7 +66,7 @@ def backup(
     for name, done in taken.items():
         print_line(_line(manifest.id, name, done))
     if removed:
-        print_line(f"removed {len(removed)} backups, up to {removed[-1]}")
+        print_line(f"removed {len(removed)} backups, the newest of them {removed[-1]}")
 
 
 def _take(
