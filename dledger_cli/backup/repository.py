@@ -93,9 +93,19 @@ class Repository:
             raise InvalidArgumentError(f"{self.url}: no backup {backup_id!r}; {has}")
         return decode(data, self.place(path))
 
-    def manifests(self) -> list[Manifest]:
-        """All of them, oldest first."""
-        return [self.manifest(backup_id) for backup_id in self.ids()]
+    def manifests(self) -> dict[str, Manifest | StorageDamagedError]:
+        """All of them by id, oldest first; what is wrong with a damaged one instead of it."""
+        found: dict[str, Manifest | StorageDamagedError] = {}
+        for backup_id in self.ids():
+            path = _manifest_path(backup_id)
+            data = self._read_small(path)
+            if data is None:  # another backup's --keep removed it meanwhile
+                continue
+            try:
+                found[backup_id] = decode(data, self.place(path))
+            except StorageDamagedError as error:
+                found[backup_id] = error
+        return found
 
     def add_whole(self, manifest: Manifest) -> None:
         """Make what was written a backup.  StorageFailedError when a file of it is gone: another backup's --keep removed it."""

@@ -6,48 +6,59 @@ Files of a backup that is being taken are named by no manifest yet, so what is y
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from dledger_cli.backup.manifest import time_of_id
+from dledger_cli.backup.manifest import Manifest, time_of_id
 from dledger_cli.backup.repository import Repository
 from dledger_wire.errors import StorageDamagedError
 
 UNFINISHED_KEPT = timedelta(days=1)
 
 
-def keep_newest(repository: Repository, count: int) -> list[str]:
-    """Remove all backups but the ``count`` newest of each replica group, and what nothing needs; the ids of those removed."""
-    ids = repository.ids()
-    removed = _replaced(repository, ids, count)
-    kept = [backup_id for backup_id in ids if backup_id not in removed]
-    needed = {file for backup_id in kept for file in repository.manifest(backup_id).files()}
-    went = {file for backup_id in removed for file in _files_of(repository, backup_id)} - needed
+def keep_newest(repository: Repository, count: int, left_aside: Callable[[StorageDamagedError], None] = lambda _error: None) -> list[str]:
+    """Remove all backups but the ``count`` newest of each replica group, and what nothing needs; the ids of those removed.
+
+    Which files a damaged backup needs is not known: as long as one is kept, all files stay, and ``left_aside`` is told of it.
+    """
+    found = repository.manifests()
+    removed = _replaced(found, count)
+    went = {file for backup_id in removed for file in _files_of(found[backup_id])}
+    kept = [each for backup_id, each in found.items() if backup_id not in removed]
+    needed = {file for each in kept for file in _files_of(each)}
     for backup_id in removed:
         repository.remove_backup(backup_id)
+    damages = [each for each in kept if isinstance(each, StorageDamagedError)]
+    for damage in damages:
+        left_aside(damage)
+    if damages:
+        return removed
     latest = time_of_id(datetime.now(UTC) - UNFINISHED_KEPT)
     for path in repository.sizes():
-        if path in went or (path not in needed and _begun(path) < latest):
+        if path not in needed and (path in went or _begun(path) < latest):
             repository.remove(path)
     return removed
 
 
-def _replaced(repository: Repository, ids: list[str], count: int) -> list[str]:
-    """The backups of whose every group there are ``count`` newer ones: one of a single group replaces nothing of the others."""
+def _replaced(found: dict[str, Manifest | StorageDamagedError], count: int) -> list[str]:
+    """The backups of whose every group there are ``count`` newer ones: one of a single group replaces nothing of the others.
+
+    A damaged backup replaces none, and goes as one of all groups would.
+    """
+    every = {name for each in found.values() if isinstance(each, Manifest) for name in each.groups}
     newer, replaced = Counter[str](), []
-    for backup_id in reversed(ids):
-        groups = repository.manifest(backup_id).groups
-        if all(newer[name] >= count for name in groups):
+    for backup_id, each in reversed(found.items()):
+        groups = each.groups.keys() if isinstance(each, Manifest) else every
+        if groups and all(newer[name] >= count for name in groups):
             replaced.append(backup_id)
-        newer.update(groups.keys())
+        if isinstance(each, Manifest):
+            newer.update(groups)
     return replaced[::-1]
 
 
-def _files_of(repository: Repository, backup_id: str) -> set[str]:
+def _files_of(found: Manifest | StorageDamagedError) -> set[str]:
     """Of a damaged manifest it is not known; its files go when they are old enough."""
-    try:
-        return repository.manifest(backup_id).files()
-    except StorageDamagedError:
-        return set()
+    return found.files() if isinstance(found, Manifest) else set()
 
 
 def _begun(path: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dledger_cli.backup.take import Taken
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.aio import Admin
+    from dledger_wire.errors import StorageDamagedError
 
 EPILOG = (
     "Examples: dledger backup --to /backup/orders | dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB | "
@@ -127,7 +128,11 @@ def _removed(repository: Repository, keep: int) -> list[str]:
 
     if is_terminal(sys.stderr):
         print("\r\x1b[K", end="", file=sys.stderr)
-    return keep_newest(repository, keep) if keep else []
+
+    def left_aside(error: StorageDamagedError) -> None:
+        note(f"left aside: {error.message}; while it is there, no data files are removed")
+
+    return keep_newest(repository, keep, left_aside) if keep else []
 
 
 def _line(backup_id: str, name: str, done: Taken) -> str:
@@ -156,19 +161,27 @@ def _group_json(backup: GroupBackup) -> dict[str, object]:
 
 def _list(repository: Repository, *, as_json: bool) -> None:
     from broker.config.units import format_size
+    from dledger_cli.backup.manifest import Manifest
     from dledger_cli.backup.point import time_text
 
-    manifests = repository.manifests()
+    found = repository.manifests()
+    manifests = [each for each in found.values() if isinstance(each, Manifest)]
+    damaged = {backup_id: each for backup_id, each in found.items() if not isinstance(each, Manifest)}
     if as_json:
         rows = [
             {"id": each.id, "created_ms": each.created_ms, "groups": {name: _group_json(group) for name, group in each.groups.items()}}
             for each in manifests
         ]
-        print_json({"cluster": repository.cluster, "backups": rows})
+        bad = [{"id": backup_id, "error": error.message} for backup_id, error in damaged.items()]
+        print_json({"cluster": repository.cluster, "backups": rows, "damaged": bad})
         return
-    table = [
+    for error in damaged.values():
+        note(error.message)
+    table: list[tuple[object, ...]] = [
         (each.id, time_text(each.created_ms), name, group.first_index, group.last_index, format_size(group.size_bytes))
         for each in manifests
         for name, group in each.groups.items()
     ]
+    table += [(backup_id, "damaged", None, None, None, None) for backup_id in damaged]
+    table.sort(key=lambda row: str(row[0]))
     print_table(("BACKUP", "MADE", "GROUP", "FIRST-INDEX", "INDEX", "SIZE"), table, right=("FIRST-INDEX", "INDEX", "SIZE"))

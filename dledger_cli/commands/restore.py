@@ -46,7 +46,7 @@ def restore(
     cluster = ClusterConfig.load(config)
     repository = found_repository(source)
     at_ms = time_ms(at, "--at")
-    manifests = repository.manifests() if at_ms else []
+    manifests = _readable(repository) if at_ms else []
     manifest = _manifest(repository, manifests, backup_id, at_ms)
     nodes = _nodes(cluster, node_id, manifest, config)
     points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
@@ -59,6 +59,17 @@ def restore(
         return
     for row in made:
         print_line(f"{row['folder']}: node {row['id']} of replica group {row['group']} at entry {row['index']}, {row['stored_at']}")
+
+
+def _readable(repository: Repository) -> list[Manifest]:
+    """The backups that a time may be restored from, oldest first; a line on stderr for each damaged one."""
+    from dledger_cli.backup.manifest import Manifest
+
+    found = repository.manifests().values()
+    for each in found:
+        if not isinstance(each, Manifest):
+            note(f"left aside: {each.message}")
+    return [each for each in found if isinstance(each, Manifest)]
 
 
 def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str, at_ms: int) -> Manifest:

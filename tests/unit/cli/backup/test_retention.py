@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from dledger_cli.app import app
 from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy
 from dledger_cli.backup.repository import Repository
 from dledger_cli.backup.retention import keep_newest
+from dledger_cli.commands.restore import _manifest, _readable
 from tests.unit.cli.backup.backup_rig import CLUSTER, local
 
 
@@ -60,3 +66,55 @@ def test_the_newest_of_each_replica_group_stay(tmp_path: Path) -> None:
     assert keep_newest(repository, 1) == ids(2, 5), "of b there is a newer one, too"
     assert set(repository.sizes()) == set().union(*(repository.manifest(each).files() for each in ids(3, 6)))
     assert keep_newest(repository, 1) == []
+
+
+def damage(folder: Path, number: int) -> Path:
+    manifest = folder / "backups" / f"{id_of(number)}.json"
+    manifest.write_bytes(manifest.read_bytes()[:-9] + b"damaged}\n")
+    return manifest
+
+
+def test_no_data_file_goes_while_it_is_not_known_what_a_kept_backup_needs(tmp_path: Path) -> None:
+    repository = repository_of(tmp_path, "ab", "ab", "ab", "ab")
+    damage(tmp_path, 3)
+    told: list[str] = []
+    assert keep_newest(repository, 1, lambda error: told.append(error.message)) == ids(1, 2, 3), "of each group there is a newer one"
+    assert told == []
+    repository = repository_of(tmp_path / "other", "ab", "ab", "ab", "a")
+    manifest, files = damage(tmp_path / "other", 3), repository.sizes()
+    assert keep_newest(repository, 1, lambda error: told.append(error.message)) == ids(1)
+    assert told == [f"{manifest} is damaged: its checksum does not match"]
+    assert repository.ids() == ids(2, 3, 4), "it does not count, so 2 has the newest of b"
+    assert repository.sizes() == files
+    manifest.unlink()
+    assert keep_newest(repository, 1) == []
+    assert set(repository.sizes()) == set().union(*(repository.manifest(each).files() for each in ids(2, 4)))
+
+
+def test_damaged_backups_alone_are_not_removed(tmp_path: Path) -> None:
+    repository = repository_of(tmp_path, "a", "a")
+    for number in (1, 2):
+        damage(tmp_path, number)
+    assert keep_newest(repository, 1) == []
+
+
+def test_the_list_shows_which_backup_is_damaged(tmp_path: Path) -> None:
+    repository_of(tmp_path, "a", "ab", "a")
+    text = f"{damage(tmp_path, 2)} is damaged: its checksum does not match"
+    shown = CliRunner().invoke(app, ["backup", "--to", str(tmp_path), "--list"])
+    assert shown.exit_code == 0
+    assert [line.split()[:3:2] for line in shown.stdout.splitlines()[1:]] == [[id_of(1), "a"], [id_of(2), "-"], [id_of(3), "a"]]
+    assert f"{id_of(2)}  damaged" in shown.stdout
+    assert text in shown.output
+    found = json.loads(CliRunner().invoke(app, ["backup", "--to", str(tmp_path), "--list", "--json"]).stdout)
+    assert [row["id"] for row in found["backups"]] == ids(1, 3)
+    assert found["damaged"] == [{"id": id_of(2), "error": text}]
+
+
+def test_a_time_is_restored_without_the_damaged_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository = repository_of(tmp_path, "a", "a", "a")
+    manifest = damage(tmp_path, 2)
+    readable = _readable(repository)
+    assert capsys.readouterr().err == f"left aside: {manifest} is damaged: its checksum does not match\n"
+    assert [each.id for each in readable] == ids(1, 3)
+    assert _manifest(repository, readable, "", 2000).id == id_of(3)
