@@ -34,7 +34,7 @@ from broker.process.service_manager import ServiceManager
 from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.clock import SystemClock
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DeadlineExceededError, DledgerError
 from dledger_wire.event_loop import new_event_loop
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_GRACE_S = 20.0
+NOT_STOPPED = f"did not stop within {STOP_GRACE_S:g} s"
 _NOTHING_BESIDE = nullcontext()
 NAME_SERVERS = "name-servers"  # stands in a name server's identity.json where a node has its group
 
@@ -142,9 +143,10 @@ def _with_folder(
         log = configure_logging(group=group, node=name, ring=LogRing(SystemClock().wall_ms), log_file=log_file)
         work(log, ServiceManager.of_environment(os.environ))
     except (DledgerError, OSError) as error:
+        text = str(error) or type(error).__name__  # a TimeoutError is an OSError without a text
         if log is not None:  # before that the line below is enough
-            logger.error("stopped: %s", error, extra={"event": "stopped", "code": getattr(error, "code", "OS")})
-        print(f"dledger: {error}", file=sys.stderr, flush=True)
+            logger.error("stopped: %s", text, extra={"event": "stopped", "code": getattr(error, "code", "OS")})
+        print(f"dledger: {text}", file=sys.stderr, flush=True)
         return 1
     finally:
         if log is not None:
@@ -229,10 +231,22 @@ async def _until_stopped(
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
         logger.info("stopping", extra={"event": "stopping"})
-        await asyncio.wait_for(stop(), STOP_GRACE_S)
+        is_late = await _stopped_late(stop())
     if served.failed.done():
         raise served.failed.result()
+    if is_late:
+        raise DeadlineExceededError(NOT_STOPPED)
     return end.result() if end is not None and end.done() else None
+
+
+async def _stopped_late(stopping: Coroutine[Any, Any, None]) -> bool:
+    """Stop in order; True when that was given up.  It is told here: why a node failed counts more than that it did not stop."""
+    try:
+        await asyncio.wait_for(stopping, STOP_GRACE_S)
+    except TimeoutError:
+        logger.error(NOT_STOPPED, extra={"event": "not_stopped"})
+        return True
+    return False
 
 
 async def started(opening: Coroutine[Any, Any, None], signalled: asyncio.Future[None]) -> bool:

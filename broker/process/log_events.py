@@ -25,6 +25,7 @@ PROCESS = (
     LogEvent("started", "The node or name server serves; the line has its addresses.", _NOTHING),
     LogEvent("stopping", "It was asked to stop, or failed.", "Nothing, when somebody stopped it. Otherwise read the line before."),
     LogEvent("stopped", "It ended by an error, which the line names.", "Mend what the text names, then start it again."),
+    LogEvent("not_stopped", "It did not stop in order in time, and ends at once.", "Check the disk."),
     LogEvent(
         "task_failed", "A task failed that nothing goes on without; the node ends. The line has the traceback.", "Report it as a bug."
     ),
