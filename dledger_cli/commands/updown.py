@@ -44,7 +44,7 @@ def up(
     source = config_path(config, data)
     text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
-    replace_file(cluster.file, moved(text, Path(source)))
+    replace_file(cluster.file, moved(text, Path(source)), Path(source))
     show_placement(cluster.config)
     running = cluster.running()
     started: dict[str, subprocess.Popen[bytes]] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from broker.config.cluster_file import read_cluster_text
+from broker.process.private_folder import FILE_MODE
 from dledger_wire.errors import ConfigError
 
 
@@ -55,13 +57,26 @@ def _dumped(data: dict[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=140)
 
 
-def replace_file(file: Path, text: str) -> None:
-    """Replace a file in one step: who reads it finds the old or the new one."""
+def replace_file(file: Path, text: str, source: Path | None = None) -> None:
+    """Replace a file in one step: who reads it finds the old or the new one.
+
+    It is readable for those who could read ``source``, or the old one; with a block ``security`` for its owner alone.
+    """
+    mode = FILE_MODE if "security" in yaml.safe_load(text) else _mode_of(source or file)
     if file.is_file() and file.read_text(encoding="utf-8") == text:
+        now = stat.S_IMODE(file.stat().st_mode)
+        if now & ~mode:  # an earlier release made it
+            os.chmod(file, now & mode)
         return
     new = file.with_name(f"{file.name}.new")
-    with open(new, "w", encoding="utf-8") as out:
+    new.unlink(missing_ok=True)  # what a killed command left has a mode of its own
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w", encoding="utf-8") as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
     os.replace(new, file)
+
+
+def _mode_of(file: Path) -> int:
+    """Who may read and write a file; the owner always."""
+    return stat.S_IMODE(file.stat().st_mode) & 0o666 | FILE_MODE
