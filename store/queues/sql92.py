@@ -330,7 +330,9 @@ class SqlFilter:
         known, skip = self._verdicts, 0 if "UNIQ_KEY" in self.expression else _UNIQUE_ID_BYTES
         found = []
         for number, text in enumerate(packed):
-            rest = text[skip:] if text.startswith(UNIQ_KEY_PREFIX) else text
+            # The id is cut off only where it is one of ours: another client's shorter one would take properties behind it along.
+            has_id = text.startswith(UNIQ_KEY_PREFIX) and text.find(b"\x02") == _UNIQUE_ID_BYTES - 1
+            rest = text[skip:] if has_id else text
             verdict = known.get(rest)
             if verdict is None:
                 verdict = self.matches(decode_properties(text))

@@ -128,6 +128,19 @@ def test_verdicts_are_remembered_but_for_the_unique_id() -> None:
     assert SqlFilter("amount BETWEEN 10 AND 12").chosen(plain) == [10, 11, 12]
 
 
+@pytest.mark.parametrize("ids", [("m1", "m2"), ("", "0"), ("a" * 31, "b" * 31), ("a" * 33, "b" * 33), ("a" * 32, "b")])
+def test_ids_of_any_length_do_not_mix_up_messages(ids: tuple[str, str]) -> None:
+    """Of a client that is not ours; what stands behind the first property is the same in both messages from some byte on."""
+    amounts = ("50", "05")
+    for expression, expected in (("amount > 10", [0]), ("amount < 10", [1])):
+        for order in (1, -1):
+            texts = [
+                encode_properties({"UNIQ_KEY": key, "amount": amount, "region": "europe-west", "x": "y" * 10})
+                for key, amount in zip(ids, amounts, strict=True)
+            ][::order]
+            assert SqlFilter(expression).chosen(texts) == (expected if order == 1 else [1 - expected[0]])
+
+
 @given(st.text(max_size=40))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
