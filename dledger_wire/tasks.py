@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -37,10 +37,11 @@ class BackgroundTasks:
         for task in reversed(self._others()):
             task.cancel()
 
-    async def stop(self) -> None:
-        """Cancel every task except the caller's own, and wait until all of them have ended."""
-        tasks = self._others()
-        self.cancel()
+    async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
+        """Cancel every task except the caller's own and those ``waiting`` for this, and wait until all of them have ended."""
+        tasks = [task for task in self._others() if task not in waiting]
+        for task in reversed(tasks):
+            task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
@@ -96,7 +97,9 @@ class PushConsumer:
         self._instruments = installed()
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
-        self._started = self._ended = False
+        self._started = False
+        self._ending: asyncio.Task[None] | None = None  # what shuts down, whoever waits for it
+        self._waiting: set[Any] = set()  # tasks that wait for its end, of listeners too
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
@@ -107,7 +110,7 @@ class PushConsumer:
     @property
     def is_running(self) -> bool:
         """Whether it was started and not shut down."""
-        return self._started and not self._ended
+        return self._started and self._ending is None
 
     @property
     def _is_left_open(self) -> bool:
@@ -228,16 +231,24 @@ class PushConsumer:
     async def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.
 
-        Waits for running listeners (at most ``await_termination_ms``), commits offsets and releases the queues.
+        Waits for running listeners (at most ``await_termination_ms``), commits offsets and releases the queues. A call
+        that is cancelled waits no longer, but the shutdown goes on; each further call waits for its end.
 
         Examples:
             >>> await consumer.shutdown()
         """
-        if self._ended:
-            return
-        self._ended = True
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name=f"shutdown of group {self.group}")
+        caller = asyncio.current_task()
+        self._waiting.add(caller)
+        try:
+            await asyncio.shield(self._ending)  # half a shutdown would leave a member that takes queues and consumes none
+        finally:
+            self._waiting.discard(caller)
+
+    async def _shut_down(self) -> None:
         if self._engine is not None:
-            await self._engine.stop()
+            await self._engine.stop(self._waiting)
         if self._file is not None:
             await self._file.close()
         await self._fetcher.close()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from dledger_client.consumer.call_notes import CallNotes
 from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, call, call_async
@@ -32,7 +32,7 @@ class ListenerExecutor(Protocol):
     """Runs jobs with a number of workers, in the order they were submitted."""
 
     def submit(self, job: Job) -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None: ...
 
 
 class TaskExecutor:
@@ -70,10 +70,10 @@ class TaskExecutor:
         finally:
             self._free += 1
 
-    async def stop(self) -> None:
-        """Cancel running listeners."""
+    async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
+        """Cancel running listeners, except those that are ``waiting`` for this themselves."""
         self._jobs.clear()
-        await self._tasks.stop()
+        await self._tasks.stop(waiting)
 
 
 class ThreadExecutor:
@@ -117,7 +117,7 @@ class ThreadExecutor:
         while done:
             done.popleft().ended()
 
-    async def stop(self) -> None:
+    async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
         """Stop idle threads; a running listener finishes by itself."""
         for _ in self._threads:
             self._jobs.put(None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
@@ -113,8 +113,8 @@ class Rebalancer:
         if refused:
             raise refused[0]
 
-    async def stop(self) -> None:
-        """Finish every queue, leave the group, end."""
+    async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
+        """Finish every queue, leave the group, end.  Listeners that are ``waiting`` for this are not cancelled."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.await_termination_ms / 1000
@@ -126,7 +126,7 @@ class Rebalancer:
         if not self._finishing:  # a running listener keeps its lock until the session times out
             await asyncio.gather(*(session.leave(max(0.5, deadline - loop.time())) for session in self._sessions.values()))
         await self._tasks.stop()
-        await self.executor.stop()
+        await self.executor.stop(waiting)
         for remove in self._gauges:
             remove()
 

@@ -136,7 +136,8 @@ class PushConsumer(PushConsumerBase):
     def shutdown(self) -> None:
         """Stop consuming and leave the group. Safe to repeat.
 
-        Waits for running listeners (at most ``await_termination_ms``), commits offsets and releases the queues.
+        Waits for running listeners (at most ``await_termination_ms``), commits offsets and releases the queues. A call
+        that is cancelled waits no longer, but the shutdown goes on; each further call waits for its end.
 
         Examples:
             >>> consumer.shutdown()

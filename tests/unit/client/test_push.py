@@ -590,6 +590,53 @@ def test_a_listener_may_take_part_of_a_batch_and_give_the_rest_up() -> None:
     Rig().run(scenario)
 
 
+def test_a_shutdown_that_is_cancelled_goes_on_and_another_waits_for_its_end() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send(rig, 2, queues=2)
+        group = Group(rig)
+        group.pause_s = 3.0
+        await group.start("a")
+        await until(lambda: len(group.seen) == 2)
+        consumer = group.members["a"].consumer
+        stopped_s = rig.cluster.loop.now_s
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.shutdown(), 0.3)
+        assert not consumer.is_running
+        await consumer.shutdown()
+        assert 2.5 < rig.cluster.loop.now_s - stopped_s < 3.5
+        await consumer.shutdown()
+        async with rig.consumer("g") as operator:
+            assert await operator.committed("t") == {("g0", 0): 1, ("g0", 1): 1}
+        group.pause_s = 0.0
+        await group.start("b")
+        await send(rig, 2, queues=2, first=2)
+        await until(lambda: len(group.members["b"].seen) == 2)
+        await group.stop("b")
+
+    Rig().run(scenario)
+
+
+def test_a_listener_may_shut_its_consumer_down_and_go_on() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 1)
+        group = Group(rig)
+        consumer = group.add("a", await_termination_ms=500).consumer
+        ended: list[bool] = []
+
+        async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+            await consumer.shutdown()
+            ended.append(consumer.is_running)
+            return Action.COMMIT
+
+        consumer.set_listener(listener)
+        await group.start("a")
+        await until(lambda: ended == [False])
+
+    Rig().run(scenario)
+
+
 def test_a_shutdown_waits_for_listeners_at_work_and_commits_what_they_did() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
