@@ -307,27 +307,38 @@ class LogicalQueueReader:
         """
         if self._next < 0:
             await self.seek_start()
-        width = len(self._ahead)
+        taken: list[ReceivedMessage] = []
+        try:
+            found = await self._take(taken, max_messages, wait_ms)
+        except BaseException:  # cancelled, say: nobody got what was taken, so the next call returns it
+            for number, message in reversed([*enumerate(taken, self._next)]):
+                self._ahead[number % len(self._ahead)].appendleft(message)
+            raise
+        self._next += len(taken)
+        return found
+
+    async def _take(self, taken: list[ReceivedMessage], max_messages: int, wait_ms: int) -> list[NumberedMessage]:
+        """Move the next messages to ``taken``.  Returns those of them that fill no gap."""
         found: list[NumberedMessage] = []
         while len(found) < max_messages:
-            ahead = self._ahead[self._next % width]
+            number = self._next + len(taken)
+            ahead = self._ahead[number % len(self._ahead)]
             if not ahead:
                 try:
-                    await self._fetch(0 if found else wait_ms)
+                    await self._fetch(number % len(self._ahead), 0 if found else wait_ms)
                 except DledgerError:
                     if not found:
                         raise
                 if not ahead:
                     break
             message = ahead.popleft()
+            taken.append(message)
             if GAP not in message.properties:
-                found.append(NumberedMessage(self._next, message))
-            self._next += 1
+                found.append(NumberedMessage(number, message))
         return found
 
-    async def _fetch(self, wait_ms: int) -> None:
-        """Fill every queue that has nothing ahead; only the one that is next is waited for.  Ends when all fills have ended."""
-        wanted = self._next % len(self._ahead)
+    async def _fetch(self, wanted: int, wait_ms: int) -> None:
+        """Fill every queue that has nothing ahead; only the one that is ``wanted`` is waited for.  Ends when all fills have ended."""
         empty = [queue for queue, ahead in enumerate(self._ahead) if not ahead and queue != wanted]
         fills = [self._fill(wanted, wait_ms), *[self._fill(queue, 0) for queue in empty]]
         for error in await asyncio.gather(*fills, return_exceptions=True):

@@ -173,6 +173,29 @@ def test_a_group_goes_on_where_it_committed() -> None:
     Rig().run(scenario)
 
 
+def test_a_read_that_is_cancelled_loses_nothing() -> None:
+    """docs/reference/semantics.md, row L1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with writer(rig) as one, reader(rig, "readers") as found:
+            for number in range(10):
+                await one.send(Message("t", b"%d" % number))
+            assert [each.number for each in await found.read(3)] == [0, 1, 2]
+            for node_id in rig.cluster.hosts:  # the seven messages that are held are taken, then the read waits for an answer
+                rig.cluster.kill(node_id)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(found.read(), 0.2)
+            assert found.next_number == 3
+            assert [each.number for each in await found.read(2)] == [3, 4]
+            for node_id in rig.cluster.hosts:
+                rig.cluster.start(node_id)
+            await until(lambda: rig.is_group_up("g0"))
+            assert [(each.number, each.message.body) for each in await read_all(found)] == [(n, b"%d" % n) for n in range(5, 10)]
+
+    Rig().run(scenario)
+
+
 def test_what_others_wrote_is_no_logical_queue() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
