@@ -165,23 +165,27 @@ class PushConsumer:
         return self._client_id
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription.
+            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down.
             UnreachableError: No node responded within ``timeout_ms``.
-            BusyError: Another member of the group has the given ``client_id``, or another process uses the offset
-                file.
+            BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
+                another process uses the offset file.
 
         Examples:
             >>> await consumer.start()
         """
+        self._check_not_ended()
         if self._started:
             return
         if self.listener is None or not self._subscriptions:
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
         await self._router.reach(self._router.clock.monotonic_ms() + self._timeout_ms)
-        self._started, given = True, bool(self._client_id)
+        self._check_not_ended()
+        if self._started:  # by another call, meanwhile
+            return
+        given = bool(self._client_id)
         subscriptions, positions = self._subscriptions, self._open_positions()
         if not self.options.broadcast:
             subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
@@ -199,12 +203,17 @@ class PushConsumer:
         self._engine = Rebalancer(self._router, self._fetcher, profile, self.options, subscriptions, positions, runner)
         self._engine.show_in(self._instruments)
         self._engine.start()
+        self._started = True
         if given and not self.options.broadcast:
             try:
                 await self._engine.wait_until_joined(ADMISSION_S)
             except BusyError:
                 await self.shutdown()
                 raise
+
+    def _check_not_ended(self) -> None:
+        if self._ending is not None:
+            raise InvalidArgumentError("a push consumer that was shut down cannot start again; make a new one")
 
     def _open_positions(self) -> OffsetStore:
         environment = self._environment

@@ -109,13 +109,13 @@ class PushConsumer(PushConsumerBase):
         return self._inner.client_id
 
     def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription.
+            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down.
             UnreachableError: No node responded within ``timeout_ms``.
-            BusyError: Another member of the group has the given ``client_id``, or another process uses the offset
-                file.
+            BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
+                another process uses the offset file.
 
         Examples:
             >>> consumer.start()

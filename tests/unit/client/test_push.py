@@ -13,6 +13,7 @@ import pytest
 from dledger_client.aio import Action, ConsumeContext, Message
 from dledger_client.consumer.allocation import MessageQueue, by_config, consistent_hash
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
+from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import BusyError, InvalidArgumentError
@@ -409,6 +410,28 @@ def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_p
         with pytest.raises(BusyError, match="uses the offset file of a"):
             await other.start("a")
         await again.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_start_that_failed_is_repeated_and_none_follows_a_shutdown(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 3)
+        group = Group(rig, broadcast=True, offset_folder=str(tmp_path))
+        consumer = group.add("a").consumer
+        other = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
+        with pytest.raises(BusyError, match="uses the offset file of a"):
+            await consumer.start()
+        assert not consumer.is_running
+        await other.close()
+        await asyncio.gather(consumer.start(), consumer.start())
+        assert consumer.is_running
+        await until(lambda: len(group.seen) == 3)
+        await consumer.shutdown()
+        with pytest.raises(InvalidArgumentError, match="was shut down"):
+            await consumer.start()
+        assert group.bodies() == numbers(3)
 
     Rig().run(scenario)
 
