@@ -44,7 +44,7 @@ Runner: TypeAlias = Callable[[CheckListener, ReceivedMessage], Awaitable[Transac
 T = TypeVar("T")
 
 JOIN_TIMEOUT_MS = 5000
-LOOK_S = 5.0  # how often the replica groups of topics are looked at
+LOOK_S = 5.0  # how often is looked for replica groups
 
 _logger = logging.getLogger(__name__)
 
@@ -281,6 +281,7 @@ class TransactionProducer(Producer):
     # Being asked
 
     async def _attend_everywhere(self) -> None:
+        """In every replica group, also in those that are added later."""
         router = self._core.router
         while True:
             try:
@@ -290,7 +291,7 @@ class TransactionProducer(Producer):
             else:
                 for group in groups:
                     self._attend(group)
-                return
+            await asyncio.sleep(LOOK_S)
 
     async def _attend_topics(self, topics: Sequence[str]) -> None:
         """Where these topics are, also after they grew."""

@@ -362,3 +362,22 @@ def test_checks_are_answered_where_the_topics_are_and_nowhere_else() -> None:
             rig.transactions(decisions.check, check_topics="t")
 
     Rig(83, groups=3, settings=QUICK).run(scenario)
+
+
+def test_checks_are_answered_in_a_replica_group_that_was_added_later() -> None:
+    async def scenario(rig: Rig) -> None:
+        decisions = Decisions()
+        decisions.states[b"paid"] = COMMIT
+        async with rig.transactions(decisions.check):
+            await asyncio.sleep(1)
+            for node_id in rig.cluster.add_group().node_ids:
+                rig.cluster.start(node_id)
+            await until(lambda: rig.is_group_up("g1"))
+            await rig.topic(replica_group="g1")
+            async with rig.transactions(unasked) as dying:
+                await dying.prepare(Message("t", b"paid"))
+            while not await fetch_all(rig):  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.1)
+            assert decisions.asked[:1] == [b"paid"]
+
+    Rig(84, settings=QUICK.replace("CheckMax: 3", "CheckMax: 50")).run(scenario, limit_s=60)
