@@ -105,10 +105,17 @@ def by_config(preset: Sequence[MessageQueue]) -> Strategy:
     return lambda member, queues, members: list(fixed)
 
 
-def by_machine_room(rooms: Sequence[str]) -> Strategy:
-    """Allocation MACHINE_ROOM: only queues of replica groups named ``room@name``, in equal consecutive shares.
+def _room(name: str) -> str:
+    """The room of a replica group or member of that name."""
+    return name.split("-")[0]
 
-    What remains after equal shares goes one each to the first members, from the end of the list.
+
+def by_machine_room(rooms: Sequence[str]) -> Strategy:
+    """Allocation MACHINE_ROOM: only queues of replica groups in the given rooms, in equal consecutive shares.
+
+    The room of a replica group is its name up to the first ``-``, as for ``machine_room_nearby``. RocketMQ separates
+    it by ``@``, which no name of a replica group has. What remains after equal shares goes one each to the first
+    members, from the end of the list.
 
     Args:
         rooms: The rooms whose queues are allocated.
@@ -118,7 +125,7 @@ def by_machine_room(rooms: Sequence[str]) -> Strategy:
 
     Examples:
         >>> strategy = by_machine_room(["room1"])
-        >>> len(strategy("a", [MessageQueue("orders", "room1@g0", 0)], ["a"]))
+        >>> len(strategy("a", [MessageQueue("orders", "room1-g0", 0)], ["a"]))
         1
     """
     wanted = frozenset(rooms)
@@ -128,7 +135,7 @@ def by_machine_room(rooms: Sequence[str]) -> Strategy:
         if rank is None:
             return []
         index, count = rank
-        near = [queue for queue in sorted(queues) if len(parts := queue.replica_group.split("@")) == 2 and parts[0] in wanted]
+        near = [queue for queue in sorted(queues) if _room(queue.replica_group) in wanted]
         share, rest = divmod(len(near), count)
         mine = near[index * share : (index + 1) * share]
         if index < rest:
@@ -140,8 +147,8 @@ def by_machine_room(rooms: Sequence[str]) -> Strategy:
 
 def machine_room_nearby(
     inner: Strategy,
-    room_of_group: Callable[[str], str] = lambda group: group.split("-")[0],
-    room_of_member: Callable[[str], str] = lambda member: member.split("-")[0],
+    room_of_group: Callable[[str], str] = _room,
+    room_of_member: Callable[[str], str] = _room,
 ) -> Strategy:
     """Allocation MACHINE_ROOM_NEARBY: ``inner`` within each room; queues of rooms without members are shared by all members.
 

@@ -18,6 +18,7 @@ from dledger_client.consumer.allocation import (
     strategy,
 )
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import is_node_name
 
 
 def queues(count: int, group: str = "g0") -> list[MessageQueue]:
@@ -61,11 +62,13 @@ def test_config_gives_exactly_the_preset() -> None:
 
 
 def test_machine_room_takes_only_its_rooms_and_deals_the_rest_to_the_first() -> None:
-    near = queues(5, "east@b0")
-    far = queues(3, "west@b1")
+    near = queues(5, "east-b0")
+    far = queues(3, "west-b1-east")
     nowhere = queues(2, "plain")
+    assert all(is_node_name(queue.replica_group) for queue in near + far + nowhere)
     assert shares(by_machine_room(["east"]), near + far + nowhere, ["c0", "c1"]) == [[0, 1, 4], [2, 3]]
     assert shares(by_machine_room(["north"]), near, ["c0", "c1"]) == [[], []]
+    assert shares(strategy("MACHINE_ROOM", {"rooms": "north,plain"}), near + nowhere, ["c0", "c1"]) == [[0], [1]]
 
 
 def test_machine_room_nearby_keeps_rooms_together_and_shares_rooms_without_members() -> None:
