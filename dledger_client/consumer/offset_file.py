@@ -78,6 +78,7 @@ class OffsetFile:
     def unlock(self) -> None:
         """Release the lock, as the end of the process does."""
         if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # closing it is not enough: a forked child may have a copy
             os.close(self._lock)
             self._lock = -1
 

@@ -379,6 +379,23 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_forked_child_does_not_keep_the_lock_of_a_file_that_was_closed(tmp_path: Path) -> None:
+    file = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
+    until_closed, let_go = os.pipe()
+    child = os.fork()
+    if child == 0:  # it has a copy of the descriptor for as long as it lives
+        os.close(let_go)
+        os.read(until_closed, 1)
+        os._exit(0)
+    try:
+        file.unlock()
+        OffsetFile(str(tmp_path), "10.0.0.1", "g", "a").unlock()
+    finally:
+        os.close(let_go)
+        os.close(until_closed)
+        os.waitpid(child, 0)
+
+
 def test_a_folder_that_cannot_be_used_is_told_by_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageFailedError, match="offsets cannot be stored here"):
