@@ -36,7 +36,11 @@ class OffsetFile:
         else:
             raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
         self._path = root / self.client_id / group / "offsets.json"
-        self.offsets: dict[MessageQueue, int] = self._load()
+        try:
+            self.offsets: dict[MessageQueue, int] = self._load()
+        except BaseException:  # nobody gets this object, so nobody could unlock the file
+            self.unlock()
+            raise
         self._run_in_thread, self._writing = run_in_thread, asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:

@@ -374,6 +374,10 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
         (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").write_text("{")
         with pytest.raises(StorageDamagedError, match="remove it to start over"):
             OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").unlink()
+        over = OffsetFile(str(tmp_path), "10.0.0.1", "g")  # as the error says
+        assert (over.client_id, over.offsets) == (first.client_id, {})
+        await over.close()
         await second.close()
 
     asyncio.run(scenario())
