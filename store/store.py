@@ -193,6 +193,8 @@ class MessageStore:
         return StateSnapshot(snapshot.index, await self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
+        # Topics, users and the other sections stay as they were applied: `recover` puts the copy in their place at once.  Nobody is to see
+        # or be told that there are none, since every connection of a user would end.
         self._reader = self._expiry = self._query = None
         index, self._index = self._index, None
         self._message_log.resign()
@@ -204,7 +206,6 @@ class MessageStore:
             await index.close(save=False)
         await self._tasks.stop()
         await self.queues.clear()
-        self._state.machine.clear()
         self._snapshots = Snapshots(self._env.disk)
         self._suspended = True
 

@@ -45,7 +45,7 @@ class StoreRecovery:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """What is to be filled: all of it empty.
+    """What is to be filled: queues without any, and state that is replaced at once.
 
     ``replaced``: log and snapshot are another replica's, installed here, and queue files are those of a state that is gone.  Their sizes do
     not show it, and one that turns out wrong later costs a pass over the log by itself.
@@ -96,10 +96,8 @@ def _check_file_size(parts: Recovering, snapshot: Snapshot) -> None:
 
 
 def _restore(parts: Recovering, snapshot: Snapshot) -> None:
-    for section in parts.state.machine.sections:
-        data = snapshot.sections.get(section.file_name)
-        if data is not None:
-            section.load(data)
+    """Not a coroutine: who looks sees the state of before, or all of the snapshot."""
+    parts.state.machine.load(snapshot.sections)
     parts.state.sequences.load(snapshot.sequence_rows)
     for key, mark in snapshot.queues.items():
         parts.queues.restore(key, mark)

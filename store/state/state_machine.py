@@ -7,7 +7,7 @@ section's state, the command and its context, and raises typed errors only: its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -99,10 +99,11 @@ class ReplicatedState:
             section.file_name: section.capture() if isinstance(section, CapturedSection) else section.dump() for section in self.sections
         }
 
-    def clear(self) -> None:
-        """Return every section to how it was made."""
+    def load(self, contents: Mapping[str, JsonObject]) -> None:
+        """Have these contents, by file name, instead of what there is; a section that is not among them is as it was made."""
         for section, blank in zip(self.sections, self._blank, strict=True):
-            section.load(json.loads(blank))
+            found = contents.get(section.file_name)
+            section.load(json.loads(blank) if found is None else found)
 
     def apply(self, command: Command[object], context: CommandContext) -> CommandOutcome:
         """Run a committed command."""
