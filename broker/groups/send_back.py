@@ -91,9 +91,10 @@ class SendBackService:
         """Decide every offset."""
         store = self._context.store
         sent, committed = store.send_backs.sent(work.queue), store.consumer_offsets.position(*work.queue)
-        if len(sent) >= MAX_RUNS:
+        ahead = sent.count_beyond(committed)  # runs behind it stay until the next mark, which is what would be refused here
+        if ahead >= MAX_RUNS:
             group, topic, queue_id = work.queue
-            text = f"group {group} has sent back {len(sent)} runs of {topic}/{queue_id} beyond its committed offset {committed}"
+            text = f"group {group} has sent back {ahead} runs of {topic}/{queue_id} beyond its committed offset {committed}"
             raise BusyError(f"{text}; expected a commit first")
         low, high = store.reader.bounds(work.queue[1], work.queue[2])
         if offsets[-1] >= high:

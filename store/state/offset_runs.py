@@ -45,6 +45,10 @@ class OffsetRuns:
         at = bisect_right(self._firsts, offset) - 1
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 
+    def count_beyond(self, offset: int) -> int:
+        """How many runs have offsets from ``offset`` on."""
+        return len(self._ends) - bisect_right(self._ends, offset)
+
     def forget_below(self, offset: int) -> None:
         at = bisect_right(self._firsts, offset)
         if at and self._ends[at - 1] > offset:

@@ -10,7 +10,7 @@ import pytest
 from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.router import Router
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
+from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
 from tests.unit.client.sim_rig import Rig, until
 
@@ -109,6 +109,29 @@ def test_repeated_and_late_calls_store_nothing() -> None:
     Rig().run(scenario)
 
 
+def test_as_many_runs_may_be_sent_back_again_once_they_are_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is on what lies beyond the committed offset; runs behind it stay until the next mark is applied."""
+    monkeypatch.setattr("broker.groups.send_back.MAX_RUNS", 3)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 8)
+        router = rig.router()
+        assert outcomes(await back(rig, [0, 2, 4], level=1)) == [SentBack.RETRY] * 3
+        with pytest.raises(BusyError, match="has sent back 3 runs of t/0 beyond its committed offset 0; expected a commit first"):
+            await take_back(router, rig, [6], "t", 1, 0, 1_000)
+        async with rig.consumer(group=GROUP) as consumer:
+            await consumer.commit({("t", 0): 1})
+            assert outcomes(await take_back(router, rig, [4, 6], "t", 1, 0, 1_000)) == [SentBack.DUPLICATE, SentBack.RETRY]
+            with pytest.raises(BusyError, match="beyond its committed offset 1"):
+                await take_back(router, rig, [1], "t", 1, 0, 1_000)
+            await consumer.commit({("t", 0): 7})
+            assert outcomes(await take_back(router, rig, [6, 7], "t", 1, 0, 1_000)) == [SentBack.DUPLICATE, SentBack.RETRY]
+        await router.close()
+
+    Rig().run(scenario)
+
+
 COUNT = 24
 
 
@@ -169,6 +192,7 @@ def test_each_attempt_is_stored_once_whoever_dies(seed: int) -> None:
 def test_runs_are_a_set_of_offsets() -> None:
     runs = OffsetRuns([(5, 7), (9, 10), (7, 9), (1, 2), (20, 30)])
     assert list(runs) == [(1, 2), (5, 10), (20, 30)]
+    assert [runs.count_beyond(offset) for offset in (0, 2, 9, 10, 29, 30)] == [3, 2, 2, 1, 1, 0]
     runs.add(2, 25)
     assert list(runs) == [(1, 30)]
     assert 1 in runs
