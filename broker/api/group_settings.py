@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from broker.context import ServiceContext
 from dledger_wire._pb import retry_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
-from store.commands.consumer_groups import DeleteOffsets, DeleteSubscriptionGroup, PutSubscriptionGroup, SubscriptionGroup
+from store.commands.consumer_groups import (
+    MAX_OFFSETS,
+    DeleteOffsets,
+    DeleteSubscriptionGroup,
+    OffsetRow,
+    PutSubscriptionGroup,
+    ResetOffsets,
+    SubscriptionGroup,
+)
 
 TIMEOUT_S = 5.0
 
@@ -33,16 +41,38 @@ class GroupSettingsService:
         return _message(await self._context.command(command, TIMEOUT_S))
 
     async def delete(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettings:
-        """Forget a group: its settings and its positions.  Its retry and dead letter topics stay until they are deleted."""
+        """Forget a group: settings, positions and what it sent back.  Its retry and dead letter topics stay until they are deleted."""
         self._context.require_master()
         name, store = request.name, self._context.store
         configured = any(group.groupName == name for group in store.subscription_groups.configured())
-        if not configured and name not in store.consumer_offsets.groups():
+        if not configured and name not in store.consumer_offsets.groups() and not self._only_sent_back(name):
             raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
         if configured:
             await self._context.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
+        await self._give_positions(name)
         await self._context.command(DeleteOffsets(group=name), TIMEOUT_S)
         return retry_pb2.GroupSettings(name=name)
+
+    def _only_sent_back(self, group: str) -> list[OffsetRow]:
+        """Position 0 in each queue of which the group has sent messages back and committed nothing."""
+        store = self._context.store
+        return [
+            OffsetRow(topic, queue_id, 0)
+            for topic, queue_id in store.send_backs.queues_of(group)
+            if store.consumer_offsets.known_position(group, topic, queue_id) is None and store.topics.get(topic) is not None
+        ]
+
+    async def _give_positions(self, group: str) -> None:
+        """Reset the group in queues where it only sent back, so that the marks go as everywhere: a later send-back would count as repeated.
+
+        ``DeleteOffsets`` drops marks of queues with a position.  That it drops the others, too, would be another meaning of a command that
+        logs have already: replicas that apply one entry with different builds would differ, at any feature level (docs/adr/0027).
+        """
+        while rows := self._only_sent_back(group)[:MAX_OFFSETS]:
+            try:
+                await self._context.command(ResetOffsets(group=group, offsets=tuple(rows)), TIMEOUT_S)
+            except TopicNotFoundError:  # deleted meanwhile, with its marks
+                continue
 
     async def list_groups(self, request: retry_pb2.GroupSettings, caller: CallContext) -> retry_pb2.GroupSettingsList:
         """Those somebody configured, or the one asked for, with defaults when nobody did."""

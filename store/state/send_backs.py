@@ -35,6 +35,10 @@ class SendBacks:
         """Offsets of the queue that the group has sent back."""
         return self._sent.get(place) or OffsetRuns()
 
+    def queues_of(self, group: str) -> list[tuple[str, int]]:
+        """Topic and queue of whatever the group has sent back."""
+        return sorted((topic, queue_id) for name, topic, queue_id in self._sent if name == group)
+
     def redriven(self, group: str) -> int:
         """The next dead letter of the group that a redrive would send."""
         return self._redriven.get(group, 0)

@@ -12,6 +12,7 @@ from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.router import Router
 from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
+from store.store import MessageStore
 from tests.unit.client.sim_rig import Rig, until
 
 GROUP = "g"
@@ -28,6 +29,10 @@ async def take_back(router: Router, rig: Rig, offsets: list[int], topic: str, le
     return await send_back(
         router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level, max_reconsume_times=most
     )
+
+
+def stores(rig: Rig) -> list[MessageStore]:
+    return [host.node.store for host in rig.cluster.running() if host.node is not None]
 
 
 def outcomes(results: list[SendBackResult]) -> list[SentBack]:
@@ -128,6 +133,30 @@ def test_as_many_runs_may_be_sent_back_again_once_they_are_committed(monkeypatch
             await consumer.commit({("t", 0): 7})
             assert outcomes(await take_back(router, rig, [6, 7], "t", 1, 0, 1_000)) == [SentBack.DUPLICATE, SentBack.RETRY]
         await router.close()
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["with a position elsewhere", "without any position"])
+def test_a_deleted_group_has_sent_back_nothing(committed: bool) -> None:
+    """docs/reference/semantics.md, row B2: also in a queue of which it has committed nothing, on every replica."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send(rig, 3)
+        assert outcomes(await back(rig, [1], level=1)) == [SentBack.RETRY]
+        async with rig.admin() as admin, rig.consumer(group=GROUP) as consumer:
+            if committed:
+                await consumer.commit({("t", 1): 0})
+            await admin.delete_group(GROUP)
+            await admin.delete_topic(RETRY)
+            await until(lambda: all(store.topics.get(RETRY) is None for store in stores(rig)))
+            for store in stores(rig):
+                assert (store.send_backs.queues_of(GROUP), store.consumer_offsets.groups()) == ([], [])
+            with pytest.raises(InvalidArgumentError, match="has no settings and no positions"):
+                await admin.delete_group(GROUP)
+            assert outcomes(await back(rig, [1], level=1)) == [SentBack.RETRY]
+            assert [each.body for each in await consumer.fetch(RETRY, 0, 0, wait_ms=5_000)] == [b"1"]
 
     Rig().run(scenario)
 
