@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from broker.context import ServiceContext
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
@@ -48,7 +50,9 @@ class GroupSettingsService:
         if not configured and name not in store.consumer_offsets.groups() and not self._only_sent_back(name):
             raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
         if configured:
-            await self._context.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
+            # Refused when a call whose answer was lost has done it by now; it may have ended before the positions.
+            with contextlib.suppress(InvalidArgumentError):
+                await self._context.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
         await self._give_positions(name)
         await self._context.command(DeleteOffsets(group=name), TIMEOUT_S)
         return retry_pb2.GroupSettings(name=name)

@@ -144,10 +144,19 @@ class ClusterCalls:
         return [name if name in known else (await self.replica_group(name)).name for name in wanted]
 
     async def ask_leader(
-        self, replica_group: str, method: UnaryMethod[Request, Response], request: Request, *, again: Request | None = None
+        self,
+        replica_group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        *,
+        again: Request | None = None,
+        done: Callable[[DledgerError], Response | None] | None = None,
     ) -> Response:
-        """The leader's answer.  ``again`` replaces ``request`` after an attempt with an unknown outcome; it must be safe to repeat."""
-        return await self.router.call_leader(replica_group, method, request, deadline_ms=self.deadline_ms(), again=again)
+        """The leader's answer.  ``again`` replaces ``request`` after an attempt with an unknown outcome; it must be safe to repeat.
+
+        ``done``: the answer that an error after such an attempt stands for, as "does not exist" does for a deletion.
+        """
+        return await self.router.call_leader(replica_group, method, request, deadline_ms=self.deadline_ms(), again=again, done=done)
 
     async def read(
         self,

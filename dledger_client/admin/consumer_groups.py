@@ -269,6 +269,7 @@ async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[Of
 
 async def delete_group(calls: ClusterCalls, name: str) -> None:
     """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
+    check_group(name)
     members = (await told_of(calls.at_leaders(), [name], partial=False)).members.get(name, [])
     if members:
         raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
@@ -277,11 +278,16 @@ async def delete_group(calls: ClusterCalls, name: str) -> None:
     groups = sorted(await calls.replica_groups())
     for replica_group in groups:
         try:
-            await calls.ask_leader(replica_group, methods.DELETE_GROUP, request)
+            await calls.ask_leader(replica_group, methods.DELETE_GROUP, request, done=_is_deleted)
         except InvalidArgumentError as error:
             unknown.append(error)
     if len(unknown) == len(groups):
         raise unknown[0]
+
+
+def _is_deleted(error: DledgerError) -> retry_pb2.GroupSettings | None:
+    """The name was checked: what is left to be refused is a group of which there is nothing."""
+    return retry_pb2.GroupSettings() if isinstance(error, InvalidArgumentError) else None
 
 
 async def group_settings(calls: ClusterCalls, name: str, replica_group: str) -> list[ConsumerGroupSettings]:

@@ -6,7 +6,7 @@ Passwords do not leave this process: what is sent is made of them and checks the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import security_pb2
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.security.scram import password_verifier
@@ -106,7 +106,8 @@ async def put_user(calls: ClusterCalls, name: str, password: str | None, *, crea
         user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = found.salt, found.stored_key, found.server_key
         user.verifier.iterations = found.iterations
     try:
-        return await _change(calls, methods.PUT_USER, security_pb2.PutUserRequest(user=user, create=create), name)
+        request = security_pb2.PutUserRequest(user=user, create=create)
+        return await _change(calls, methods.PUT_USER, request, name, _is_done(name) if create else None)
     except AuthenticationFailedError as error:
         if create or error.details.get(_ENDED) != _PASSWORD:
             raise
@@ -115,7 +116,7 @@ async def put_user(calls: ClusterCalls, name: str, password: str | None, *, crea
 
 async def delete_user(calls: ClusterCalls, name: str) -> SecurityChange:
     """Delete a user with its rules."""
-    return await _change(calls, methods.DELETE_USER, security_pb2.DeleteUserRequest(name=name), name)
+    return await _change(calls, methods.DELETE_USER, security_pb2.DeleteUserRequest(name=name), name, _is_done(name))
 
 
 async def change_rules(calls: ClusterCalls, added: Sequence[AccessRule], removed: Sequence[AccessRule]) -> SecurityChange:
@@ -147,22 +148,50 @@ async def check_access(calls: ClusterCalls, user: str, action: Action, resource:
 
 
 async def _change(
-    calls: ClusterCalls, method: UnaryMethod[Request, security_pb2.SecurityChanged], request: Request, user: str
+    calls: ClusterCalls,
+    method: UnaryMethod[Request, security_pb2.SecurityChanged],
+    request: Request,
+    user: str,
+    done: Callable[[DledgerError], security_pb2.SecurityChanged | None] | None = None,
 ) -> SecurityChange:
     """Make a change; ``user``: of whom, since everybody may ask about himself."""
     found = await calls.replica_groups()
     groups = sorted(found)
+    home = groups[0]
     try:
-        changed = await calls.ask_leader(groups[0], method, request)
+        changed = await calls.ask_leader(home, method, request, done=done)
     except InvalidArgumentError as error:
         home = error.details.get("group", "")
         if home not in groups or home == groups[0]:
             raise
-        changed = await calls.ask_leader(home, method, request)
-    waiting, _ = await asyncio.gather(
-        _spread(calls, changed.version, groups, user), _known_at_nodes(calls, changed.version, found.values(), user)
-    )
-    return SecurityChange(changed.version, waiting)
+        changed = await calls.ask_leader(home, method, request, done=done)
+    version = changed.version or await _version_found(calls, home, request, user)
+    waiting, _ = await asyncio.gather(_spread(calls, version, groups, user), _known_at_nodes(calls, version, found.values(), user))
+    return SecurityChange(version, waiting)
+
+
+def _is_done(user: str) -> Callable[[DledgerError], security_pb2.SecurityChanged | None]:
+    """For a call whose outcome was unknown: that the user exists already, or no more, is what it was for.  The version is not known."""
+
+    def done(error: DledgerError) -> security_pb2.SecurityChanged | None:
+        is_about_it = isinstance(error, InvalidArgumentError) and error.details.get("user") == user
+        return security_pb2.SecurityChanged() if is_about_it else None
+
+    return done
+
+
+async def _version_found(calls: ClusterCalls, home: str, request: Message, user: str) -> int:
+    """The version that has a change of which the answer was lost.
+
+    A user that exists with a password may have been there before, with another one, which nobody tells: OutcomeUnknownError.
+    """
+    listed = await calls.ask_leader(home, methods.LIST_USERS, security_pb2.SecurityListRequest(user=user))
+    if isinstance(request, security_pb2.PutUserRequest):
+        is_same = not request.user.HasField("verifier") and any(each.name == user and not each.has_password for each in listed.users)
+        if not is_same:
+            text = f"user {user!r} exists: created by an attempt whose answer was lost, or by somebody else before, with another password"
+            raise OutcomeUnknownError(f"{text}; update it with its password to be sure", user=user)
+    return int(listed.version)
 
 
 async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], user: str) -> tuple[str, ...]:

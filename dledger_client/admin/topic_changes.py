@@ -248,7 +248,7 @@ async def _remove(calls: ClusterCalls, name: str, groups: Sequence[str], *, forc
     async def remove(group: str) -> None:
         request = admin_pb2.TopicSpec(name=name, group=group, only_if="" if force else DRAINED)
         try:
-            await calls.ask_leader(group, methods.DELETE_TOPIC, request)
+            await calls.ask_leader(group, methods.DELETE_TOPIC, request, done=_is_deleted)
         except UnsafeShrinkError as error:
             raise UnsafeShrinkError(f"in {group}: {error.message} (--force takes it away anyway)", **error.details) from None
         except TopicNotFoundError:
@@ -256,6 +256,10 @@ async def _remove(calls: ClusterCalls, name: str, groups: Sequence[str], *, forc
                 raise
 
     await _of_each(calls, name, groups, remove)
+
+
+def _is_deleted(error: DledgerError) -> admin_pb2.TopicReply | None:
+    return admin_pb2.TopicReply() if isinstance(error, TopicNotFoundError) else None
 
 
 async def _tell(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ been carried out.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -43,13 +44,23 @@ class LeaderCalls:
         self._clock, self._random = clock, random
 
     async def call(
-        self, group: str, method: UnaryMethod[Request, Response], request: Request, *, deadline_ms: int, again: Request | None = None
+        self,
+        group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        *,
+        deadline_ms: int,
+        again: Request | None = None,
+        done: Callable[[DledgerError], Response | None] | None = None,
     ) -> Response:
         """See ``Router.call_leader``."""
         lost: list[DledgerError] = []
         try:
             answer = await self._until_done(group, method, request, deadline_ms, again, lost)
         except DledgerError as error:
+            found = done(error) if lost and done is not None else None
+            if found is not None:
+                return found
             if lost and is_retriable(error) and not error.outcome_unknown:
                 raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
             raise

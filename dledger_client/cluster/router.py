@@ -229,13 +229,22 @@ class Router:
         self._cache.leader_is(group, address)
 
     async def call_leader(
-        self, group: str, method: UnaryMethod[Request, Response], request: Request, *, deadline_ms: int, again: Request | None = None
+        self,
+        group: str,
+        method: UnaryMethod[Request, Response],
+        request: Request,
+        *,
+        deadline_ms: int,
+        again: Request | None = None,
+        done: Callable[[DledgerError], Response | None] | None = None,
     ) -> Response:
         """Call ``method`` at the leader of ``group``, wherever it is, until the deadline.
 
         ``again`` is sent in place of ``request`` after an attempt with an unknown outcome: the form that does no harm when done already.
+        ``done`` is for requests that have no such form: it returns the answer if the error of a later attempt says that nothing is left to
+        do, else None.
         """
-        return await self._calls.call(group, method, request, deadline_ms=deadline_ms, again=again)
+        return await self._calls.call(group, method, request, deadline_ms=deadline_ms, again=again, done=done)
 
     # Topics
 

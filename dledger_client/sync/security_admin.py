@@ -29,6 +29,7 @@ class SecurityAdmin(ReplicaGroupAdmin):
 
         Raises:
             InvalidArgumentError: There is such a user already.
+            OutcomeUnknownError: An answer was lost, and there is such a user now, perhaps of before; ``update_user`` makes sure.
             PermissionDeniedError: The caller does not administer the cluster.
 
         Examples:

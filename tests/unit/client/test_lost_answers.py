@@ -1,0 +1,145 @@
+"""Changes that an administrator makes while answers are lost: what was carried out is not told as a failure, nor the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dledger_client.admin import security
+from dledger_client.aio import Message
+from dledger_client.cluster.leader_calls import LeaderCalls
+from dledger_client.cluster.routes import ReplicaGroup
+from dledger_wire._pb import retry_pb2, security_pb2
+from dledger_wire.errors import InvalidArgumentError, OutcomeUnknownError, TopicNotFoundError, UnreachableError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import UnaryMethod
+from tests.sim.spread.users import create_users
+from tests.unit.client.sim_rig import Rig
+
+
+class LostAnswers:
+    """Each next call of the methods in ``next`` reaches the leader, and its answer is lost; with ``before`` also the request is."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.next: list[UnaryMethod[Any, Any]] = []
+        self.before = False
+        watched = LeaderCalls._watched
+
+        async def lossy(calls: LeaderCalls, leader: ReplicaGroup, method: Any, request: Any, left_s: float) -> bytes:
+            if method not in self.next:
+                return await watched(calls, leader, method, request, left_s)
+            self.next.remove(method)
+            if not self.before:
+                await watched(calls, leader, method, request, left_s)
+            raise UnreachableError(f"{leader.leader_address}: the connection broke", address=leader.leader_address)
+
+        patch.setattr(LeaderCalls, "_watched", lossy)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> LostAnswers:
+    return LostAnswers(monkeypatch)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_deleted_topic_is_deleted(lost: LostAnswers, before: bool) -> None:
+    lost.before = before
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin:
+            lost.next = [methods.DELETE_TOPIC]
+            await admin.delete_topic("t")
+            assert not lost.next
+            with pytest.raises(TopicNotFoundError):
+                await admin.describe_topic("t")
+            with pytest.raises(TopicNotFoundError):
+                await admin.delete_topic("t")
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_deleted_group_is_deleted(lost: LostAnswers, before: bool) -> None:
+    lost.before = before
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer, rig.consumer("audit") as consumer:
+            await producer.send(Message("t", b"x"))
+            await consumer.commit({("t", 0): 1})
+            await admin.update_group("audit", retry_max_times=3)
+            lost.next = [methods.DELETE_GROUP]
+            await admin.delete_group("audit")
+            assert (lost.next, await admin.list_groups()) == ([], [])
+            with pytest.raises(InvalidArgumentError, match="has no settings and no positions"):
+                await admin.delete_group("audit")
+
+    Rig().run(scenario)
+
+
+def test_a_deletion_that_begins_before_another_has_ended_does_all_of_it() -> None:
+    """The other one may be of a call that was given up, and end between settings and positions."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.consumer("audit") as consumer:
+            await consumer.commit({("t", 0): 0})
+            await admin.update_group("audit", retry_max_times=3)
+            request = retry_pb2.GroupSettings(name="audit")
+            await asyncio.gather(*(admin._calls.ask_leader("g0", methods.DELETE_GROUP, request) for _ in range(2)))
+            assert await admin.list_groups() == []
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_users_are_made_and_deleted(lost: LostAnswers, before: bool) -> None:
+    lost.before = before
+
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        async with rig.admin() as admin:
+            lost.next = [methods.PUT_USER]
+            made = await admin.create_user("billing")
+            assert "billing" in [user.name for user in await admin.list_users()]
+            with pytest.raises(InvalidArgumentError, match="user 'billing' exists already"):
+                await admin.create_user("billing")
+            lost.next = [methods.DELETE_USER]
+            deleted = await admin.delete_user("billing")
+            assert deleted.version > made.version > 0
+            assert (deleted.waiting, lost.next) == ((), [])
+            assert "billing" not in [user.name for user in await admin.list_users()]
+            with pytest.raises(InvalidArgumentError, match="there is no user 'billing'"):
+                await admin.delete_user("billing")
+
+    Rig(secured=True).run(scenario)
+
+
+def test_whose_password_a_user_has_is_not_known(lost: LostAnswers) -> None:
+    """The attempt may have made the user, or found one of before, with another password: the one must not be told for the other."""
+
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        kept, user = rig.cluster.security.verifier("billing"), security_pb2.SecurityUser(name="billing")
+        user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = kept.salt, kept.stored_key, kept.server_key
+        user.verifier.iterations = kept.iterations
+        request = security_pb2.PutUserRequest(user=user, create=True)
+        async with rig.admin() as admin:
+            for existed in (False, True):
+                lost.next, lost.before = [methods.PUT_USER], existed
+                with pytest.raises(
+                    OutcomeUnknownError, match="'billing' exists: created by an attempt whose answer was lost, or by somebody"
+                ):
+                    await security._change(admin._calls, methods.PUT_USER, request, "billing", security._is_done("billing"))
+                assert not lost.next
+            lost.next = [methods.PUT_USER]
+            with pytest.raises(OutcomeUnknownError):
+                await admin.create_user("billing")  # without a password, and it has one
+            lost.next, lost.before = [methods.PUT_USER], False
+            request.create = False
+            await security._change(admin._calls, methods.PUT_USER, request, "billing")
+
+    Rig(secured=True).run(scenario)
