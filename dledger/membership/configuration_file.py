@@ -66,7 +66,9 @@ class ConfigurationFile:
     def applied(self, entries: Sequence[RawEntry]) -> bool:
         """Note applied entries; true when it is time to save."""
         for entry in entries:
-            if entry.kind is EntryKind.CONFIG:
+            # A replay after a crash passes the older ones again.  The file covers them, and would otherwise name one of them as the newest
+            # up to ``_last_index``: a crash before the replay reaches the newest would make the next start use an old membership.
+            if entry.kind is EntryKind.CONFIG and entry.index > self._index:
                 self._index, self._configuration = entry.index, Configuration.decode(entry.body_bytes())
                 self._saved_index = -SAVE_EVERY
         self._last_index = max(self._last_index, entries[-1].index)
@@ -74,7 +76,10 @@ class ConfigurationFile:
 
     @property
     def newest(self) -> tuple[int, Configuration | None]:
-        """(index, configuration) of the newest applied one; (0, None) while the initial membership counts."""
+        """(index, configuration) of the newest applied one; (0, None) while the initial membership counts.
+
+        While a start applies again what was applied before, its entry may lie above what is applied since.
+        """
         return self._index, self._configuration
 
     async def save(self) -> None:

@@ -379,7 +379,12 @@ class Replica:
             raise NotReadyError(f"{self.identity.node_id} is not running")
         while self.applier.applied != self.machine.applied_index:
             await self.applier.wait_for(self.machine.applied_index)
-        log, capturing, (index, configuration) = self.log, self.machine.capture_state(), self.configurations.newest
+        index, configuration = self.configurations.newest
+        if index > self.machine.applied_index:
+            # A start has read the newest applied configuration and is still applying what lies before it.  Which one counts at the state's
+            # end is not known here, and a snapshot with one from behind its end would hide those in between from the receiver.
+            raise NotReadyError(f"{self.identity.node_id}: applying again what it had applied before the start; retry")
+        log, capturing = self.log, self.machine.capture_state()
         state = await capturing
         if self.log is not log:
             raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a snapshot")
