@@ -49,8 +49,8 @@ async def keep_segment(disk: Disk, files: FilePool, start_pos: int) -> None:
     number = 0
     while await disk.exists(path := f"{FOLDER}/{segment_name(start_pos)}-whole-{number}"):
         number += 1
-    await files.drop(log_path(start_pos))
     await disk.rename(log_path(start_pos), path)
+    await files.drop(log_path(start_pos))  # last: a reader may have opened it meanwhile
 
 
 async def _pieces(file: File, at: int, size: int, piece_bytes: int) -> AsyncIterator[tuple[int, bytes]]:

@@ -92,8 +92,8 @@ async def _find_files(disk: Disk, files: FilePool, config: LogConfig, start: Log
             _missing(disk, report, start_pos, "the file is gone, but its index units are there")
         elif await disk.exists(units_path(start_pos)):
             # It was just read: a handle kept open would be written to by the next segment of that name, with no file behind it.
-            await files.drop(units_path(start_pos))
             await disk.remove(units_path(start_pos))
+            await files.drop(units_path(start_pos))
     if kept and kept[0] != start.first_pos:
         _missing(disk, report, start.first_pos, f"the first file is {segment_name(kept[0])}, expected {segment_name(start.first_pos)}")
         return _Files()
@@ -184,6 +184,8 @@ async def remove_segment(disk: Disk, files: FilePool, start_pos: int, *, keep: b
     if keep:
         await quarantine.keep_segment(disk, files, start_pos)
     for path in (log_path(start_pos), units_path(start_pos)):
-        await files.drop(path)
+        # Dropped when nobody can open it any more: a reader between the two would leave a handle that the next segment of that name is
+        # written through, into a file that no restart finds.
         if await disk.exists(path):
             await disk.remove(path)
+        await files.drop(path)

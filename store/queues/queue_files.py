@@ -148,5 +148,8 @@ class QueueFiles:
                 await self.remove(number)
 
     async def remove(self, file_number: int) -> None:
-        await self._pool.drop(self.path(file_number))
-        await self._disk.remove(self.path(file_number))
+        try:
+            await self._disk.remove(self.path(file_number))
+        finally:
+            # Last: a reader may have opened it meanwhile, and a new file of that name must not be written through its handle.
+            await self._pool.drop(self.path(file_number))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dledger.core.types import EntryId
 from dledger.log.log import Log
 from dledger.log.queue import Cut, WriteQueue
+from dledger.log.segment import InUse, log_path, units_path
+from dledger.runtime.env import Disk
 from tests.unit.log.crash_disk import CrashDisk
-from tests.unit.log.log_rig import TINY, add, promise, run
+from tests.unit.log.log_rig import TINY, add, bodies, everything, promise, reopened, run
 
 
 def test_a_full_disk_gives_back_nothing_that_was_cut_meanwhile() -> None:
@@ -52,5 +56,37 @@ def test_a_trimmed_log_knows_the_term_of_the_entry_before_its_first() -> None:
         assert log.before == before
         assert log.terms()[0] == (before.term + 1, before.index + 1)
         await log.close()
+
+    run(scenario)
+
+
+def test_a_reader_amid_the_removal_of_a_segment_leaves_no_handle_to_its_successor(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        log, _ = await Log.open(disk, TINY)
+        promise(log, 2)
+        kept = add(log, 40, 1)
+        await log.flush()
+        second, remove = log.segments[1], disk.remove
+        paths = {log_path(second.start_pos), units_path(second.start_pos)}
+        read = []
+
+        async def read_and_remove(path: str) -> None:
+            if path in paths:
+                async with InUse(log._files, path) as file:
+                    await file.pread(0, 1)
+                read.append(path)
+            await remove(path)
+
+        monkeypatch.setattr(disk, "remove", read_and_remove)
+        log.cut(second.first_index)
+        await log.flush()
+        monkeypatch.undo()
+        assert set(read) == paths
+        new = add(log, 40, 2)
+        await log.flush()
+        opened, report = await reopened(log, disk)
+        assert report.is_clean
+        assert bodies(await everything(opened)) == bodies([*kept[: second.first_index - 1], *new])
+        await opened.close()
 
     run(scenario)
