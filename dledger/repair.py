@@ -27,7 +27,7 @@ from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.segment import log_path
 from dledger.membership.peer_stores import PeerStores
-from dledger.runtime.env import Environment
+from dledger.runtime.env import Environment, SyncFailedError
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
@@ -107,10 +107,19 @@ class LogRepairer:
                     self._unrepaired[entry] = damage.message
                     self._log().measures.corruptions += 1
                     _logger.error("%s", damage.message, extra={"event": "log_damaged"})
-                whole = await self._new_repair().repair_entry(self._log(), index)
+                whole = await self._fetched(index, damage)
             if whole:
                 self._unrepaired.pop(entry, None)
             return whole
+
+    async def _fetched(self, index: int, damage: StorageDamagedError) -> bool:
+        try:
+            return await self._new_repair().repair_entry(self._log(), index)
+        except SyncFailedError:
+            raise  # what the disk holds is not known from here on: the node ends, as by every failed sync
+        except OSError as error:  # the entry stays as it was
+            text = f"{damage.message}; a peer's bytes cannot be written: {error.strerror}"
+            raise StorageDamagedError(text, file=damage.details.get("file", ""), index=index) from error
 
     async def _is_whole(self, index: int) -> bool:
         with contextlib.suppress(StorageDamagedError):
@@ -257,10 +266,14 @@ class PeerRepair:
         start_pos = max(segment.start_pos for segment in log.segments if segment.start_pos <= entry.pos)
         file = await disk.open(log_path(start_pos))
         try:
-            bad = await file.pread(entry.pos - start_pos, entry.size_bytes)
+            try:
+                bad = await file.pread(entry.pos - start_pos, entry.size_bytes)
+            except OSError:
+                bad = b""  # nothing to keep of a sector that cannot be read; what is written there makes it readable again
             if bad == b"".join(entry.buffers):
                 return False
-            await quarantine.keep_replaced(disk, start_pos, entry.pos, bad)
+            if bad:
+                await quarantine.keep_replaced(disk, start_pos, entry.pos, bad)
             await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
         finally:
             await file.close()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from dledger.log.segment import FilePool, InUse, log_path
-from dledger.runtime.env import Disk, File
+from dledger.runtime.env import Disk, File, is_unreadable
 from dledger_wire.layout import segment_name
 
 FOLDER = "quarantine"
+BLOCK_BYTES = 4096  # what is given up for a sector that cannot be read
 
 
 async def keep_range(disk: Disk, files: FilePool, segment: File, start_pos: int, pos: int, end: int, piece_bytes: int) -> str:
@@ -55,7 +56,20 @@ async def keep_segment(disk: Disk, files: FilePool, start_pos: int) -> None:
 
 async def _pieces(file: File, at: int, size: int, piece_bytes: int) -> AsyncIterator[tuple[int, bytes]]:
     for done in range(0, size, piece_bytes):
-        yield done, await file.pread(at + done, min(piece_bytes, size - done))
+        yield done, await _readable(file, at + done, min(piece_bytes, size - done))
+
+
+async def _readable(file: File, at: int, size: int) -> bytes:
+    """A range of a file; zeros for what of it cannot be read, and so cannot be kept."""
+    try:
+        return await file.pread(at, size)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        if size <= BLOCK_BYTES:
+            return bytes(size)
+    blocks = [await _readable(file, at + done, min(BLOCK_BYTES, size - done)) for done in range(0, size, BLOCK_BYTES)]
+    return b"".join(blocks)
 
 
 async def _are_same(segment: File, at: int, kept: File, size: int, piece_bytes: int) -> bool:

@@ -52,9 +52,8 @@ class LogReader:
         after = self._segments.after(segment)
         if after is not None:
             last_index = min(last_index, after.first_index - 1)
-        start, end = await self._span(segment, first_index, max_bytes, last_index)
         place, chain_crc = await self.find(first_index), await self._chain_crc_before(first_index)
-        data = await self._pread(segment, start, end - start)
+        start, data = await self._readable(segment, place, max_bytes, last_index)
         entries = self._check(segment, first_index, start, chain_crc, memoryview(data))
         found = entries[0]
         if found.term != self._term_of(first_index):
@@ -64,6 +63,20 @@ class LogReader:
         if place != right and chain_crc is not None:
             await self._write_unit(segment, right)
         return entries
+
+    async def _readable(self, segment: Segment, first: EntryPlace, max_bytes: int, last_index: int) -> tuple[int, bytes]:
+        """Where entries from ``first`` on begin, and their bytes, fewer where a sector among them cannot be read.
+
+        Those before the sector are intact, so ever less is asked for; only the entry that is left alone is named as damaged.
+        """
+        while True:
+            start, end = await self._span(segment, first.index, max_bytes, last_index)
+            try:
+                return start, await self._pread(segment, start, end - start, first.index)
+            except StorageDamagedError:
+                if max_bytes == 0 or end - start <= first.size:
+                    raise
+            max_bytes = min(max_bytes, end - start) // 2
 
     async def _write_unit(self, segment: Segment, place: EntryPlace) -> None:
         """Rewrite an index unit that contradicts its entry, which is intact, in its position and of the right term."""
@@ -91,12 +104,13 @@ class LogReader:
             raise self._damaged(segment, pos + len(data), 0, f"the file ends {size - len(data)} bytes short")
         return data
 
-    async def _pread(self, segment: Segment, pos: int, size: int) -> bytes:
+    async def _pread(self, segment: Segment, pos: int, size: int, index: int = 0) -> bytes:
+        """``index``: of the entry to name when its bytes cannot be read."""
         async with InUse(self._files, log_path(segment.start_pos)) as file:
             try:
                 return await file.pread(pos - segment.start_pos, size)
             except OSError as error:
-                raise self._damaged(segment, pos, 0, f"cannot be read: {error.strerror}") from error
+                raise self._damaged(segment, pos, index, f"cannot be read: {error.strerror}") from error
 
     def cached(self, cache: EntryCache, pos: int, end: int) -> list[Buffer]:
         """The bytes from ``pos`` towards ``end`` as far as they lie in cached consecutive entries; empty when none do."""
@@ -140,7 +154,7 @@ class LogReader:
             return 0 if index == 1 else known
         place = await self.find(index - 1)
         segment = self._segments.of_index(index - 1)
-        head = await self._pread(segment, place.pos, ENTRY_HEADER_SIZE)
+        head = await self._pread(segment, place.pos, ENTRY_HEADER_SIZE, place.index)
         return Header.unpack(head).chain_crc if len(head) == ENTRY_HEADER_SIZE else None
 
     def _check(self, segment: Segment, first_index: int, pos: int, chain_crc: int | None, data: memoryview) -> list[RawEntry]:

@@ -14,7 +14,7 @@ import numpy as np
 from dledger.core.types import EntryKind
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.index_units import EntryPlace
-from dledger.runtime.env import Buffer, File
+from dledger.runtime.env import Buffer, File, is_unreadable
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import ENTRY
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
@@ -69,10 +69,22 @@ class PieceReader:
         """``size`` bytes at ``pos`` of the log, fewer only at the end of the file."""
         at = pos - self._piece_pos
         if at < 0 or at + size > len(self._piece):
-            data = await self._file.pread(pos - self._start_pos, max(size, self._next_bytes))
-            self._next_bytes = min(self._next_bytes * 8, self._piece_bytes)
+            data = await self._read(pos - self._start_pos, size)
             self._piece, self._piece_pos, at = memoryview(data), pos, 0
         return self._piece[at : at + size]
+
+    async def _read(self, at: int, size: int) -> bytes:
+        """A whole piece, or just what is asked for where a sector somewhere behind it cannot be read."""
+        wanted = max(size, self._next_bytes)
+        try:
+            data = await self._file.pread(at, wanted)
+        except OSError:
+            self._next_bytes = min(FIRST_PIECE_BYTES, self._piece_bytes)
+            if wanted == size:
+                raise
+            return await self._file.pread(at, size)
+        self._next_bytes = min(self._next_bytes * 8, self._piece_bytes)
+        return data
 
 
 class SegmentWalk:
@@ -124,7 +136,10 @@ class SegmentWalk:
             return Stop(StopKind.BAD, self.pos, fault, newer=header.magic if follows and header.magic > ENTRY.current else 0)
         place = EntryPlace(header.index, header.term, self.pos, header.size, EntryKind(header.magic))
         named = None if self.chain_crc is None else place
-        body = (await self._reader.view(self.pos, header.size))[ENTRY_HEADER_SIZE:]
+        try:
+            body = (await self._reader.view(self.pos, header.size))[ENTRY_HEADER_SIZE:]
+        except OSError as error:
+            return Stop(StopKind.BAD, self.pos, f"the body cannot be read: {error.strerror}", named=named)
         if len(body) < header.body_size:
             return Stop(StopKind.BAD, self.pos, f"the body ends after {len(body)} of {header.body_size} bytes", named=named)
         if crc32c(body) != header.body_crc:
@@ -146,9 +161,9 @@ def last_nonzero(data: Buffer) -> int:
 
 
 async def written_start(file: File, start_pos: int, piece_bytes: int) -> int | None:
-    """The first byte of a segment's file that is not zero; None when there is none."""
+    """The first byte of a segment's file that is not zero, or cannot be read; None when there is none."""
     pos = start_pos
-    while data := await file.pread(pos - start_pos, piece_bytes):
+    while data := await _piece_or_content(file, pos - start_pos, piece_bytes):
         array = np.frombuffer(data, np.uint8)
         if array.any():
             return pos + int(array.astype(np.bool_).argmax())
@@ -157,12 +172,22 @@ async def written_start(file: File, start_pos: int, piece_bytes: int) -> int | N
 
 
 async def written_end(file: File, start_pos: int, from_pos: int, piece_bytes: int) -> int:
-    """One past the last byte at or after ``from_pos`` that is not zero; ``from_pos`` when there is none."""
+    """One past the last byte at or after ``from_pos`` that is not zero, or cannot be read; ``from_pos`` when there is none."""
     end = from_pos
     pos = from_pos
-    while data := await file.pread(pos - start_pos, piece_bytes):
+    while data := await _piece_or_content(file, pos - start_pos, piece_bytes):
         found = last_nonzero(data)
         if found:
             end = pos + found
         pos += len(data)
     return end
+
+
+async def _piece_or_content(file: File, at: int, size: int) -> bytes:
+    """A piece of a file; in place of one that cannot be read bytes that are not zero, since anything may have been there."""
+    try:
+        return await file.pread(at, size)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return b"\xff" * max(0, min(size, await file.size() - at))

@@ -42,7 +42,7 @@ from dledger.log.index_units import (
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import FilePool, InUse, log_path, units_path
-from dledger.runtime.env import Disk, File
+from dledger.runtime.env import Disk, File, is_unreadable
 from dledger_wire.errors import DataDirectoryError
 from dledger_wire.formats import ENTRY, newer
 from dledger_wire.layout import (
@@ -87,10 +87,20 @@ async def continues(disk: Disk, files: FilePool, start_pos: int, at: Position) -
     if at.chain_crc is None:
         return False
     async with InUse(files, log_path(start_pos)) as file:
-        head = await file.pread(0, ENTRY_HEADER_SIZE)
+        head = await _header_bytes(file, 0)
     if len(head) == ENTRY_HEADER_SIZE and link_fault(Header.unpack(head), head, at.index, at.term, start_pos, at.chain_crc) is None:
         return True
     return (await load_units(disk, files, start_pos, at.index, None)).sound > 0
+
+
+async def _header_bytes(file: File, at: int) -> bytes:
+    """What stands where an entry's header is expected; empty when that cannot be read: it proves as little as a wrong one."""
+    try:
+        return await file.pread(at, ENTRY_HEADER_SIZE)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return b""
 
 
 async def was_only_prepared(disk: Disk, files: FilePool, start_pos: int, at: Position) -> bool:
@@ -216,7 +226,7 @@ class SegmentRecovery:
 
     async def _chain_crc_at(self, file: File, place: EntryPlace) -> int | None:
         """The chain CRC in the header at ``place``, None when another header stands there."""
-        data = await file.pread(place.pos - self.start_pos, ENTRY_HEADER_SIZE)
+        data = await _header_bytes(file, place.pos - self.start_pos)
         if len(data) < ENTRY_HEADER_SIZE:
             return None
         header = Header.unpack(data)

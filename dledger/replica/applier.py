@@ -79,6 +79,7 @@ class Applier:
         self._is_idle = False  # ``run`` waits for something to apply
         self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
         self._numbers = 0
+        self._reported = ""  # the damage that applying waits for, as it was logged
 
     def commit_to(self, index: int) -> None:
         """Entries up to ``index`` are committed; ``apply_soon`` follows."""
@@ -157,13 +158,17 @@ class Applier:
                 await self._repair_entry(damage)
 
     async def _repair_entry(self, damage: StorageDamagedError) -> None:
+        reason = "no peer could provide its bytes"
         try:
             whole = await self._repair(damage)
         except DledgerError as error:
-            _logger.warning("cannot apply, waiting for an intact entry: %s", error.message, extra={"event": "apply_waits"})
-            whole = False
-        if not whole:
-            await asyncio.sleep(RETRY_S)
+            whole, reason = False, error.message
+        if whole:
+            return
+        if self._reported != damage.message:  # it is tried again every second
+            self._reported = damage.message
+            _logger.warning("cannot apply, waiting for an intact entry: %s: %s", damage.message, reason, extra={"event": "apply_waits"})
+        await asyncio.sleep(RETRY_S)
 
     def _wake_waiters(self) -> None:
         waiters = self._waiters

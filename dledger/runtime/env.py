@@ -48,6 +48,11 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailedError)
 
 
+def is_unreadable(error: OSError) -> bool:
+    """Whether what was to be read is lost: a bad sector, or a block that its file system finds damaged.  Others may pass."""
+    return error.errno in (errno.EIO, errno.ENODATA, errno.EBADMSG)
+
+
 class After(NamedTuple):
     """Bytes that go into another file in the same step, once what they speak of is synced."""
 

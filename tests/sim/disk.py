@@ -125,6 +125,11 @@ class SimDisk:
         self.names[path].overwrite(pos, data)
         self.trace.note("overwrite", self.host, f"{path}@{pos}+{len(data)}")
 
+    def break_range(self, path: str, pos: int, size: int) -> None:
+        """Reads that touch these bytes fail with EIO until they are written again."""
+        self.names[path].unreadable.add(pos, size)
+        self.trace.note("unreadable", self.host, f"{path}@{pos}+{size}")
+
     def cut_off(self, path: str, size: int) -> None:
         self.names[path].cut_off(size)
         self.trace.note("cut off", self.host, f"{path}@{size}")
@@ -466,10 +471,16 @@ class SimFile:
         content.synced(count)
         mount.disk.syncs += 1
 
+    def _begin_read(self, places: Sequence[Place]) -> None:
+        self._check_open()
+        self._mount._may_fail("read", self._path)
+        if not all(self._content.unreadable.spares(pos, size) for pos, size in places):
+            self._mount.disk.trace.note("eio", self._mount.disk.host, f"read {self._path}")
+            raise OSError(errno.EIO, "input/output error", self._path)
+
     async def pread(self, pos: int, size: int) -> bytes:
         def begin() -> None:
-            self._check_open()
-            self._mount._may_fail("read", self._path)
+            self._begin_read([(pos, size)])
 
         disk = self._mount.disk
         data: bytes = await self._mount.aside(
@@ -479,8 +490,7 @@ class SimFile:
 
     async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
         def begin() -> None:
-            self._check_open()
-            self._mount._may_fail("read", self._path)
+            self._begin_read(places)
 
         disk = self._mount.disk
         data: list[bytes] = await self._mount.aside(

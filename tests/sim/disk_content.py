@@ -94,19 +94,45 @@ class Loss(Enum):
     SUBSET = "subset"  # each on its own, each perhaps in part
 
 
+class Unreadable:
+    """What of a file cannot be read: the disk takes another sector for one that is written again, a file that is cut gives it back."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, pos: int, size: int) -> None:
+        self._ranges.append((pos, pos + size))
+
+    def written(self, start: int, end: int) -> None:
+        left = [piece for first, last in self._ranges for piece in ((first, min(last, start)), (max(first, end), last))]
+        self._ranges = [(first, last) for first, last in left if first < last]
+
+    def cut(self, size: int) -> None:
+        self.written(size, max((last for _, last in self._ranges), default=size))
+
+    def spares(self, pos: int, size: int) -> bool:
+        """Whether this range can be read."""
+        return not any(first < pos + size and pos < last for first, last in self._ranges)
+
+
 class Content:
     """One file (what a Unix inode is): outlives its names while it is open."""
 
-    __slots__ = ("current", "durable", "pending")
+    __slots__ = ("current", "durable", "pending", "unreadable")
 
     def __init__(self) -> None:
         self.current = Pages()
         self.durable = Pages()
         self.pending: list[Pending] = []
+        self.unreadable = Unreadable()
 
     def do(self, operation: Pending) -> None:
         operation.apply(self.current)
         self.pending.append(operation)
+        if operation.data is not None:
+            self.unreadable.written(operation.pos, operation.pos + len(operation.data))
+        elif not operation.grow:
+            self.unreadable.cut(operation.pos)
 
     def synced(self, count: int) -> None:
         """The oldest ``count`` pending operations are on stable storage."""

@@ -27,6 +27,7 @@ from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableErro
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
 from tests.byte_streams import TaskwiseStream
 from tests.sim.disk import measured
+from tests.sim.disk_content import Unreadable
 
 LATENCY_S = 0.0005
 SYNC_S = 0.001
@@ -278,6 +279,7 @@ class MemoryDisk:
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
         self.synced: dict[str, bytes] = {}
+        self.unreadable: dict[str, Unreadable] = {}
         self.full = False
         self.fail_sync = False
         self.dead = False
@@ -289,6 +291,7 @@ class MemoryDisk:
         after = MemoryDisk()
         after.files = {path: bytearray(data) for path, data in self.synced.items()}
         after.synced = dict(self.synced)
+        after.unreadable = self.unreadable
         return after
 
     async def open(self, path: str, *, create: bool = False) -> _MemoryFile:
@@ -373,8 +376,12 @@ class _MemoryFile:
         if len(content) < pos:
             content.extend(bytes(pos - len(content)))
         content[pos : pos + len(data)] = data
+        if self._path in self._disk.unreadable:
+            self._disk.unreadable[self._path].written(pos, pos + len(data))
 
     async def pread(self, pos: int, size: int) -> bytes:
+        if self._path in self._disk.unreadable and not self._disk.unreadable[self._path].spares(pos, size):
+            raise OSError(errno.EIO, "input/output error", self._path)
         return bytes(self._disk.files[self._path][pos : pos + size])
 
     async def pread_each(self, places: Sequence[Place]) -> list[bytes]:
@@ -401,6 +408,8 @@ class _MemoryFile:
 
     async def truncate(self, size: int) -> None:
         del self._disk.files[self._path][size:]
+        if self._path in self._disk.unreadable:
+            self._disk.unreadable[self._path].cut(size)
 
     async def size(self) -> int:
         return len(self._disk.files[self._path])

@@ -15,6 +15,7 @@ from dledger.log.index_units import EntryPlace
 from dledger.node import RaftNode
 from dledger.repair import PeerRepair
 from dledger_wire.errors import StorageDamagedError
+from tests.sim.disk_content import Unreadable
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 SEGMENT = 64 << 10
@@ -55,6 +56,87 @@ def test_K3_a_flipped_byte_in_a_followers_sealed_segment_is_fetched_from_a_peer(
         await leader.propose(Text("after"))
         await cluster.until(lambda: cluster.machines[name].bodies[-1:] == [b"after"])
         assert len(cluster.machines[name].bodies) == 61
+        await cluster.stop()
+
+    run(scenario())
+
+
+def break_sector(disk: MemoryDisk, pos: int, path: str = FIRST, size: int = 512) -> None:
+    """Reads of these bytes fail, until they are written again."""
+    disk.unreadable.setdefault(path, Unreadable()).add(pos, size)
+
+
+UNREADABLE = pytest.mark.parametrize(
+    "positions", [[20_000], [0], [8_100], [9_000, 20_000, 40_000]], ids=["body", "header", "two", "several"]
+)
+
+
+@UNREADABLE
+@pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "last"])
+def test_K3_a_sector_that_cannot_be_read_is_written_again_by_a_start(segment: int, positions: list[int]) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled()
+        leader = await cluster.leader()
+        start_pos = leader.log.segments[segment].start_pos
+        path = f"commitlog/{start_pos:020d}"
+        await asyncio.sleep(1)  # index units are synced a little later than their entries
+        await cluster.kill(name)
+        for pos in positions:
+            break_sector(cluster.disks[name], pos, path)
+        node = await cluster.start_one(name)
+        written = leader.log.end_pos - start_pos
+        assert cluster.disks[name].files[path][:written] == cluster.disks[leader.identity.node_id].files[path][:written]
+        assert node.recovery.is_clean
+        await leader.propose(Text("after"))
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 61)
+        await cluster.stop()
+
+    run(scenario())
+
+
+@UNREADABLE
+def test_K3_a_sector_that_cannot_be_read_is_written_again_when_it_is_applied(positions: list[int]) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=10_000))
+        await cluster.kill(name)
+        for pos in positions:
+            break_sector(cluster.disks[name], pos)
+        node = await cluster.start_one(name)
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 60)
+        leader = await cluster.leader()
+        assert cluster.disks[name].files[FIRST] == cluster.disks[leader.identity.node_id].files[FIRST]
+        assert not node.status().damaged
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_K3_what_stands_before_a_sector_that_cannot_be_read_is_applied_while_no_peer_has_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged once; the node goes on once a peer has them."""
+
+    async def nowhere(_self: PeerRepair, _place: EntryPlace) -> RawEntry | None:
+        return None
+
+    async def scenario() -> None:
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=10_000))
+        await cluster.kill(name)
+        break_sector(cluster.disks[name], 30_000)
+        monkeypatch.setattr(PeerRepair, "_fetch", nowhere)
+        node = await cluster.start_one(name)
+        damaged = next(index for index in range(1, 60) if (place := node.log.locate(index)) and place.end_pos > 30_000)
+        machine = cluster.machines[name]
+        await cluster.until(lambda: machine.applied_index == damaged - 1)
+        await asyncio.sleep(10)
+        assert machine.applied_index == damaged - 1
+        waits = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "apply_waits"]
+        assert len(waits) == 1
+        assert f"entry {damaged}: cannot be read: input/output error: no peer" in waits[0]
+        assert node.status().damaged
+        monkeypatch.undo()
+        await cluster.until(lambda: len(machine.bodies) == 60)
+        assert not node.status().damaged
         await cluster.stop()
 
     run(scenario())

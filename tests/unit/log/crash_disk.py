@@ -14,6 +14,7 @@ from typing import cast
 
 from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
 from tests.sim.disk import measured
+from tests.sim.disk_content import Unreadable
 
 SECTOR = 512
 
@@ -33,6 +34,7 @@ class _Content:
     current: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[_Op] = field(default_factory=list)
+    unreadable: Unreadable = field(default_factory=Unreadable)
 
     def apply(self, op: _Op) -> None:
         _apply(self.current, op)
@@ -247,12 +249,15 @@ class CrashFile:
         room = self._room(pos + len(data), data)
         if data:
             self._content.apply(_Op(pos, data[:room]))
+            self._content.unreadable.written(pos, pos + room)
         if room < len(data):
             raise OSError(errno.ENOSPC, "no space left on device")
 
     async def pread(self, pos: int, size: int) -> bytes:
         await self._disk.step("pread", self._path)
         if self._disk.fail_read_of is not None and self._disk.fail_read_of in self._path:
+            raise OSError(errno.EIO, "input/output error")
+        if not self._content.unreadable.spares(pos, size):
             raise OSError(errno.EIO, "input/output error")
         return bytes(self._content.current[pos : pos + size])
 
@@ -287,6 +292,7 @@ class CrashFile:
     async def truncate(self, size: int) -> None:
         await self._disk.step("truncate", self._path)
         self._content.apply(_Op(size, None))
+        self._content.unreadable.cut(size)
 
     async def size(self) -> int:
         await self._disk.step("size", self._path)

@@ -536,9 +536,70 @@ def test_a_file_that_cannot_be_read_is_damage() -> None:
         disk = CrashDisk(files)
         log, _ = await Log.open(disk, config(cache_bytes=0))
         disk.fail_read_of = "commitlog"
-        with pytest.raises(StorageDamagedError, match="input/output error"):
+        with pytest.raises(StorageDamagedError, match="entry 2: cannot be read: input/output error") as damage:
             await log.read(2, 100, 5)
+        assert damage.value.detail_int("index", 0) == 2
         await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("places_limit", [1 << 20, 4], ids=["places in memory", "places by units"])
+def test_a_sector_that_cannot_be_read_hides_only_the_entries_it_is_in(places_limit: int) -> None:
+    async def scenario() -> None:
+        files, wanted = await written(40)
+        for at in range(5, 1000, 37):
+            disk = CrashDisk(files)
+            log, _ = await Log.open(disk, config(cache_bytes=0, places_limit=places_limit))
+            disk.files[f"commitlog/{FIRST}"].unreadable.add(at, 20)
+            places = [await log.find(index) for index in range(1, 41)]
+            hidden = [place.index for place in places if place.pos < at + 20 and at < place.end_pos]
+            index, errors = 1, set()
+            got: list[tuple[int, int, bytes]] = []
+            while index <= log.last.index:
+                try:
+                    piece = await log.read(index, 1 << 20, log.last.index)
+                except StorageDamagedError as error:
+                    errors.add(error.detail_int("index", 0))
+                    index += 1
+                    continue
+                got += bodies(piece)
+                index = piece[-1].index + 1
+            where = f"byte {at}: {hidden}"
+            assert errors == set(hidden), where
+            # An entry that follows a header which cannot be read has nothing to be checked against.
+            assert {entry[0] for entry in wanted} - {entry[0] for entry in got} <= {*hidden, *(index + 1 for index in hidden)}, where
+            assert got == [entry for entry in wanted if entry in got], where
+            await log.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("extra", [0, 3], ids=["all synced", "a tail that is not"])
+def test_a_start_names_or_cuts_what_a_sector_hides_and_loses_nothing_synced(extra: int) -> None:
+    async def scenario() -> None:
+        files, wanted = await written(14, extra_unsynced=extra)
+        ends = set()
+        for path in sorted(path for path in files if path.startswith("commitlog")):
+            for at in range(0, len(files[path]), 29):
+                disk = CrashDisk(files)
+                disk.files[path].unreadable.add(at, 20)
+                await findings(disk)
+                log, report = await Log.open(disk, TINY)
+                where = f"{path} byte {at}: {report.summary()}"
+                if report.damaged:
+                    ends.add(report.damaged[0].kind)
+                    assert report.damaged[0].kind is DamageKind.BAD_ENTRY, where
+                    assert disk.files[path].current == files[path], f"{where}: damage must not be cut"
+                else:
+                    ends.add(None)
+                    assert log.last.index >= 14, where
+                    got, errors = await readable(log)
+                    assert (got, errors) == (wanted[: log.last.index], []), where
+                    add(log, 1)
+                    await log.flush()
+                await log.close()
+        assert ends == {DamageKind.BAD_ENTRY, None}
 
     run(scenario)
 
