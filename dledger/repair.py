@@ -25,13 +25,13 @@ from dledger.log.entry import Header, RawEntry, parse_entry
 from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
-from dledger.log.segment import log_path
+from dledger.log.segment import Segment, log_path
 from dledger.membership.peer_stores import PeerStores
-from dledger.runtime.env import Environment, SyncFailedError
+from dledger.runtime.env import BLOCK_BYTES, Buffer, Environment, File, SyncFailedError, is_unreadable
 from dledger.transport.link import NodeIdentity
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import CorruptEntryError, DledgerError, InvalidArgumentError, StorageDamagedError
-from dledger_wire.layout import ENTRY_HEADER_SIZE
+from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import connect_to
 from dledger_wire.tasks import BackgroundTasks
@@ -212,9 +212,17 @@ class PeerRepair:
                 await log.discard_from(place.index)
                 return repaired + 1  # what else was damaged stands before it, or is gone with it
             if entry is not None:
-                await self._write(log, entry)
-                repaired += 1
+                repaired += await self._written(log, entry)
         return repaired
+
+    async def _written(self, log: Log, entry: RawEntry) -> bool:
+        """Whether it could be written now."""
+        try:
+            await self._write(log, entry)
+        except StorageDamagedError as error:
+            _logger.info("%s: %s", self._identity.node_id, error.message)
+            return False
+        return True
 
     async def repair_entry(self, log: Log, index: int, *, with_the_one_before: bool = True) -> bool:
         """Put one entry right while the log is in use; one that is whole as it stands, by the entry it follows.  False: not possible now.
@@ -274,17 +282,64 @@ class PeerRepair:
                 return False
             if bad:
                 await quarantine.keep_replaced(disk, start_pos, entry.pos, bad)
-            await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
+            await self._overwrite(log, file, start_pos, entry)
         finally:
             await file.close()
         log.measures.repairs += 1
         _logger.warning("%s: entry %d repaired from a peer", self._identity.node_id, entry.index, extra={"event": "entry_repaired"})
         return True
 
+    async def _overwrite(self, log: Log, file: File, start_pos: int, entry: RawEntry) -> None:
+        try:
+            await file.pwrite(entry.pos - start_pos, list(entry.buffers), sync=True)
+        except OSError as error:
+            if isinstance(error, SyncFailedError) or not is_unreadable(error):
+                raise
+            following = _segment_after(log, start_pos)
+            pos, data = await self._whole_blocks(log, start_pos, following, entry)
+            if _segment_after(log, start_pos) != following:  # the log was cut, and may go on where the filler is
+                raise StorageDamagedError(f"entry {entry.index}: its segment has changed meanwhile", index=entry.index) from error
+            await file.pwrite(pos - start_pos, [data], sync=True)
+
+    async def _whole_blocks(self, log: Log, start_pos: int, following: Segment | None, entry: RawEntry) -> tuple[int, bytes]:
+        """Position and bytes of the blocks that an entry lies in, made of what peers have committed around it.
+
+        StorageDamagedError when they cannot provide all of it now, or the log goes on in the last block and is still written there.
+        """
+        last_index = following.first_index - 1 if following is not None else log.durable.index
+        pos = entry.pos - (entry.pos - start_pos) % BLOCK_BYTES
+        end = entry.end_pos + (start_pos - entry.end_pos) % BLOCK_BYTES
+        entries = [entry]
+        while entries[0].pos > pos:
+            entries.insert(0, await self._beside(log, entries[0].index - 1))
+        while entries[-1].end_pos < end and entries[-1].index < last_index:
+            entries.append(await self._beside(log, entries[-1].index + 1))
+        pieces: list[Buffer] = [piece for each in entries for piece in each.buffers]
+        behind = entries[-1].end_pos
+        if behind < end:
+            if following is None:
+                raise StorageDamagedError(
+                    f"entry {entry.index}: it shares a block that cannot be read with the log's end", index=entry.index
+                )
+            end = min(end, following.start_pos)
+            pieces += [FILLER.pack(MAGIC_FILLER, following.start_pos - behind), bytes(max(0, end - behind - FILLER_SIZE))]
+        return pos, b"".join(pieces)[pos - entries[0].pos :][: end - pos]
+
+    async def _beside(self, log: Log, index: int) -> RawEntry:
+        """An entry beside the one to repair, from a peer."""
+        with contextlib.suppress(_ReplacedError):
+            if index >= log.first_index and (found := await self._fetch(await log.find(index))) is not None:
+                return found
+        raise StorageDamagedError(f"entry {index}: no peer can provide it, and the one beside it is repaired with it", index=index)
+
     def _hopeless(self, finding: Finding) -> StorageDamagedError:
         tried = "no peer could provide the bytes" if finding.kind in FETCHED else "peers provide entries only"
         text = f"{finding}; {tried}; replace this node as a member, or repair its disk"
         return StorageDamagedError(text, file=finding.file, pos=finding.pos, index=finding.index)
+
+
+def _segment_after(log: Log, start_pos: int) -> Segment | None:
+    return next((segment for segment in log.segments if segment.start_pos > start_pos), None)
 
 
 async def _names_itself(log: Log, place: EntryPlace) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from dledger.log.segment import FilePool, InUse, log_path
-from dledger.runtime.env import Disk, File, is_unreadable
+from dledger.runtime.env import BLOCK_BYTES, Disk, File, is_unreadable
 from dledger_wire.layout import segment_name
 
 FOLDER = "quarantine"
-BLOCK_BYTES = 4096  # what is given up for a sector that cannot be read
 
 
 async def keep_range(disk: Disk, files: FilePool, segment: File, start_pos: int, pos: int, end: int, piece_bytes: int) -> str:

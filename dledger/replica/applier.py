@@ -158,7 +158,7 @@ class Applier:
                 await self._repair_entry(damage)
 
     async def _repair_entry(self, damage: StorageDamagedError) -> None:
-        reason = "no peer could provide its bytes"
+        reason = f"{damage.message}: no peer could provide its bytes"
         try:
             whole = await self._repair(damage)
         except DledgerError as error:
@@ -167,7 +167,7 @@ class Applier:
             return
         if self._reported != damage.message:  # it is tried again every second
             self._reported = damage.message
-            _logger.warning("cannot apply, waiting for an intact entry: %s: %s", damage.message, reason, extra={"event": "apply_waits"})
+            _logger.warning("cannot apply, waiting for an intact entry: %s", reason, extra={"event": "apply_waits"})
         await asyncio.sleep(RETRY_S)
 
     def _wake_waiters(self) -> None:

@@ -18,6 +18,7 @@ from dledger_wire.rpc.stored import SocketHandle
 from dledger_wire.rpc.transport import Network
 
 __all__ = [
+    "BLOCK_BYTES",
     "WRITE_NOW_BYTES",
     "After",
     "Buffer",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 
+# What the loss of a sector takes with it: no part of such a block can be written either, since the rest would have to be read.
+BLOCK_BYTES = 4096
 # The most that ``File.write_now`` takes: below, changing threads costs more than copying and writing.
 WRITE_NOW_BYTES = 32 << 10
 

@@ -126,7 +126,7 @@ class SimDisk:
         self.trace.note("overwrite", self.host, f"{path}@{pos}+{len(data)}")
 
     def break_range(self, path: str, pos: int, size: int) -> None:
-        """Reads that touch these bytes fail with EIO until they are written again."""
+        """Reads that touch these bytes fail with EIO until they are written again, all at once."""
         self.names[path].unreadable.add(pos, size)
         self.trace.note("unreadable", self.host, f"{path}@{pos}+{size}")
 
@@ -452,6 +452,8 @@ class SimFile:
     def _write(self, pos: int, data: bytes) -> None:
         mount, content = self._mount, self._content
         mount._may_fail("write", self._path)
+        if not content.unreadable.takes(pos, pos + len(data)):
+            raise OSError(errno.EIO, "input/output error", self._path)
         grow = pos + len(data) - content.current.size
         if data and not mount.disk.room_for(grow):
             room = mount.disk.settings.capacity_bytes - mount.disk.used_bytes()

@@ -95,7 +95,7 @@ class Loss(Enum):
 
 
 class Unreadable:
-    """What of a file cannot be read: the disk takes another sector for one that is written again, a file that is cut gives it back."""
+    """What of a file cannot be read: the disk takes another sector for one that is written whole, a file that is cut gives it back."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -103,12 +103,15 @@ class Unreadable:
     def add(self, pos: int, size: int) -> None:
         self._ranges.append((pos, pos + size))
 
+    def takes(self, start: int, end: int) -> bool:
+        """Whether this range can be written: a sector of which only a part is written has to be read for the rest."""
+        return all(last <= start or end <= first or start <= first < last <= end for first, last in self._ranges)
+
     def written(self, start: int, end: int) -> None:
-        left = [piece for first, last in self._ranges for piece in ((first, min(last, start)), (max(first, end), last))]
-        self._ranges = [(first, last) for first, last in left if first < last]
+        self._ranges = [(first, last) for first, last in self._ranges if not start <= first < last <= end]
 
     def cut(self, size: int) -> None:
-        self.written(size, max((last for _, last in self._ranges), default=size))
+        self._ranges = [(first, min(last, size)) for first, last in self._ranges if first < size]
 
     def spares(self, pos: int, size: int) -> bool:
         """Whether this range can be read."""

@@ -373,11 +373,14 @@ class _MemoryFile:
 
     def _put(self, pos: int, data: bytes) -> None:
         content = self._disk.files[self._path]
+        unreadable = self._disk.unreadable.get(self._path)
+        if unreadable is not None and not unreadable.takes(pos, pos + len(data)):
+            raise OSError(errno.EIO, "input/output error", self._path)
         if len(content) < pos:
             content.extend(bytes(pos - len(content)))
         content[pos : pos + len(data)] = data
-        if self._path in self._disk.unreadable:
-            self._disk.unreadable[self._path].written(pos, pos + len(data))
+        if unreadable is not None:
+            unreadable.written(pos, pos + len(data))
 
     async def pread(self, pos: int, size: int) -> bytes:
         if self._path in self._disk.unreadable and not self._disk.unreadable[self._path].spares(pos, size):

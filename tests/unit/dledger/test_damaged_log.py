@@ -15,7 +15,7 @@ from dledger.log.index_units import EntryPlace
 from dledger.node import RaftNode
 from dledger.repair import PeerRepair
 from dledger_wire.errors import StorageDamagedError
-from tests.sim.disk_content import Unreadable
+from tests.sim.disk_content import SECTOR, Unreadable
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 SEGMENT = 64 << 10
@@ -61,13 +61,13 @@ def test_K3_a_flipped_byte_in_a_followers_sealed_segment_is_fetched_from_a_peer(
     run(scenario())
 
 
-def break_sector(disk: MemoryDisk, pos: int, path: str = FIRST, size: int = 512) -> None:
-    """Reads of these bytes fail, until they are written again."""
-    disk.unreadable.setdefault(path, Unreadable()).add(pos, size)
+def break_sector(disk: MemoryDisk, pos: int, path: str = FIRST) -> None:
+    """Reads of the sector fail, and writes of a part of it, until it is written whole."""
+    disk.unreadable.setdefault(path, Unreadable()).add(pos - pos % SECTOR, SECTOR)
 
 
 UNREADABLE = pytest.mark.parametrize(
-    "positions", [[20_000], [0], [8_100], [9_000, 20_000, 40_000]], ids=["body", "header", "two", "several"]
+    "positions", [[18_000], [0], [20_480], [9_000, 20_480, 41_000, SEGMENT - 1]], ids=["body", "header", "two", "several and the end"]
 )
 
 
@@ -137,6 +137,40 @@ def test_K3_what_stands_before_a_sector_that_cannot_be_read_is_applied_while_no_
         monkeypatch.undo()
         await cluster.until(lambda: len(machine.bodies) == 60)
         assert not node.status().damaged
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("beside", [7, 8], ids=["before", "behind"])
+def test_K3_a_sector_that_two_entries_share_is_written_once_both_can_be_had(beside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of it can be written; the node runs on until then."""
+    fetch = PeerRepair._fetch
+
+    async def without_one(self: PeerRepair, place: EntryPlace) -> RawEntry | None:
+        return None if place.index == beside else await fetch(self, place)
+
+    async def scenario() -> None:
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=10_000))
+        await cluster.kill(name)
+        monkeypatch.setattr(PeerRepair, "_fetch", without_one)
+        node = await cluster.start_one(name)
+        seventh, eighth = node.log.locate(7), node.log.locate(8)
+        assert seventh is not None
+        assert eighth is not None
+        shared = eighth.pos - eighth.pos % SECTOR
+        assert seventh.pos < shared < eighth.pos
+        await cluster.kill(name)
+        break_sector(cluster.disks[name], shared)
+        node = await cluster.start_one(name)
+        machine = cluster.machines[name]
+        await cluster.until(lambda: machine.applied_index == 6)
+        await asyncio.sleep(10)
+        assert (machine.applied_index, node.failed.done()) == (6, False)
+        monkeypatch.undo()
+        await cluster.until(lambda: len(machine.bodies) == 60)
+        leader = await cluster.leader()
+        assert cluster.disks[name].files[FIRST] == cluster.disks[leader.identity.node_id].files[FIRST]
         await cluster.stop()
 
     run(scenario())

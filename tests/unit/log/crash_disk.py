@@ -246,6 +246,8 @@ class CrashFile:
     def _write(self, pos: int, data: bytes) -> None:
         if self._disk.fail_write_of is not None and self._disk.fail_write_of in self._path:
             raise OSError(errno.EIO, "input/output error", self._path)
+        if not self._content.unreadable.takes(pos, pos + len(data)):
+            raise OSError(errno.EIO, "input/output error", self._path)
         room = self._room(pos + len(data), data)
         if data:
             self._content.apply(_Op(pos, data[:room]))
