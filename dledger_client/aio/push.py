@@ -114,13 +114,13 @@ class PushConsumer:
 
     @property
     def _is_left_open(self) -> bool:
-        return self.is_running
+        return self.is_running or self._router.is_open  # a start that failed leaves connections
 
     def __repr__(self) -> str:
         return f"<aio.{type(self).__name__} {self._description}>"
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_wrapped", True) and self.is_running:
+        if not getattr(self, "_is_wrapped", True) and self._is_left_open:
             warn_unclosed(self)
 
     async def __aenter__(self) -> Self:

@@ -424,6 +424,7 @@ def test_a_start_that_failed_is_repeated_and_none_follows_a_shutdown(tmp_path: P
         with pytest.raises(BusyError, match="uses the offset file of a"):
             await consumer.start()
         assert not consumer.is_running
+        assert consumer._is_left_open  # it has connections: who gives up is warned
         await other.close()
         await asyncio.gather(consumer.start(), consumer.start())
         assert consumer.is_running
@@ -432,6 +433,7 @@ def test_a_start_that_failed_is_repeated_and_none_follows_a_shutdown(tmp_path: P
         with pytest.raises(InvalidArgumentError, match="was shut down"):
             await consumer.start()
         assert group.bodies() == numbers(3)
+        assert not consumer._is_left_open
 
     Rig().run(scenario)
 
