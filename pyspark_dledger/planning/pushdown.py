@@ -59,8 +59,9 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         return None
     if name == "tags":
         tags = tuple(tag for tag in values if not filters.tags or tag in filters.tags)
-        # An empty intersection is left to Spark: no tags would select every tag.
-        return replace(options, filters=replace(filters, tags=tags)) if tags and all("||" not in tag for tag in tags) else None
+        # An empty intersection is left to Spark: no tags would select every tag.  So is what an expression of tags cannot say.
+        exact = all(tag and tag == tag.strip() and "||" not in tag for tag in tags)
+        return replace(options, filters=replace(filters, tags=tags)) if tags and exact else None
     if name == "queue_id":
         wanted = frozenset(int(value) for value in values)
         return replace(options, filters=replace(filters, queue_ids=wanted if filters.queue_ids is None else wanted & filters.queue_ids))

@@ -97,3 +97,9 @@ def test_what_cannot_be_taken_exactly_goes_back() -> None:
     ]
     asked = options(tags="a", queues="0")
     assert narrowed(asked, conditions) == (asked, conditions)
+
+
+@pytest.mark.parametrize("tag", [" paid", "paid ", "", "a||b"])
+def test_a_tag_that_no_expression_of_tags_can_say_is_left_to_spark(tag: str) -> None:
+    condition = EqualTo(("tags",), tag)
+    assert narrowed(options(), [condition]) == (options(), [condition])
