@@ -107,7 +107,8 @@ class LogRepairer:
                     self._unrepaired[entry] = damage.message
                     self._log().measures.corruptions += 1
                     _logger.error("%s", damage.message, extra={"event": "log_damaged"})
-                whole = await self._fetched(index, damage)
+                # A sector may take what is written and still not be read.
+                whole = await self._fetched(index, damage) and await self._is_whole(index)
             if whole:
                 self._unrepaired.pop(entry, None)
             return whole

@@ -92,10 +92,6 @@ class SendBackService:
         store = self._context.store
         sent, committed = store.send_backs.sent(work.queue), store.consumer_offsets.position(*work.queue)
         ahead = sent.count_beyond(committed)  # runs behind it stay until the next mark, which is what would be refused here
-        if ahead >= MAX_RUNS:
-            group, topic, queue_id = work.queue
-            text = f"group {group} has sent back {ahead} runs of {topic}/{queue_id} beyond its committed offset {committed}"
-            raise BusyError(f"{text}; expected a commit first")
         low, high = store.reader.bounds(work.queue[1], work.queue[2])
         if offsets[-1] >= high:
             text = f"{work.queue[1]}/{work.queue[2]}: no offset {offsets[-1]}, the newest is {high - 1}"
@@ -107,7 +103,12 @@ class SendBackService:
                 work.decide(offset, retry_pb2.SEND_BACK_BEHIND)
             elif offset < low:
                 work.decide(offset, retry_pb2.SEND_BACK_GONE)
-        for first, end in runs_of(offset for offset in offsets if offset not in work.results):
+        left = [offset for offset in offsets if offset not in work.results]
+        if left and ahead >= MAX_RUNS:
+            group, topic, queue_id = work.queue
+            text = f"group {group} has sent back {ahead} runs of {topic}/{queue_id} beyond its committed offset {committed}"
+            raise BusyError(f"{text}; expected a commit first")
+        for first, end in runs_of(left):
             while first < end:
                 first = await self._store_run(work, first, end)
 

@@ -125,6 +125,7 @@ def test_as_many_runs_may_be_sent_back_again_once_they_are_committed(monkeypatch
         assert outcomes(await back(rig, [0, 2, 4], level=1)) == [SentBack.RETRY] * 3
         with pytest.raises(BusyError, match="has sent back 3 runs of t/0 beyond its committed offset 0; expected a commit first"):
             await take_back(router, rig, [6], "t", 1, 0, 1_000)
+        assert outcomes(await take_back(router, rig, [0, 4], "t", 1, 0, 1_000)) == [SentBack.DUPLICATE] * 2, "an answer was lost"
         async with rig.consumer(group=GROUP) as consumer:
             await consumer.commit({("t", 0): 1})
             assert outcomes(await take_back(router, rig, [4, 6], "t", 1, 0, 1_000)) == [SentBack.DUPLICATE, SentBack.RETRY]
