@@ -71,7 +71,7 @@ def _flush_open() -> list[ProducerCore]:
 
 
 async def _drain(producers: list[ProducerCore], held: list[tuple[DeliveryReport, int]]) -> None:
-    held += [each for producer in producers for each in producer.unacknowledged()]
+    held += [each for producer in producers for each in producer.held()]
     await asyncio.gather(*[producer.flush() for producer in producers])
 
 

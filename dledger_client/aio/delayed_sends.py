@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dledger_client.producer.core import ProducerCore
@@ -33,16 +33,18 @@ class _Delayed:
     queue_id: QueueNumber | None
     report: DeliveryReport
     deadline_ms: int | None  # None: follows a part of the same call, from when that was added; fails with it
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # out of its line, added or refused
 
 
 class DelayedSends:
-    """Of one producer.  Used on its event loop only; other threads may look whether a topic is among ``lines``: what is sent to it goes
-    behind those then."""
+    """Of one producer.  Used on its event loop only; other threads may look whether a topic is among ``lines``, and wait for ``passed``
+    then."""
 
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
+        core.waiting = self
         self.lines: dict[str, deque[_Delayed]] = {}
-        self._adding: set[asyncio.Task[None]] = set()
+        self._adding: set[asyncio.Task[None]] = set()  # only the loop would hold them, and weakly
 
     def add(
         self, topic: str, count: int, append: Append, queue_key: QueueKey, queue_id: QueueNumber | None, *, follows: bool = False
@@ -64,9 +66,19 @@ class DelayedSends:
         return report
 
     async def flush(self) -> None:
-        """Return when what waits now is added or has failed."""
-        if self._adding:
-            await asyncio.wait(self._adding.copy())
+        """Return when what waits now is added or has failed; what comes later is not waited for."""
+        for last in [line[-1] for line in self.lines.values() if line]:
+            await last.gone.wait()
+
+    async def passed(self, topic: str) -> None:
+        """The same for one topic: what is sent behind it keeps its order."""
+        line = self.lines.get(topic)
+        if line:
+            await line[-1].gone.wait()
+
+    def held(self) -> list[tuple[DeliveryReport, int]]:
+        """The reports of what waits, with their numbers of messages."""
+        return [(each.report, each.count) for line in self.lines.values() for each in line]
 
     def _deadline_ms(self) -> int:
         return self._core.router.clock.monotonic_ms() + self._core.options.send_timeout_ms
@@ -80,6 +92,7 @@ class DelayedSends:
             for delayed in line:
                 error = NotSentError("the event loop ended before the producer was closed; nothing was stored")
                 self._core.accumulator.refuse(delayed.report, error, delayed.count)
+                delayed.gone.set()
             count = sum(delayed.count for delayed in line)
             _logger.error("the event loop ended before the producer was closed: %d messages were not sent", count)
             raise
@@ -101,10 +114,10 @@ class DelayedSends:
             return
         except Exception as error:  # a body that is none: those behind it go on
             _logger.exception("a message for %s cannot be sent", topic)
-            line.popleft()
+            line.popleft().gone.set()
             core.accumulator.refuse(delayed.report, NotSentError(f"it cannot be sent ({error!r}); nothing was stored"), delayed.count)
             return
-        line.popleft()
+        line.popleft().gone.set()
         report, index = appended
         delayed.report.split_into([(-index, report)])
 
@@ -115,6 +128,7 @@ class DelayedSends:
             refused.append(line.popleft())
         for delayed in refused:
             self._core.accumulator.refuse(delayed.report, error, delayed.count)
+            delayed.gone.set()
 
     async def _room(self, deadline_ms: int) -> None:
         core = self._core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -65,6 +66,7 @@ class Producer:
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
         self._closed = False
+        self._ending: asyncio.Task[None] | None = None
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
@@ -333,7 +335,6 @@ class Producer:
             >>> await producer.flush()
         """
         if self._opened_core is not None:
-            await self._delayed.flush()
             await self._opened_core.flush()
 
     async def close(self) -> None:
@@ -342,9 +343,13 @@ class Producer:
         Examples:
             >>> await producer.close()
         """
-        if self._closed:
-            return
-        self._closed, core = True, self._core  # also before its first use: it is to refuse what comes later
+        if self._ending is None:
+            self._closed = True
+            self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name="close producer")
+        await asyncio.shield(self._ending)  # a call that is cancelled leaves nothing half closed
+
+    async def _shut_down(self) -> None:
+        core = self._core  # also before its first use: it is to refuse what comes later
         await self.flush()
         await core.close()
         await core.router.close()

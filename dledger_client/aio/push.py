@@ -124,7 +124,11 @@ class PushConsumer:
             warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:  # cancelled, too: ``__aexit__`` is not called then
+            await self.shutdown()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

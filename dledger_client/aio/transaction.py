@@ -197,7 +197,7 @@ class TransactionProducer(Producer):
         Examples:
             >>> producer.start()
         """
-        if not self._tasks:
+        if not self._tasks and not self._closed:
             attend = self._attend_everywhere() if self._check_topics is None else self._attend_topics(self._check_topics)
             self._tasks.spawn(attend, "attend")
             for number in range(self._check_threads):
@@ -364,12 +364,14 @@ class TransactionProducer(Producer):
         Examples:
             >>> await producer.close()
         """
-        if self._opened_core is not None and not self._closed:
-            await self.flush()
+        await super().close()
+
+    async def _shut_down(self) -> None:
+        await self.flush()
         await self._tasks.stop()
         for ends in self._ends.values():
             await ends.stop()
-        await super().close()
+        await super()._shut_down()
 
 
 async def _awaited(answer: T | Awaitable[T]) -> T:

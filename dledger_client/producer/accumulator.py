@@ -144,6 +144,7 @@ class RecordAccumulator:
             if fields.delay_level or fields.deliver_at_ms or fields.transaction_group:
                 target = topic.next_staged() if is_free else selected or topic.choose(fields.topic, queue_key, queue_id)
                 message, batcher = self._staged(message, target)
+                size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
                 is_free, queue_key = False, None
             elif is_free:
                 batcher = topic.next_sticky()
@@ -390,13 +391,17 @@ class RecordAccumulator:
 
     def _spread(self, batch: ProducerBatch, runs: Sequence[Run]) -> list[str]:
         """Put the messages of an unstored batch into the queues of ``runs``; returns the replica groups."""
+        batch.parts = None
+        if len(runs) == 1:  # a part each time would nest reports without end while no group can be reached
+            batch.move_to(runs[0][2])
+            self._add_ready(batch)
+            return [batch.batcher.replica_group]
         parts = []
         for first, end, batcher in runs:
             part = batch.part(batcher, first, end)
             part.order = 0
             parts.append((first, part.report))
             self._add_ready(part)
-        batch.parts = None
         batch.report.split_into(parts)
         return [batcher.replica_group for _, _, batcher in runs]
 

@@ -57,6 +57,12 @@ class ProducerBatch:
         part.size_bytes = size_of(part.messages)
         return part
 
+    def move_to(self, batcher: QueueBatcher) -> None:
+        """Have all of it go to another queue, as if it had not been sent: it is known not to be stored."""
+        self.batcher, self.order, self.first_sequence = batcher, 0, UNSENT
+        self.attempts, self.in_flight, self.maybe_stored = 0, False, False
+        self.report.replica_group, self.report.queue_id = batcher.replica_group, batcher.queue_id
+
     def stamp(self, producer_id: int, epoch: int, first_sequence: int) -> None:
         """Give the encoded batch its sequence."""
         if self.parts is not None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from dledger_client.cluster.router import Router
 from dledger_client.metrics.instruments import installed
@@ -30,6 +31,13 @@ from dledger_wire.tasks import BackgroundTasks
 _logger = logging.getLogger(__name__)
 
 
+class Waiting(Protocol):
+    """Sends that wait to be added (``dledger_client.aio.delayed_sends``)."""
+
+    async def flush(self) -> None: ...
+    def held(self) -> list[tuple[DeliveryReport, int]]: ...
+
+
 class ProducerCore:
     """Made on the event loop that it runs on."""
 
@@ -48,6 +56,7 @@ class ProducerCore:
         self._encoder = RecordEncoder(ids, router.clock, born_host)
         self._senders: dict[str, Sender] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        self.waiting: Waiting | None = None
 
     @property
     def closed(self) -> bool:
@@ -95,12 +104,18 @@ class ProducerCore:
     # Flushing and closing
 
     async def flush(self) -> None:
-        """Return when every message added so far is acknowledged or failed."""
+        """Return when every message sent so far is acknowledged or failed."""
+        if self.waiting is not None:
+            await self.waiting.flush()
         unacknowledged = self.unacknowledged()
         for sender in self._senders.values():
             sender.flush()
         for report, _ in unacknowledged:
             await settled(report)
+
+    def held(self) -> list[tuple[DeliveryReport, int]]:
+        """As ``unacknowledged``, with what waits to be added."""
+        return self.unacknowledged() + (self.waiting.held() if self.waiting is not None else [])
 
     def unacknowledged(self) -> list[tuple[DeliveryReport, int]]:
         """The reports that are not settled, with their numbers of messages.  On the event loop."""

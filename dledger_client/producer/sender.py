@@ -33,10 +33,12 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.errors import (
     DeadlineExceededError,
     DledgerError,
+    MessageTooLargeError,
     NotLeaderError,
     NotSentError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
+    PermissionDeniedError,
     ProducerFencedError,
 )
 from dledger_wire.rpc import envelope, methods
@@ -51,6 +53,8 @@ GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that w
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
 NOTHING_STORED = "nothing was stored"
+# A leader refuses by these before it looks whether it has stored the batch: that says nothing of an attempt before.
+_BEFORE_SEQUENCE = PermissionDeniedError | MessageTooLargeError
 _WAITS = {  # what a leader says that it waits for, in words
     SendStatus.FLUSH_DISK_TIMEOUT.value: "waits for its leader's disk, which is full or slow",
     SendStatus.FLUSH_SLAVE_TIMEOUT.value: "waits for its followers, which do not confirm",
@@ -357,6 +361,10 @@ class Sender:
             if isinstance(error, NotLeaderError):
                 self._router.leader_is(self.replica_group, error.leader_address)
             return error
+        elif batch.maybe_stored and isinstance(error, _BEFORE_SEQUENCE):
+            self._last_error = error
+            queue.refused(batch, rest=[])
+            self._fail_maybe_stored(batch, error)
         else:
             queue.refused(batch, rest=self._redispatcher.refused(batch, error))
         self._fail_unresolvable(queue)

@@ -73,6 +73,8 @@ class ProducerBase(SyncClient[AsyncProducer]):
                     waits = self._inner._send_async(message, queue_key, queue_id)
                     return SendFuture(waits._report, waits._index)
                 self._ensure_topic(message.topic, queue_key, queue_id)
+                if message.topic in waiting:
+                    self._run(self._delayed.passed(message.topic))
                 append = partial(accumulator.append, message, queue_key, queue_id)
                 appended = append() or self._append_when_room(append)
             return SendFuture(*appended)
@@ -143,6 +145,8 @@ class ProducerBase(SyncClient[AsyncProducer]):
 
         def send(part: MessageColumns, size: int) -> DeliveryReport:
             self._ensure_topic(part.topic, queue_key, queue_id)
+            if part.topic in self._delayed.lines:
+                self._run(self._delayed.passed(part.topic))
             append = partial(self._accumulator.append_columns, part, size, queue_key, queue_id)
             return (append() or self._append_when_room(append))[0]
 

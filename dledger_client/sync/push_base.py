@@ -26,7 +26,11 @@ class PushConsumerBase(SyncClient[AsyncPushConsumer]):
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._finish(self._inner.shutdown)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -10,7 +10,10 @@ import pytest
 from dledger_client.message import Message
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSENT, ProducerBatch, QueueBatcher
+from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.in_flight import InFlightQueue
+from dledger_client.producer.message_columns import MessageColumns
+from dledger_client.producer.send_many import SendManyFuture, append_parts
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -321,3 +324,34 @@ def test_the_refusal_of_an_uncertain_batch_settles_nothing() -> None:
 def test_out_of_order_without_an_earlier_batch_means_that_the_session_is_lost() -> None:
     found = Queue(1)
     assert not found.queue.out_of_order(found.batches[0])
+
+
+def test_a_batch_that_is_moved_to_and_fro_is_still_settled() -> None:
+    """No replica group can be reached for minutes: what has no key goes from one to the other."""
+    made, _ = accumulator("g0", "g1", queues=1)
+    columns = MessageColumns.of("t", [b"a"] * 3, "", "")
+
+    def add(part: MessageColumns, size: int) -> DeliveryReport:
+        found = made.append_columns(part, size, None, None)
+        assert found is not None
+        return found[0]
+
+    future = SendManyFuture(append_parts(made, columns, 1 << 20, add), 3)
+    for number in range(2000):
+        made.leave_group(f"g{number % 2}", move_unsent=True)
+    (batch,) = [batch for batcher in made._batchers.values() for batch in made.expire(batcher, None)]
+    batch.fail(NotSentError("not sent in time"))
+    assert [(each.count, type(each.error)) for each in future.outcomes(timeout=1)] == [(3, NotSentError)]
+    assert made.buffered_bytes == 0
+
+
+def test_staged_messages_give_back_what_they_took_when_their_batch_is_split() -> None:
+    made, _ = accumulator()
+    for _ in range(10):
+        put(made, delay_level=1)
+    (batch,) = drained(made, flush=True)
+    assert batch.size_bytes == made.buffered_bytes > 10 * SIZE
+    parts = [batch.part(batch.batcher, 0, 4), batch.part(batch.batcher, 4, 10)]
+    for part in parts:
+        made.release(part)
+    assert made.buffered_bytes == 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from dledger_client import Message as SyncMessage
 from dledger_client import Producer as SyncProducer
-from dledger_client.aio import Message
+from dledger_client.aio import Action, Message, PushConsumer, TransactionState
+from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError
 from tests.unit.client.sim_rig import Rig, until
@@ -52,6 +54,41 @@ def test_what_waits_for_a_look_up_keeps_its_order_with_what_is_sent_later() -> N
             await until(lambda: not producer._delayed.lines)
             late = [producer.send_async(Message("t", b"%d" % n)) for n in range(5, 9)]
             assert [(await each).queue_offset for each in [*early, *late]] == list(range(9))
+
+    Rig().run(scenario)
+
+
+def test_a_flush_waits_for_what_was_sent_before_it_only() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(max_buffered_bytes=64 << 10, compress_type="none", send_timeout_ms=2_000) as producer:
+            await producer.send(Message("t", b"known"))
+            goes_on = True
+
+            async def send_on() -> None:
+                while goes_on:
+                    for _ in range(60):
+                        producer.send_async(Message("t", bytes(4000))).add_done_callback(lambda done: done.exception())
+                    await asyncio.sleep(0.002)
+
+            sending = asyncio.ensure_future(send_on())
+            await until(lambda: len(producer._delayed.lines.get("t", ())) > 100)
+            await asyncio.wait_for(producer.flush(), 20)
+            assert producer._delayed.lines
+            goes_on = False
+            await sending
+
+    Rig().run(scenario)
+
+
+def test_what_waits_counts_as_held_when_the_process_ends() -> None:
+    async def scenario(rig: Rig) -> None:
+        producer = rig.producer(send_timeout_ms=1000)
+        future = producer.send_async(Message("nowhere", b"x"))
+        assert [count for _, count in producer._core.held()] == [1]
+        await producer._core.flush()
+        assert future.done()
+        await producer.close()
 
     Rig().run(scenario)
 
@@ -106,7 +143,83 @@ def test_a_send_in_a_callback_waits_for_neither_a_topic_nor_room() -> None:
     assert {type(error).__name__ for error in errors} == {"NotSentError"}
 
 
+def test_a_thread_does_not_pass_what_a_callback_has_sent_before() -> None:
+    shared = LoopThread.shared()
+    with SyncProducer(NOBODY, send_timeout_ms=500, max_buffered_bytes=1 << 20, compress_type="none") as producer:
+        accumulator, waits, passed = producer._accumulator, threading.Event(), threading.Event()
+
+        def set_up() -> None:
+            producer._core.ensure_senders(["g0"])
+            accumulator.set_queues("t", [("g0", 0)], 0)
+
+        shared.call(set_up)
+        first = producer.send_async(SyncMessage("t", bytes(900_000)))
+
+        def in_a_callback() -> None:
+            producer.send_async(SyncMessage("t", b"A" * 300_000), queue_key="k")  # no room
+            (batch,) = accumulator.expire(accumulator._batcher("t", "g0", 0), None)
+            accumulator.fail(batch, NotSentError("room for others"))
+            waits.set()
+            passed.wait(0.3)  # it must not happen, so it cannot be waited for
+
+        def from_a_thread() -> None:
+            waits.wait(LIMIT_S)
+            producer.send_async(SyncMessage("t", b"B" * 300_000), queue_key="k")
+            passed.set()
+
+        thread = threading.Thread(target=from_a_thread)
+        thread.start()
+        shared.call(in_a_callback)
+        thread.join(LIMIT_S)
+        assert isinstance(first.exception(LIMIT_S), NotSentError)
+        held = [bytes(message.body[:1]) for batch in accumulator._batcher("t", "g0", 0).unsent() for message in batch.messages]
+        assert held == [b"A", b"B"]
+
+
 # Closed clients
+
+
+def test_a_close_that_is_cancelled_goes_on_and_is_waited_for_by_the_next() -> None:
+    async def scenario(rig: Rig) -> None:
+        producer = rig.producer(send_timeout_ms=3000)
+        future = producer.send_async(Message("nowhere", b"x"))
+        for node_id in rig.cluster.hosts:
+            rig.cluster.kill(node_id)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await producer.close()
+        await producer.close()
+        assert future.done()
+        assert producer._core.closed
+        assert not producer._core.router.is_open
+
+    Rig().run(scenario)
+
+
+def test_a_closed_transaction_producer_begins_no_tasks() -> None:
+    async def scenario(rig: Rig) -> None:
+        producer = rig.transactions(lambda _message: TransactionState.UNKNOWN)
+        await producer.close()
+        with pytest.raises(NotSentError, match="closed"):
+            await producer.prepare(Message("t", b"x"))
+        assert not producer._tasks
+
+    Rig().run(scenario)
+
+
+def test_a_push_consumer_that_cannot_start_is_closed_by_its_block() -> None:
+    async def scenario(rig: Rig) -> None:
+        for node_id in rig.cluster.hosts:
+            rig.cluster.kill(node_id)
+        with use_environment(**rig.around()):
+            consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda _messages, _context: Action.COMMIT, timeout_ms=500)
+        consumer.subscribe("t")
+        with pytest.raises(DledgerError):
+            async with consumer:
+                pass
+        assert not consumer._is_left_open
+
+    Rig().run(scenario)
 
 
 def test_a_closed_consumer_reads_nothing_more_and_ends_what_waits() -> None:

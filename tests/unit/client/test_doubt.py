@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from dledger_client.aio import Message, Producer
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, OutcomeUnknownError, OutOfOrderSequenceError, ProducerFencedError
+from dledger_wire.errors import (
+    DledgerError,
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    OutOfOrderSequenceError,
+    PermissionDeniedError,
+    ProducerFencedError,
+)
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from tests.unit.client.test_hostile import ADDRESS, ScriptedNode, stored
@@ -124,3 +133,23 @@ async def errors_of_two(producer: Producer) -> list[DledgerError | None]:
     await asyncio.sleep(0.01)
     second = producer.send_async(Message("t", b"1"), queue_id=0)
     return [await error_of(first), await error_of(second)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PermissionDeniedError("user shop may not write topic t"), MessageTooLargeError("message 0: body over 4 bytes", first_bad=0)],
+    ids=["rights", "size"],
+)
+def test_a_refusal_says_nothing_of_an_attempt_before_that_was_not_acknowledged(error: DledgerError) -> None:
+    """A leader refuses by these before it looks for the batch: rights were taken away, or a limit lowered, between the two attempts."""
+
+    node = Node(1, 1, 1)
+    node.answers = [[], [error]]
+
+    async def scenario() -> None:
+        async with node.producer(linger_ms=20) as producer:
+            await producer._core.resolve("t", 1 << 62)
+            both = [producer.send_async(Message("t", body), queue_id=0) for body in (b"12345", b"1")]
+            assert [type(await error_of(each)) for each in both] == [OutcomeUnknownError] * 2
+
+    node.run(scenario)
