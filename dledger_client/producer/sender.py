@@ -53,8 +53,6 @@ GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that w
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
 NOTHING_STORED = "nothing was stored"
-# A leader refuses by these before it looks whether it has stored the batch: that says nothing of an attempt before.
-_BEFORE_SEQUENCE = PermissionDeniedError | MessageTooLargeError
 _WAITS = {  # what a leader says that it waits for, in words
     SendStatus.FLUSH_DISK_TIMEOUT.value: "waits for its leader's disk, which is full or slow",
     SendStatus.FLUSH_SLAVE_TIMEOUT.value: "waits for its followers, which do not confirm",
@@ -361,7 +359,7 @@ class Sender:
             if isinstance(error, NotLeaderError):
                 self._router.leader_is(self.replica_group, error.leader_address)
             return error
-        elif batch.maybe_stored and isinstance(error, _BEFORE_SEQUENCE):
+        elif batch.maybe_stored and _says_nothing_of_an_attempt_before(error):
             self._last_error = error
             queue.refused(batch, rest=[])
             self._fail_maybe_stored(batch, error)
@@ -437,3 +435,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _says_nothing_of_an_attempt_before(error: DledgerError) -> bool:
+    """Whether a leader refuses by it before it looks whether the batch is stored: for a right, or a message over its limit.
+
+    That a batch is too large for an entry, which no one message is to blame for, it finds later.
+    """
+    return isinstance(error, PermissionDeniedError) or (isinstance(error, MessageTooLargeError) and error.detail_int("first_bad") >= 0)
