@@ -27,6 +27,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUES, BODIES_A_CALL = 4, 20_000
+NUMBER_BYTES = 8  # what bodies begin with (bodies.py)
 SENDING, READING = ("send_async", "send_many"), ("fetch", "fetch_arrow", "fetch local", "fetch_arrow local")
 OLD = ("send_async", "fetch", "fetch local")
 
@@ -34,18 +35,12 @@ OLD = ("send_async", "fetch", "fetch local")
 # The client's side: a process for each turn
 
 
-def bodies(count: int, size: str) -> list[bytes]:
-    """Numbered, incompressible, of one size or of every size between two."""
-    low, _, high = size.partition("-")
-    block = os.urandom(1 << 22)
-    widths = np.random.default_rng(1).integers(int(low), int(high or low) + 1, count).tolist()
-    return [b"%010d" % number + block[(start := number * 97 % (1 << 21)) : start + width - 10] for number, width in enumerate(widths)]
-
-
 def send(mode: str, bootstrap: str, topic: str, count: int, size: str) -> None:
+    from bodies import Bodies  # beside this file: the path has the folder of a checkout that may have none
+
     from dledger_client import Message, Producer
 
-    given = bodies(count, size)
+    given = Bodies(size).many(0, count)
     with Producer(bootstrap, group="bench") as producer:
         producer.send(Message(topic, b"warm"))
         began_s, cpu_s = time.perf_counter(), time.process_time()
@@ -91,8 +86,8 @@ def mark(seen: np.ndarray[tuple[int], np.dtype[np.uint8]], found: list[bytes] | 
     if not isinstance(found, list):
         import pyarrow.compute as pc
 
-        found = pc.binary_slice(found, 0, 10).to_pylist()
-    numbers = np.array([int(body[:10]) for body in found if body[:4] != b"warm"], np.int64)
+        found = pc.binary_slice(found, 0, NUMBER_BYTES).to_pylist()
+    numbers = np.array([int.from_bytes(body[:NUMBER_BYTES], "big") for body in found if body[:4] != b"warm"], np.int64)
     np.add.at(seen, numbers, 1)
 
 
@@ -122,10 +117,10 @@ def cpu_of(pids: list[int]) -> float:
 
 
 def compare(size: str, bootstrap: str, pids: list[int], arguments: argparse.Namespace) -> None:
+    from benchmarks.bodies import parse_size
     from dledger_client import Admin
 
-    low, _, high = size.partition("-")
-    count = arguments.megabytes * 1_000_000 // ((int(low) + int(high or low)) // 2)
+    count = arguments.megabytes * 2_000_000 // sum(parse_size(size))
     before = [f"{mode} before" for mode in OLD] if arguments.before else []
     found: dict[str, list[dict[str, float]]] = {}
     for round_ in range(arguments.rounds):

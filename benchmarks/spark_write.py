@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bodies import Bodies
 from benchmarks.many_at_once import ROOT, cpu_of, mark
 
 TASKS = 4  # of a write
@@ -101,10 +102,7 @@ def make_rows(file: Path, count: int, size: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    low, _, high = size.partition("-")
-    widths = np.random.default_rng(1).integers(int(low), int(high or low) + 1, count).tolist()
-    # No body may have anything in common with its neighbours, with which it is staged.
-    table = pa.table({"body": pa.array([b"%010d" % number + os.urandom(width - 10) for number, width in enumerate(widths)], pa.binary())})
+    table = pa.table({"body": pa.array(Bodies(size).many(0, count), pa.binary())})
     pq.write_table(table, file, row_group_size=-(-count // TASKS), compression="none", use_dictionary=False)
 
 

@@ -42,17 +42,16 @@ class Slice:
         return self.waiting is None
 
     def set_result(self, _entry: EntryId, /) -> None:
-        self._tell()()
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            waiting()
 
     def set_exception(self, error: DledgerError, /) -> None:
         """Told from within a step of the core, which is not to do the work of a stream."""
         self.refusal = error
-        asyncio.get_running_loop().call_soon(self._tell())
-
-    def _tell(self) -> Callable[[], None]:
-        """Done now: what to call."""
-        waiting, self.waiting = self.waiting, None
-        return waiting if waiting is not None else lambda: None
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            asyncio.get_running_loop().call_soon(waiting)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from dledger.log.segment import FilePool, InUse, log_path
-from dledger.runtime.env import BLOCK_BYTES, Disk, File, is_unreadable
+from dledger.runtime.env import BLOCK_BYTES, Disk, File, read_unless_lost
 from dledger_wire.layout import segment_name
 
 FOLDER = "quarantine"
@@ -60,13 +60,11 @@ async def _pieces(file: File, at: int, size: int, piece_bytes: int) -> AsyncIter
 
 async def _readable(file: File, at: int, size: int) -> bytes:
     """A range of a file; zeros for what of it cannot be read, and so cannot be kept."""
-    try:
-        return await file.pread(at, size)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        if size <= BLOCK_BYTES:
-            return bytes(size)
+    data = await read_unless_lost(file, at, size)
+    if data is not None:
+        return data
+    if size <= BLOCK_BYTES:
+        return bytes(size)
     blocks = [await _readable(file, at + done, min(BLOCK_BYTES, size - done)) for done in range(0, size, BLOCK_BYTES)]
     return b"".join(blocks)
 

@@ -14,7 +14,7 @@ import numpy as np
 from dledger.core.types import EntryKind
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.index_units import EntryPlace
-from dledger.runtime.env import Buffer, File, is_unreadable
+from dledger.runtime.env import Buffer, File, read_unless_lost
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import ENTRY
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER, FILLER_SIZE, MAGIC_FILLER, MAX_SEGMENT_BYTES
@@ -185,9 +185,5 @@ async def written_end(file: File, start_pos: int, from_pos: int, piece_bytes: in
 
 async def _piece_or_content(file: File, at: int, size: int) -> bytes:
     """A piece of a file; in place of one that cannot be read bytes that are not zero, since anything may have been there."""
-    try:
-        return await file.pread(at, size)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return b"\xff" * max(0, min(size, await file.size() - at))
+    data = await read_unless_lost(file, at, size)
+    return data if data is not None else b"\xff" * max(0, min(size, await file.size() - at))

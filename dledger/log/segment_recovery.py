@@ -42,7 +42,7 @@ from dledger.log.index_units import (
 from dledger.log.report import DamageKind, Finding, RecoveryReport, TornTail
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
 from dledger.log.segment import FilePool, InUse, log_path, units_path
-from dledger.runtime.env import Disk, File, is_unreadable
+from dledger.runtime.env import Disk, File, read_unless_lost
 from dledger_wire.errors import DataDirectoryError
 from dledger_wire.formats import ENTRY, newer
 from dledger_wire.layout import (
@@ -95,12 +95,7 @@ async def continues(disk: Disk, files: FilePool, start_pos: int, at: Position) -
 
 async def _header_bytes(file: File, at: int) -> bytes:
     """What stands where an entry's header is expected; empty when that cannot be read: it proves as little as a wrong one."""
-    try:
-        return await file.pread(at, ENTRY_HEADER_SIZE)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return b""
+    return await read_unless_lost(file, at, ENTRY_HEADER_SIZE) or b""
 
 
 async def was_only_prepared(disk: Disk, files: FilePool, start_pos: int, at: Position) -> bool:

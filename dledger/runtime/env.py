@@ -237,6 +237,16 @@ async def space_of(disk: Disk) -> DiskSpace:
     return DiskSpace(await disk.free_bytes(), total)
 
 
+async def read_unless_lost(file: File, pos: int, size: int) -> bytes | None:
+    """``File.pread``; None when it ``is_unreadable``."""
+    try:
+        return await file.pread(pos, size)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return None
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything a node takes from outside."""

@@ -54,7 +54,7 @@ class DelayedSends:
         ``follows``: it belongs to what was delayed before it; its deadline counts from when that was added.
         """
         report = self._core.accumulator.detached_report(topic)
-        delayed = _Delayed(count, append, queue_key is not None, queue_id, report, None if follows else self._deadline_ms())
+        delayed = _Delayed(count, append, queue_key is not None, queue_id, report, None if follows else self._core.deadline_ms())
         line = self.lines.get(topic)
         if line is None:
             self.lines[topic] = deque([delayed])
@@ -80,9 +80,6 @@ class DelayedSends:
         """The reports of what waits, with their numbers of messages."""
         return [(each.report, each.count) for line in self.lines.values() for each in line]
 
-    def _deadline_ms(self) -> int:
-        return self._core.router.clock.monotonic_ms() + self._core.options.send_timeout_ms
-
     async def _add_line(self, topic: str) -> None:
         line = self.lines[topic]
         try:
@@ -102,7 +99,7 @@ class DelayedSends:
     async def _add_first(self, topic: str, line: deque[_Delayed]) -> None:
         delayed, core = line[0], self._core
         if delayed.deadline_ms is None:
-            delayed.deadline_ms = self._deadline_ms()
+            delayed.deadline_ms = self._core.deadline_ms()
         try:
             await core.resolve(topic, delayed.deadline_ms, delayed.queue_id, by_key=delayed.by_key)
             appended = delayed.append()

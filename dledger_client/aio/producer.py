@@ -65,8 +65,7 @@ class Producer:
         self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
-        self._closed = False
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # what closes, whoever waits for it
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
@@ -78,6 +77,10 @@ class Producer:
             self._opened_core = ProducerCore(router, self._options, environment.unique_ids(), pack_host(environment.address))
             self._delayed = DelayedSends(self._opened_core)
         return self._opened_core
+
+    @property
+    def _closed(self) -> bool:
+        return self._ending is not None
 
     @property
     def _description(self) -> str:
@@ -325,8 +328,7 @@ class Producer:
             >>> done = await producer.stored("orders")
             >>> skip = done.get(("g0", 0), 0)
         """
-        core = self._core
-        return await core.stored_before(topic, core.router.clock.monotonic_ms() + self._options.send_timeout_ms)
+        return await self._core.stored_before(topic, self._core.deadline_ms())
 
     async def flush(self) -> None:
         """Wait until everything sent so far is acknowledged or failed.
@@ -344,7 +346,6 @@ class Producer:
             >>> await producer.close()
         """
         if self._ending is None:
-            self._closed = True
             self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name="close producer")
         await asyncio.shield(self._ending)  # a call that is cancelled leaves nothing half closed
 

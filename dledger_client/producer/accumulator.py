@@ -144,7 +144,7 @@ class RecordAccumulator:
             if fields.delay_level or fields.deliver_at_ms or fields.transaction_group:
                 target = topic.next_staged() if is_free else selected or topic.choose(fields.topic, queue_key, queue_id)
                 message, batcher = self._staged(message, target)
-                size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
+                size = size_of((message,))
                 is_free, queue_key = False, None
             elif is_free:
                 batcher = topic.next_sticky()

@@ -62,6 +62,10 @@ class ProducerCore:
     def closed(self) -> bool:
         return self.accumulator.closed
 
+    def deadline_ms(self) -> int:
+        """Of what is sent now."""
+        return self.router.clock.monotonic_ms() + self.options.send_timeout_ms
+
     # Routes and senders
 
     async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:

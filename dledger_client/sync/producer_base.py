@@ -31,7 +31,6 @@ class ProducerBase(SyncClient[AsyncProducer]):
         super()._open(make)
         self._core = self._call(lambda: self._inner._core)
         self._accumulator, self._delayed = self._core.accumulator, self._inner._delayed
-        self._timeout_ms = self._core.options.send_timeout_ms
         unclosed.watch(self._core)
 
     def __del__(self) -> None:
@@ -72,9 +71,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
                 if self._thread.is_current:
                     waits = self._inner._send_async(message, queue_key, queue_id)
                     return SendFuture(waits._report, waits._index)
-                self._ensure_topic(message.topic, queue_key, queue_id)
-                if message.topic in waiting:
-                    self._run(self._delayed.passed(message.topic))
+                self._wait_for_topic(message.topic, queue_key, queue_id)
                 append = partial(accumulator.append, message, queue_key, queue_id)
                 appended = append() or self._append_when_room(append)
             return SendFuture(*appended)
@@ -83,11 +80,13 @@ class ProducerBase(SyncClient[AsyncProducer]):
             accumulator.refuse(report, error)
             return SendFuture(report, 0)
 
-    def _ensure_topic(self, topic: str, queue_key: QueueKey, queue_id: QueueNumber | None) -> None:
+    def _wait_for_topic(self, topic: str, queue_key: QueueKey, queue_id: QueueNumber | None) -> None:
+        """Until its queues are known, and what callbacks have sent to it before is in front."""
         by_key = queue_key is not None
         if not self._accumulator.knows(topic, queue_id, by_key=by_key):
-            deadline_ms = self._core.router.clock.monotonic_ms() + self._timeout_ms
-            self._run(self._core.resolve(topic, deadline_ms, queue_id, by_key=by_key))
+            self._run(self._core.resolve(topic, self._core.deadline_ms(), queue_id, by_key=by_key))
+        if topic in self._delayed.lines:
+            self._run(self._delayed.passed(topic))
 
     def _sync_send_many(
         self,
@@ -144,9 +143,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         queue_key = chosen_once(queue_key)
 
         def send(part: MessageColumns, size: int) -> DeliveryReport:
-            self._ensure_topic(part.topic, queue_key, queue_id)
-            if part.topic in self._delayed.lines:
-                self._run(self._delayed.passed(part.topic))
+            self._wait_for_topic(part.topic, queue_key, queue_id)
             append = partial(self._accumulator.append_columns, part, size, queue_key, queue_id)
             return (append() or self._append_when_room(append))[0]
 
@@ -154,7 +151,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
 
     def _append_when_room(self, append: Callable[[], tuple[DeliveryReport, int] | None]) -> tuple[DeliveryReport, int]:
         clock = self._core.router.clock
-        deadline_ms = clock.monotonic_ms() + self._timeout_ms
+        deadline_ms = self._core.deadline_ms()
         while True:
             room = threading.Event()
             self._accumulator.when_room(room.set)
