@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dledger.clock.clock_monitor import ClockMonitor
 from dledger.clock.group_time import GroupTime
 from dledger.core.causes import Cause
-from dledger.core.events import Campaign, LogTrimmed
+from dledger.core.events import Campaign, LogTrimmed, LowOnSpace
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.log import Log
 from dledger.log.report import RecoveryReport
@@ -225,6 +225,10 @@ class RaftNode:
     async def repair_damage(self, damage: StorageDamagedError) -> bool:
         """Replace the entry that ``damage`` names by a peer's; whether it is intact now."""
         return await self._replica.repairer.repair(damage)
+
+    def low_on_space(self, on: bool) -> None:
+        """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one."""
+        self._replica.step(LowOnSpace(on))
 
     # Leadership and membership
 

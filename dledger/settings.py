@@ -49,8 +49,9 @@ class RaftSettings:
 class PeerStatus:
     """A member as this node sees it.
 
-    ``match_index``, ``state``, ``silent_ms`` and ``acknowledges`` are known to the leader only (-1, "" and False elsewhere).  A member
-    ``acknowledges`` when a write may count on it: it is not refused, its log matches, and it has answered within an election timeout.
+    ``match_index``, ``state``, ``silent_ms``, ``acknowledges`` and ``low_on_space`` are known to the leader only (-1, "" and False
+    elsewhere).  A member ``acknowledges`` when a write may count on it: it is not refused, its log matches, and it has answered within an
+    election timeout.  One that is ``low_on_space`` would refuse new messages if it led.
     """
 
     node_id: NodeId
@@ -62,6 +63,7 @@ class PeerStatus:
     silent_ms: int = -1
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
+    low_on_space: bool = False
     levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
 
@@ -99,6 +101,7 @@ def peer_statuses(
                 silent_ms=peer.silent_ms if peer is not None else -1,
                 refused=refused,
                 acknowledges=leads if peer is None else bool(answers and connected and not refused),
+                low_on_space=peer is not None and peer.low_on_space,
                 levels=levels,
                 version=version,
             )

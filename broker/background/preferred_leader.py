@@ -75,4 +75,4 @@ def healthy_members(context: ServiceContext) -> set[str]:
 
 def _is_healthy(peer: PeerStatus, commit_index: int, contact_ms: int) -> bool:
     near = peer.match_index >= commit_index - MAX_LAG_ENTRIES
-    return peer.voter and near and peer.answers(contact_ms)
+    return peer.voter and near and peer.answers(contact_ms) and not peer.low_on_space

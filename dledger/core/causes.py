@@ -28,6 +28,7 @@ class Cause(Enum):
     REMOVED = "removed"  # it is no member any more
     CLOCK = "clock"  # its clock is off
     DISK_FULL = "disk_full"
+    DISK_LOW = "disk_low"  # its disk has too little room for new messages
     DISK_SLOW = "disk_slow"  # its disk took longer than an election timeout
     STORAGE_FAILED = "storage_failed"  # writing failed, and it is unknown what is lost
 
@@ -46,6 +47,7 @@ _HANDED_OVER = frozenset(
         Cause.REMOVED,
         Cause.CLOCK,
         Cause.DISK_FULL,
+        Cause.DISK_LOW,
         Cause.DISK_SLOW,
         Cause.STORAGE_FAILED,
     )

@@ -127,6 +127,13 @@ class StorageRecovered:
 
 
 @dataclass(slots=True)
+class LowOnSpace:
+    """Whether this node's disk takes writes, but has too little room for new messages: a leader then hands over to a voter with room."""
+
+    on: bool
+
+
+@dataclass(slots=True)
 class Campaign:
     """Start a pre-vote now (tests, operators)."""
 
@@ -153,6 +160,7 @@ Event = (
     | LogTrimmed
     | StorageFailed
     | StorageRecovered
+    | LowOnSpace
     | Campaign
     | Deprioritize
 )

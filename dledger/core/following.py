@@ -125,8 +125,14 @@ class Following:
         core.silence.told(message.election_timeout_ms, message.wary_ms)
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))
-        silence = core.silence
-        core.send(source, HeartbeatResponse(term=core.term, round=message.round, late_ms=silence.late_ms, wary_ms=silence.own_wary_ms))
+        answer = HeartbeatResponse(
+            term=core.term,
+            round=message.round,
+            late_ms=core.silence.late_ms,
+            wary_ms=core.silence.own_wary_ms,
+            low_on_space=core.low_on_space,
+        )
+        core.send(source, answer)
 
     def _is_of_this_log(self, message: Heartbeat) -> bool:
         """The leader names what it knows the log that answered it to hold.

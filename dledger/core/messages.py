@@ -82,13 +82,14 @@ class HeartbeatResponse:
     """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418); 0 to an older term's.
 
     ``late_ms``: the longest delay of a leader's message that the sender has seen lately.  ``wary_ms``: as in a Heartbeat, by
-    what the sender saw itself.
+    what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led; false from releases that do not tell it.
     """
 
     term: int
     round: int
     late_ms: int = 0
     wary_ms: int = 0
+    low_on_space: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

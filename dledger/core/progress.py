@@ -33,6 +33,7 @@ class Progress:
         "heartbeat_match",
         "inflight",
         "inflight_bytes",
+        "low_on_space",
         "match",
         "next",
         "node",
@@ -60,11 +61,17 @@ class Progress:
         self.heartbeat_match = -1  # ``match`` at the last heartbeat
         self.probe_due = False  # the response to the last heartbeat lets one request out
         self.round = 0
+        self.low_on_space = False  # by its last answer: it would refuse new messages if it led
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
 
     def answered(self, now_ms: int) -> None:
         self.contact_ms = now_ms
         self.answers = True
+
+    @property
+    def is_able_to_lead(self) -> bool:
+        """Whether it follows, and has room for new messages."""
+        return self.state is ProgressState.REPLICATE and not self.low_on_space
 
     def room(self, max_messages: int, max_bytes: int) -> int:
         """How many bytes the window still takes."""

@@ -22,6 +22,7 @@ from dledger.core.events import (
     Event,
     HardStateStored,
     LogTrimmed,
+    LowOnSpace,
     PeerLost,
     Propose,
     ReadRequested,
@@ -105,6 +106,7 @@ class Raft:
             StorageRecovered: self._on_storage_recovered,
             Campaign: self._on_campaign,
             Deprioritize: self._on_deprioritize,
+            LowOnSpace: self._on_low_on_space,
         }
         self._receivers: Mapping[type[Message], Callable[[NodeId, Any], None]] = {
             VoteRequest: core.elections.on_vote_request,
@@ -185,6 +187,9 @@ class Raft:
 
     def _on_deprioritize(self, event: Deprioritize) -> None:
         self._core.elections.deprioritize(on=event.on)
+
+    def _on_low_on_space(self, event: LowOnSpace) -> None:
+        self._core.low_on_space = event.on
 
     def _on_storage_failed(self, event: StorageFailed) -> None:
         core = self._core
@@ -385,6 +390,7 @@ class Raft:
                     inflight_messages=len(peer.inflight),
                     inflight_bytes=peer.inflight_bytes,
                     silent_ms=core.now_ms - peer.contact_ms,
+                    low_on_space=peer.low_on_space,
                 )
                 for peer in replication.peers.values()
             ),

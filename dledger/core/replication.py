@@ -307,6 +307,7 @@ class Replication:
             return
         peer.answered(core.now_ms)
         peer.notice_open = False
+        peer.low_on_space = message.low_on_space
         if peer in self._voters:
             core.silence.reported(source, message.late_ms, message.wary_ms)
         if peer.round < message.round <= core.reads.round:
@@ -355,12 +356,14 @@ class Replication:
         self.quorum_deadline_ms = heard_ms + self._core.config.election_timeout_ms
 
     def _watch_own_disk(self) -> None:
-        """A leader whose disk is full, or slower than an election timeout, gives leadership away."""
+        """A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away."""
         core = self._core
         waiting = self._counts_itself and core.log.durable < core.log.last.index
         slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
         if slow or core.storage is Storage.FULL:
             core.transfers.hand_over(Cause.DISK_SLOW if slow else Cause.DISK_FULL)
+        elif core.low_on_space:
+            core.transfers.hand_over(Cause.DISK_LOW)
 
     # Peers
 
@@ -407,12 +410,15 @@ class Replication:
             peer.forget(self._core.log.last.index + 1)
             self.replicate(peer)
 
-    def best_voter(self) -> Progress | None:
-        """The voter that has most of the log among those heard from lately."""
+    def best_voter(self, *, in_time: bool = False) -> Progress | None:
+        """The voter that has most of the log among those heard from lately.
+
+        ``in_time``: it is brought up to date before it takes over, so one with room for new messages comes first.
+        """
         core = self._core
         since_ms = core.now_ms - core.config.election_timeout_ms
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
-        return max(live, key=lambda peer: peer.match, default=None)
+        return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match), default=None)
 
     def has_live_majority(self, voters: Sequence[NodeId]) -> bool:
         """Whether a majority of ``voters`` has answered this leader within an election timeout; itself counted where it is one."""

@@ -76,6 +76,7 @@ class CoreState:
         self.commit = max(saved.commit, saved.before.index)
         self.applied = self.commit
         self.storage = Storage.OK
+        self.low_on_space = False
         self.effects: list[Effect] = []
         self.loss = LeaderLoss(Cause.START, None, None, now_ms)
         self._told: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)

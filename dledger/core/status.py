@@ -18,6 +18,7 @@ class PeerProgress:
     inflight_messages: int
     inflight_bytes: int
     silent_ms: int
+    low_on_space: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Transfers:
             return
         target = event.target
         if target is None:
-            best = core.replication.best_voter()
+            best = core.replication.best_voter(in_time=True)
             target = best.node if best is not None else None
         if target == core.node_id and self.target is not None:
             self._end(done=False)  # back to ourselves: called off
@@ -70,12 +70,15 @@ class Transfers:
         self.advanced(progress)
 
     def hand_over(self, cause: Cause) -> None:
-        """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it."""
+        """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it.
+
+        A leader that is only low on space serves better than another such one: it goes on while no voter has room.
+        """
         core = self._core
         if self.target is not None or core.now_ms < self._next_hand_over_ms:
             return
-        best = core.replication.best_voter()
-        if best is not None and best.state is ProgressState.REPLICATE:
+        best = core.replication.best_voter(in_time=True)
+        if best is not None and (best.is_able_to_lead if cause is Cause.DISK_LOW else best.state is ProgressState.REPLICATE):
             self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
             self._begin(best.node, cause)
 

@@ -49,8 +49,9 @@ def _fields(message: Message) -> dict[str, Any]:
             beat = raft_pb2.Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term)
             beat.election_timeout_ms, beat.wary_ms = message.election_timeout_ms, message.wary_ms
             return {"heartbeat": beat}
-        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms):
-            return {"heartbeat_response": raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms)}
+        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low):
+            answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low)
+            return {"heartbeat_response": answer}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
         case VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect):
@@ -132,7 +133,9 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         election_timeout_ms=body.election_timeout_ms,
         wary_ms=body.wary_ms,
     ),
-    "heartbeat_response": lambda term, body: HeartbeatResponse(term=term, round=body.round, late_ms=body.late_ms, wary_ms=body.wary_ms),
+    "heartbeat_response": lambda term, body: HeartbeatResponse(
+        term=term, round=body.round, late_ms=body.late_ms, wary_ms=body.wary_ms, low_on_space=body.low_on_space
+    ),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
     "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),
     "timeout_now": lambda term, body: TimeoutNow(term=term, cause=cause_of(body.cause, Cause.TRANSFER)),

@@ -220,7 +220,7 @@ global___Heartbeat = Heartbeat
 @typing.final
 class HeartbeatResponse(google.protobuf.message.Message):
     """late_ms: the longest delay of a leader's message that the sender has seen lately. wary_ms: as in
-    Heartbeat, by what the sender saw itself.
+    Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -228,17 +228,20 @@ class HeartbeatResponse(google.protobuf.message.Message):
     ROUND_FIELD_NUMBER: builtins.int
     LATE_MS_FIELD_NUMBER: builtins.int
     WARY_MS_FIELD_NUMBER: builtins.int
+    LOW_ON_SPACE_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
     wary_ms: builtins.int
+    low_on_space: builtins.bool
     def __init__(
         self,
         *,
         round: builtins.int = ...,
         late_ms: builtins.int = ...,
         wary_ms: builtins.int = ...,
+        low_on_space: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

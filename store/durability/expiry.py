@@ -44,6 +44,9 @@ class LogHead(Protocol):
 
     def trim_limit(self) -> int: ...
     async def truncate_head(self, upto_index: int) -> int: ...
+    def low_on_space(self, on: bool) -> None:
+        """Called at each look at the disk: whether new messages are refused for want of room."""
+        ...
 
 
 class TrimListener(Protocol):
@@ -167,6 +170,7 @@ class Expiry:
         self.used_percent = space.used_percent
         in_need = not settings.diskSpaceEnoughFree or space.free_bytes < settings.diskSpaceEnoughFree
         self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio)
+        self._head.low_on_space(self.refuses_messages)
         return space.free_bytes, in_need
 
     def _warn(self, refuses: bool) -> None:

@@ -145,18 +145,22 @@ def test_a_full_disk_pages_and_the_alert_ends_when_there_is_room(watching: Watch
     disk, prometheus = watching.cluster.data / SMALL_DISK, watching.prometheus
     if not os.path.ismount(disk):
         pytest.skip("nobody here may mount a small disk")
+    cluster = watching.cluster
+    if cluster.leader() != SMALL_DISK:
+        cluster.cli_ok("leader", "transfer", "--to", SMALL_DISK)
     ballast = disk / "ballast"
     with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(64 << 10))
     watching.traffic.step()
+    wait_until(lambda: cluster.leader() != SMALL_DISK, "a node with room leads")
     alert = prometheus.wait_firing("DledgerDiskUsed", "critical", node=SMALL_DISK, group="g0")
     assert re.fullmatch(rf"The disk of {SMALL_DISK} is used to (9\d(\.\d+)?|100)%", alert["annotations"]["summary"])
     prometheus.wait_firing("DledgerReadOnly", "critical", node=SMALL_DISK, group="g0")
     ballast.unlink()
     prometheus.wait_quiet("DledgerDiskUsed", node=SMALL_DISK)  # the other nodes have the disk of this machine
     prometheus.wait_quiet("DledgerReadOnly", "DledgerUnderReplicated")
-    watching.cluster.wait_healthy()
+    cluster.wait_healthy()
 
 
 def test_a_killed_leader_is_named_and_a_second_one_ends_the_group(watching: Watched) -> None:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from dledger.core.effects import Effect, RoleChanged
-from dledger.core.events import Campaign, TransferRequested
+from dledger.core.events import Campaign, LowOnSpace, TransferRequested
 from dledger.core.types import Membership, NodeId, Role
 from tests.sim.core.node import CoreNode
 from tests.sim.core.world import CONFIG_BYTES, World
@@ -160,7 +160,14 @@ class Strikes:
 
     def _full_disk(self, fault: Fault, nodes: list[CoreNode]) -> None:
         nodes[0].full = True
+        self._low_on_space(nodes[0], on=True)
         self._later(fault, self._set, nodes[0], "full", False)
+        self._later(fault, lambda: self._low_on_space(nodes[0], on=False))
+
+    def _low_on_space(self, node: CoreNode, *, on: bool) -> None:
+        """The store of a node that is stopped or paused looks at no disk."""
+        if node.up and not node.paused:
+            self._world.step(node, LowOnSpace(on))
 
     def _failing_sync(self, fault: Fault, nodes: list[CoreNode]) -> None:
         nodes[0].sync_fails = True

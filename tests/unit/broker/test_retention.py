@@ -159,3 +159,52 @@ def test_a_new_producer_is_refused_while_the_disk_is_full() -> None:
             await producer.send(Message("t", b"taken"), queue_id=0)
 
     Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
+
+
+def beyond_the_warning_level(rig: Rig, node_id: str) -> None:
+    disk = rig.cluster.hosts[node_id].disk
+    disk.settings.capacity_bytes = disk.used_bytes() * 100 // 95
+
+
+WATERMARK: dict[str, Any] = {"store": "cleanResourceInterval: 1s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false"}
+
+
+def test_a_leader_beyond_the_warning_level_hands_over_to_a_node_with_room() -> None:
+    """docs/guides/disk.md: it refuses messages before its disk is full, so no write ever tells the core."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        first = rig.master
+        beyond_the_warning_level(rig, first)
+        async with rig.producer(send_timeout_ms=10_000) as producer:
+            await until(lambda: node_of(rig, first).store.refuses_messages)
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            second = rig.master
+            assert second != first
+            beyond_the_warning_level(rig, second)
+            await until(lambda: node_of(rig, second).store.refuses_messages)
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            third = rig.master
+            assert third not in (first, second)
+            beyond_the_warning_level(rig, third)
+            await until(lambda: node_of(rig, third).store.refuses_messages)
+            term = node_of(rig, third).raft.term
+            with pytest.raises(DledgerError, match="above diskSpaceWarningLevelRatio 90"):
+                await producer.send(Message("t", b"refused"), queue_id=0)
+            assert node_of(rig, third).raft.term == term, "nobody has room: leadership stays where it is"
+
+    Rig(**WATERMARK).run(scenario, limit_s=600)
+
+
+def test_the_preferred_leader_leads_again_once_its_disk_has_room() -> None:
+    async def scenario(rig: Rig) -> None:
+        await until(lambda: rig.cluster.master() == "n2")
+        beyond_the_warning_level(rig, "n2")
+        await until(lambda: rig.cluster.master() in ("n0", "n1"))
+        leader = rig.master
+        await asyncio.sleep(30)
+        assert rig.master == leader
+        rig.cluster.hosts["n2"].disk.settings.capacity_bytes = 1 << 40
+        await until(lambda: rig.cluster.master() == "n2")
+
+    Rig(priorities={"n2": 10}, **WATERMARK).run(scenario, limit_s=600)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from dledger.core.config import CoreConfig
-from dledger.core.events import Event, StorageFailed, StorageRecovered
+from dledger.core.events import Event, LowOnSpace, StorageFailed, StorageRecovered
 from dledger.core.types import NodeId, Role
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Envelope, Node, ids
 from tests.unit.core.safety import Safety, expect
@@ -70,6 +70,7 @@ class Explorer:
             (4, self.lose_stream),
             (2, self.campaign),
             (2, self.fill_disk),
+            (2, self.run_low),
             (1, self.leap),
         ]
         chosen = [*always, *(pair for pair in sometimes if draw.random() < 0.6)]
@@ -240,6 +241,11 @@ class Explorer:
         else:
             self.full.add(node.name)
             node.step(StorageFailed(fatal=False))
+
+    def run_low(self) -> None:
+        node = self._any()
+        if node is not None:
+            node.step(LowOnSpace(on=self.random.random() < 0.5))
 
     def crash(self) -> None:
         node = self._any()

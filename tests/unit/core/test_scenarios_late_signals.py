@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dledger.core.effects import Append, CutTail, RefusedReason
-from dledger.core.events import Applied, HardStateStored, StorageFailed, StorageRecovered, Stored
-from dledger.core.messages import AppendRequest, AppendResponse, VoteRequest, VoteResponse
+from dledger.core.events import Applied, HardStateStored, LowOnSpace, StorageFailed, StorageRecovered, Stored
+from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, Role
 from dledger_wire.check import InvariantBrokenError
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, node_id, solo
@@ -152,6 +152,35 @@ def test_D7_a_leader_whose_disk_is_full_refuses_and_hands_over() -> None:
     cluster.leader().propose()
     cluster.run(HEARTBEAT_MS)
     assert cluster.leader().commit == cluster.leader().last.index
+
+
+def test_a_leader_low_on_space_hands_over_to_the_voter_with_room_though_another_has_more_of_the_log() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    for name in (1, 2):
+        cluster[name].step(LowOnSpace(on=True))
+    cluster.dropping = lambda envelope: envelope.to == node_id(3) and isinstance(envelope.message, AppendRequest)
+    leader.propose(5)
+    cluster.run(2)
+    assert (cluster[2].last.index, cluster[3].last.index) == (6, 1)
+    assert cluster.run(ELECTION_MS // 2, until=lambda: leader.core._core.transfers.target == node_id(3))
+    cluster.dropping = lambda _envelope: False
+    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.is_confirmed_leader)
+    assert cluster[3].last.index > 6
+
+
+def test_a_leader_low_on_space_leads_on_while_no_voter_has_room() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    for name in (1, 2, 3):
+        cluster[name].step(LowOnSpace(on=True))
+    cluster.run(20 * ELECTION_MS)
+    assert leader.core.is_confirmed_leader
+    assert not cluster[2].sent(TimeoutNow)
+    cluster[2].step(LowOnSpace(on=False))
+    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[2].core.is_confirmed_leader)
 
 
 def test_D7_a_leader_whose_sync_failed_says_nothing_any_more_and_others_lead() -> None:

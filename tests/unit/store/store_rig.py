@@ -112,12 +112,16 @@ class RigHead:
         self.log = log
         self.store = store
         self.limit: int | None = None
+        self.is_low = False
 
     def trim_limit(self) -> int:
         return self.store.applied_index if self.limit is None else self.limit
 
     async def truncate_head(self, upto_index: int) -> int:
         return await self.log.trim(min(upto_index + 1, self.trim_limit()))
+
+    def low_on_space(self, on: bool) -> None:
+        self.is_low = on
 
 
 class StoreRig:

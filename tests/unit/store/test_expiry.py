@@ -353,12 +353,13 @@ def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
         assert (len(rig.log.segments) < segments) == (case.goes == "all")
         if case.goes == "all":
             assert len(rig.log.segments) == max(1, segments - settings.deleteFileBatchMax)
-        assert rig.store.refuses_messages == case.refuses
+        assert rig.store.refuses_messages == rig.head.is_low == case.refuses
         if case.refuses:
             with pytest.raises(ReadOnlyError, match="diskSpaceWarningLevelRatio"):
                 rig.store.prepare(batch_of("t", 0, [b"x"]))
             disk.free = disk.total
             await rig.store.expiry._round()
+            assert not rig.head.is_low
             await send(rig, 200, 201)
         await rig.close()
 
