@@ -51,6 +51,8 @@ class OffsetFile:
             return {}
         except (ValueError, KeyError, TypeError) as error:
             raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to start over", file=self._path) from None
+        except OSError as error:
+            raise StorageFailedError(f"{self._path}: offsets could not be read: {error}", file=self._path) from None
 
     async def save(self, offsets: dict[MessageQueue, int]) -> None:
         """Add these; the file is replaced as a whole.  StorageFullError, StorageFailedError: the file is unchanged; retry."""

@@ -375,6 +375,10 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
         with pytest.raises(StorageDamagedError, match="remove it to start over"):
             OffsetFile(str(tmp_path), "10.0.0.1", "g")
         (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").unlink()
+        (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").mkdir()
+        with pytest.raises(StorageFailedError, match="offsets could not be read"):
+            OffsetFile(str(tmp_path), "10.0.0.1", "g")
+        (tmp_path / "10.0.0.1@0" / "g" / "offsets.json").rmdir()
         over = OffsetFile(str(tmp_path), "10.0.0.1", "g")  # as the error says
         assert (over.client_id, over.offsets) == (first.client_id, {})
         await over.close()
