@@ -213,10 +213,10 @@ class Rebalancer:
         return session is not None and consumer is not None and grant is not None and session.has_lease and grant.epoch == consumer.epoch
 
     def is_held_by_another(self, queue: MessageQueue) -> bool:
-        members = self._session(queue.replica_group).members
-        if members is None or self.options.broadcast:
+        if self.options.broadcast:
             return False
-        return any(
+        members = self._session(queue.replica_group).members
+        return members is None or any(  # not told yet, while the leader of another replica group has told who shares the queues
             (held.topic, held.queue_id) == (queue.topic, queue.queue_id)
             for member in members
             if member.client_id != self._member.client_id and not member.broadcast

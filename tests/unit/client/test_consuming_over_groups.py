@@ -10,6 +10,7 @@ import pytest
 
 from dledger_client.admin import consumer_groups
 from dledger_client.aio import Message
+from dledger_client.consumer.group_session import GroupSession
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, until
@@ -184,6 +185,33 @@ def test_queues_of_two_replica_groups_are_shared_and_what_is_sent_back_comes_aga
         assert all(len(group.members[name].consumer.assigned()) >= 2 for name in ("a", "b"))
         owned = [queue for name in ("a", "b") for queue in group.members[name].consumer.assigned() if queue.topic == "t"]
         assert sorted((queue.replica_group, queue.queue_id) for queue in owned) == [("g0", 0), ("g0", 1), ("g1", 0), ("g1", 1)]
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_planned_handover_gives_no_message_twice_in_a_replica_group_that_is_joined_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row G2."""
+    join = GroupSession._join
+
+    async def joined(session: GroupSession) -> None:
+        if session.replica_group == "g1":
+            await asyncio.sleep(0.05)
+        await join(session)
+
+    async def scenario(rig: Rig) -> None:
+        monkeypatch.setattr(GroupSession, "_join", joined)
+        await rig.topic(queues=4)
+        sent = await send_to(rig, "g1", 400)
+        group = Group(rig, persist_offset_interval_ms=60_000)
+        group.pause_s = 0.1
+        await group.start("a")
+        await until(lambda: len(group.seen) > 50)
+        await group.start("b")
+        await until(lambda: len(group.seen) >= 400)
+        await asyncio.sleep(1)
+        assert sorted(group.bodies()) == sorted(sent)
+        assert {each.replica_group for each in group.members["b"].seen} == {"g1"}
         await group.stop()
 
     Rig(groups=2).run(scenario)
