@@ -240,6 +240,7 @@ class OrderlyProcessQueue(_ProcessQueue):
         self._job: _OrderlyJob | None = None
         self._end = consume_offset  # offset after the last message here
         self._attempts = 0  # of the first batch
+        self._again = 0  # messages of the first batch, once it was not consumed: those that came later have attempts of their own
         self._paused: asyncio.TimerHandle | None = None
 
     def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None:
@@ -263,7 +264,7 @@ class OrderlyProcessQueue(_ProcessQueue):
         """Give the queue to a worker, unless one has it, or it is paused, or its lock must not be used now."""
         if self._job is None and self._paused is None and self._waiting and self.may_continue():
             messages = [message for message, _ in islice(self._waiting, ORDERLY_RUN)]
-            self._job = _OrderlyJob(self, messages, self._attempts)
+            self._job = _OrderlyJob(self, messages, self._attempts, self._again)
             self._consumer.executor.submit(self._job)
 
     def may_continue(self) -> bool:
@@ -291,13 +292,13 @@ class OrderlyProcessQueue(_ProcessQueue):
             self.size_bytes = round(self.size_bytes - size)
             self._consume_offset = message.queue_offset + 1
         if count:
-            self._attempts = 0
+            self._attempts = self._again = 0
         if not self._waiting:
             self.size_bytes = 0
 
     async def _failed(self, job: _OrderlyJob) -> None:
         """Retry the batch after a pause, or send it to the dead letters when its attempts are used up."""
-        self._attempts = 1 if job.consumed else self._attempts + 1
+        self._attempts, self._again = 1 if job.consumed else self._attempts + 1, len(job.failed)
         limit = self._options.max_reconsume_times
         exhausted = 0 <= limit < self._attempts or job.context.delay_level == DEAD_LETTER
         if exhausted and (self._options.broadcast or await self._consumer.send_back(self.queue, job.failed, DEAD_LETTER)):
@@ -320,12 +321,12 @@ class OrderlyProcessQueue(_ProcessQueue):
 
 
 class _OrderlyJob:
-    """Several listener calls in sequence.  ``active`` as in ``_ConcurrentJob``."""
+    """Several listener calls in sequence.  ``active`` as in ``_ConcurrentJob``.  ``again``: how many messages the first of them has."""
 
-    __slots__ = ("_attempts", "_messages", "active", "consumed", "context", "failed", "process_queue")
+    __slots__ = ("_again", "_attempts", "_messages", "active", "consumed", "context", "failed", "process_queue")
 
-    def __init__(self, process_queue: OrderlyProcessQueue, messages: Messages, attempts: int) -> None:
-        self.process_queue, self._messages, self._attempts = process_queue, messages, attempts
+    def __init__(self, process_queue: OrderlyProcessQueue, messages: Messages, attempts: int, again: int) -> None:
+        self.process_queue, self._messages, self._attempts, self._again = process_queue, messages, attempts, again
         self.consumed = 0
         self.active = False
         self.failed: Messages = []
@@ -333,17 +334,18 @@ class _OrderlyJob:
 
     def calls(self) -> Calls:
         self.active = True
-        step = self.process_queue.batch_size
-        for first in range(0, len(self._messages), step):
+        first, size = 0, self._again or self.process_queue.batch_size
+        while first < len(self._messages):
             if not self.process_queue.may_continue():
                 return
-            batch = self._messages[first : first + step]
+            batch = self._messages[first : first + size]
             self.context = self.process_queue.context(0 if first else self._attempts)
             consumed = yield batch, self.context
             self.consumed += consumed
             if consumed < len(batch):
                 self.failed = batch[consumed:]
                 return
+            first, size = first + size, self.process_queue.batch_size
 
     def ended(self) -> None:
         self.process_queue.job_ended(self)

@@ -241,6 +241,34 @@ def test_an_orderly_queue_runs_one_job_stops_without_lease_and_goes_on() -> None
     asyncio.run(scenario())
 
 
+def test_an_orderly_batch_that_comes_again_is_the_same_and_what_came_later_has_attempts_of_its_own() -> None:
+    """docs/reference/semantics.md, row K5."""
+
+    async def scenario() -> None:
+        bench = Bench(orderly=True, consume_message_batch_max_size=4, max_reconsume_times=1, suspend_current_queue_time_ms=0)
+        queue = OrderlyProcessQueue(QUEUE, bench, 0, epoch=9)
+
+        async def refuse(expected: list[int], consumed: int = 0) -> None:
+            assert bench.executor.begin() == expected
+            assert bench.executor.answer(0, consumed) == []
+            await asyncio.wait(bench.tasks)
+            await bench.rest()
+
+        queue.add(fakes(0, 2), 20, 2)
+        await refuse([0, 1])
+        queue.add(fakes(2, 7), 50, 7)
+        await refuse([0, 1], 1)  # the other one is the first now
+        await refuse([1])
+        assert bench.sent_back == [1]
+        await refuse([2, 3, 4, 5])
+        assert bench.executor.begin() == [2, 3, 4, 5]
+        assert bench.executor.answer(0, 4) == [6]
+        assert bench.executor.answer(0, 1) == []
+        assert (queue.consume_offset, queue.count, bench.sent_back) == (7, 0, [1])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("no"), SystemExit(1), Action.RECONSUME_LATER, None, True])
 def test_only_a_commit_is_a_commit(answer: object) -> None:
     def listener(_messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
