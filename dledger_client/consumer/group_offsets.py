@@ -7,7 +7,7 @@ added later: it is read from its first message, because everything sent to it be
 
 A replica group into which a topic grew has offsets for every consumer group that read the topic before (``admin/topic_changes``), so that
 nobody chooses for them.  A broadcast keeps in mind which replica groups its topic had when it began: it reads the others from their first
-message.
+message.  What its file says of a topic that was deleted and created again counts no more.
 
 Two exceptions to ``consume_from_where``: a group's retry topic is always read from its first message, and ``last`` means the first message
 of a topic that was created, or created again, while this consumer was running.
@@ -212,7 +212,7 @@ class LocalOffsetStore:
     """A broadcast's offsets, in a file of this client (RocketMQ's LocalFileOffsetStore)."""
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
-        self._file = file
+        self._router, self._file = router, file
         self._initial = _InitialOffsets(router, options)
         self._began: dict[str, set[str]] = {}  # by topic: its replica groups when this broadcast began to read it
 
@@ -224,13 +224,22 @@ class LocalOffsetStore:
         return queue.replica_group not in self._began[queue.topic]
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
-        if not _has_topic(self._file.offsets, queue):
+        file, topic_epoch = self._file, await self._topic_epoch(queue)
+        if not _has_topic(file.offsets, queue):
             starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
-            if not _has_topic(self._file.offsets, queue):  # another queue of this consumer may have done it meanwhile
-                await self._file.save(starts)
-        if queue not in self._file.offsets:
-            await self._file.save({queue: await self._initial.of_added(queue)})
-        return CommittedOffset(self._file.offsets[queue])
+            if not _has_topic(file.offsets, queue):  # another queue of this consumer may have done it meanwhile
+                await file.save(starts, topic_epoch)
+        if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
+            await file.save({queue: await self._initial.of_added(queue)}, topic_epoch)
+        file.topic_epochs.setdefault(queue, topic_epoch)  # of an offset that an earlier version wrote: it counts
+        return CommittedOffset(file.offsets[queue])
+
+    async def _topic_epoch(self, queue: MessageQueue) -> str:
+        """Of the topic as it is now; NotReadyError when the queue's replica group has left it."""
+        for routes in await self._router.topic(queue.topic, _deadline_ms(self._router)):
+            if routes.replica_group == queue.replica_group:
+                return routes.topic_epoch
+        raise NotReadyError(f"{queue}: the topic has no queues there now")
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         await self._file.save({row.queue: row.offset for row in rows})

@@ -2,7 +2,7 @@
 
 Owns the file.  Two consumers of one machine never share a file: a client id given by the user must be free; without one, the first free
 number is taken, so a restarted process finds its file again.  Writes run in a thread, one at a time.  Offsets whose write failed are not
-remembered, so the caller retries.
+remembered, so the caller retries.  Beside each offset is the epoch of the topic that it counts in: one made again has the same name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.runtime.environment import RunInThread
@@ -20,6 +22,8 @@ from dledger_wire import strict_json
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 
 MAX_CLIENTS = 1000
+
+_Rows: TypeAlias = list[tuple[str, str, int, int | str]]  # topic, replica group, queue id, and the offset or epoch
 
 
 class OffsetFile:
@@ -36,6 +40,7 @@ class OffsetFile:
         else:
             raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
         self._path = root / self.client_id / group / "offsets.json"
+        self.topic_epochs: dict[MessageQueue, str] = {}  # not of offsets in a file that an earlier version wrote
         try:
             self.offsets: dict[MessageQueue, int] = self._load()
         except BaseException:  # nobody gets this object, so nobody could unlock the file
@@ -45,34 +50,40 @@ class OffsetFile:
 
     def _load(self) -> dict[MessageQueue, int]:
         try:
-            rows = strict_json.parse(self._path.read_text(encoding="utf-8"))["offsets"]
-            return {MessageQueue(topic, group, queue_id): offset for topic, group, queue_id, offset in rows}
+            found = strict_json.parse(self._path.read_text(encoding="utf-8"))
+            self.topic_epochs = {MessageQueue(*place): epoch for *place, epoch in found.get("topicEpochs", ())}
+            return {MessageQueue(topic, group, queue_id): offset for topic, group, queue_id, offset in found["offsets"]}
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageDamagedError(f"{self._path}: not an offset file ({error}); remove it to start over", file=self._path) from None
         except OSError as error:
             raise StorageFailedError(f"{self._path}: offsets could not be read: {error}", file=self._path) from None
 
-    async def save(self, offsets: dict[MessageQueue, int]) -> None:
-        """Add these; the file is replaced as a whole.  StorageFullError, StorageFailedError: the file is unchanged; retry."""
-        await asyncio.shield(self._save(offsets))  # a write that has started finishes before the next one
+    async def save(self, offsets: dict[MessageQueue, int], topic_epoch: str | None = None) -> None:
+        """Add these; the file is replaced as a whole.  StorageFullError, StorageFailedError: the file is unchanged; retry.
 
-    async def _save(self, offsets: dict[MessageQueue, int]) -> None:
+        ``topic_epoch``: of the topic that they begin to count in; None: the same as before.
+        """
+        began = {} if topic_epoch is None else dict.fromkeys(offsets, topic_epoch)
+        await asyncio.shield(self._save(offsets, began))  # a write that has started finishes before the next one
+
+    async def _save(self, offsets: dict[MessageQueue, int], began: dict[MessageQueue, str]) -> None:
         async with self._writing:
             known = self.offsets | offsets
+            content = {"offsets": _rows(known), "topicEpochs": _rows(self.topic_epochs | began)}
             try:
-                await self._run_in_thread(lambda: self._replace(known))
+                await self._run_in_thread(lambda: self._replace(content))
             except OSError as error:
                 kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
                 raise kind(f"{self._path}: offsets could not be saved: {error}", file=self._path) from None
             self.offsets = known
+            self.topic_epochs |= began
 
-    def _replace(self, offsets: dict[MessageQueue, int]) -> None:
-        rows = [[queue.topic, queue.replica_group, queue.queue_id, offset] for queue, offset in sorted(offsets.items())]
+    def _replace(self, content: dict[str, _Rows]) -> None:
         new = self._path.with_suffix(".new")
         with open(new, "w", encoding="utf-8") as file:
-            json.dump({"offsets": rows}, file)
+            json.dump(content, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._path)
@@ -87,6 +98,10 @@ class OffsetFile:
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # closing it is not enough: a forked child may have a copy
             os.close(self._lock)
             self._lock = -1
+
+
+def _rows(values: Mapping[MessageQueue, int | str]) -> _Rows:
+    return [(queue.topic, queue.replica_group, queue.queue_id, values[queue]) for queue in sorted(values)]
 
 
 def _locked(path: Path) -> int:
