@@ -35,8 +35,8 @@ class ConsumerContext(Protocol):
     options: PushOptions
     executor: ListenerExecutor
 
-    async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> bool:
-        """Send messages back to the group; False when a broker did not take all of them."""
+    async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> Messages:
+        """Send messages back to the group; those that no broker took."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object: ...
@@ -191,11 +191,12 @@ class ConcurrentProcessQueue(_ProcessQueue):
         job.messages, job.consumed = job.messages[job.consumed :], 0
         job.attempts += 1
         if self._options.broadcast:
-            done = self._is_skipped(job)
+            left = [] if self._is_skipped(job) else job.messages
         else:
             delay_level = job.context.delay_level if job.context is not None else 0
-            done = await self._consumer.send_back(self.queue, job.messages, delay_level)
-        if done:
+            left = await self._consumer.send_back(self.queue, job.messages, delay_level)
+        job.messages = left  # what was taken comes again from the retry topic
+        if not left:
             self._finish(job)
             return
         await asyncio.sleep(RETRY_S)
@@ -301,7 +302,7 @@ class OrderlyProcessQueue(_ProcessQueue):
         self._attempts, self._again = 1 if job.consumed else self._attempts + 1, len(job.failed)
         limit = self._options.max_reconsume_times
         exhausted = 0 <= limit < self._attempts or job.context.delay_level == DEAD_LETTER
-        if exhausted and (self._options.broadcast or await self._consumer.send_back(self.queue, job.failed, DEAD_LETTER)):
+        if exhausted and (self._options.broadcast or not await self._consumer.send_back(self.queue, job.failed, DEAD_LETTER)):
             _logger.warning(
                 "%s: %d messages from offset %d sent to the dead letters", self.queue, len(job.failed), job.failed[0].queue_offset
             )

@@ -232,8 +232,8 @@ class Rebalancer:
     def backoff(self) -> JitteredBackoff:
         return JitteredBackoff(self._router.random)
 
-    async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> bool:
-        """Send messages back to the group; False when a broker did not take all of them."""
+    async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> Messages:
+        """Send messages back to the group; those that no broker took."""
         limit = self.options.max_reconsume_times
         try:
             results = await send_back(
@@ -249,14 +249,14 @@ class Rebalancer:
             )
         except DledgerError as error:
             _logger.warning("%s: %d messages could not be sent back: %s", queue, len(messages), error.message)
-            return False
+            return messages
         if retry_topic(self.group) not in self._routes or not self._routes[retry_topic(self.group)]:
             self._routes_stale.set()
             self._wake.set()
-        refused = [result for result in results if result.outcome is SentBack.REFUSED]
-        for result in refused:
-            _logger.warning("%s: message %d was not accepted back: %s", queue, result.offset, result.error)
-        return not refused
+        refused = {result.offset: result.error for result in results if result.outcome is SentBack.REFUSED}
+        for offset, reason in refused.items():
+            _logger.warning("%s: message %d was not accepted back: %s", queue, offset, reason)
+        return [message for message in messages if message.queue_offset in refused]
 
     # Assignment
 

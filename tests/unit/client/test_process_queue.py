@@ -85,10 +85,11 @@ class Bench:
         self.tasks: list[asyncio.Task[None]] = []
         self.options = PushOptions(**options)
 
-    async def send_back(self, queue: MessageQueue, messages: list[ReceivedMessage], delay_level: int) -> bool:
-        if self.takes_back:
-            self.sent_back += [message.queue_offset for message in messages]
-        return self.takes_back
+    async def send_back(self, queue: MessageQueue, messages: list[ReceivedMessage], delay_level: int) -> list[ReceivedMessage]:
+        if not self.takes_back:
+            return messages
+        self.sent_back += [message.queue_offset for message in messages]
+        return []
 
     def may_consume(self, queue: MessageQueue) -> bool:
         return self.lease

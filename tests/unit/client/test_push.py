@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import BusyError, InvalidArgumentError
+from tests.sim.cluster import SMALL_LOG
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 
@@ -176,6 +178,24 @@ def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> 
         await group.stop()
 
     Rig().run(scenario)
+
+
+def test_what_was_taken_back_is_not_tried_again_here_with_what_was_refused() -> None:
+    """docs/reference/semantics.md, rows B1, G3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, consume_message_batch_max_size=2)
+        group.answers = [Action.RECONSUME_LATER, Action.RECONSUME_LATER]
+        await send(rig, 1)
+        await send(rig, 1, first=1, properties={"p": "x" * 32_700})  # leaves no room for what a retry adds
+        await group.start("a")
+        await until(lambda: len(group.seen) >= 5)
+        assert group.bodies() == [b"0", b"1", b"1", b"1", b"0"]
+        assert [each.attempt for each in group.seen] == [0, 0, 0, 0, 1]
+        await group.stop()
+
+    Rig(log=replace(SMALL_LOG, segment_bytes=256 << 10)).run(scenario)
 
 
 def test_running_consumers_follow_a_reset() -> None:
