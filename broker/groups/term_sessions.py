@@ -92,7 +92,8 @@ class TermSessions:
         other = group.by_client(join.client_id)
         if other is not None and other.session_id != join.session_id:
             where = f" by the member at {other.info.address}" if other.info.address else ""
-            raise BusyError(f"group {join.group}: client id {join.client_id} is in use{where}; every member needs its own")
+            text = f"group {join.group}: client id {join.client_id} is in use{where}; every member needs its own"
+            raise BusyError(text, client_id=join.client_id)
         session = group.sessions.get(join.session_id)
         if session is None:
             session = Session(join.group, join.client_id, join.session_id, self._clock.monotonic_ms())

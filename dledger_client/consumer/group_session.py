@@ -68,7 +68,7 @@ class GroupSession:
         self.members: list[sessions_pb2.GroupMember] | None = None
         self.grants: dict[LockKey, LockGrant] = {}
         self.lease_until_ms = -1
-        self.refusal: BusyError | None = None  # why the leader refused the last join: the client id is in use
+        self.refusal: BusyError | None = None  # why the leader refused the last join, as a rule: the client id is in use
         self._member, self._listener = member, listener
         self._clock = router.clock
         self._stream = LeaderStream(router, replica_group, methods.JOIN_GROUP, SESSION_SILENCE)
@@ -93,6 +93,11 @@ class GroupSession:
     def is_joined(self) -> bool:
         """Whether a leader counts this consumer as a member, as far as is known here."""
         return self._joined
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the leader knows another consumer by this one's client id."""
+        return self.refusal is not None and "client_id" in self.refusal.details
 
     # Locks and consumed queues
 
@@ -148,8 +153,14 @@ class GroupSession:
                 if error.message != logged and (is_refusal or not (error.retriable or error.refresh_route)):
                     logged = error.message
                     _logger.warning("consumer group %s at %s: %s", self._member.group, self.replica_group, logged)
-                self.refusal = error if isinstance(error, BusyError) and not self._stream.is_confirmed else None
+                self._refused(error if isinstance(error, BusyError) and not self._stream.is_confirmed else None)
                 await self._stream.back_off(error)
+
+    def _refused(self, refusal: BusyError | None) -> None:
+        was_replaced, self.refusal = self.is_replaced, refusal
+        if self.is_replaced and not was_replaced:
+            self.members = None  # the one of this name in there is the other one
+            self._listener.members_changed()
 
     async def _join_and_serve(self) -> None:
         stream = self._stream

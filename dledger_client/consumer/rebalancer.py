@@ -338,7 +338,10 @@ class Rebalancer:
         found = _all(routes)
         if self.options.broadcast or not found:
             return found
-        members = self._members(sorted({queues.replica_group for queues in routes}))
+        groups = sorted({queues.replica_group for queues in routes})
+        if self._session(groups[0]).is_replaced:
+            return {}  # the queues are those of a consumer that was started in place of this one
+        members = self._members(groups)
         readers = [
             member.client_id
             for member in members or ()

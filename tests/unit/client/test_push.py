@@ -548,6 +548,37 @@ def test_a_strategy_that_fails_now_and_then_stops_nobody() -> None:
     Rig().run(scenario, limit_s=60)
 
 
+def test_a_consumer_that_comes_back_after_another_took_its_client_id_consumes_nothing() -> None:
+    """docs/reference/semantics.md, row G2."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        await group.start("a")
+        await until(lambda: group.share("a") == [0, 1])
+        first = group.members.pop("a")
+        for host in rig.cluster.hosts.values():
+            rig.cluster.net.cut(first.process.host, host.ip)
+            rig.cluster.net.cut(host.ip, first.process.host)
+        await asyncio.sleep(2)
+        group.add("a").consumer._environment.random.random()  # its session has another id
+        await group.start("a")
+        await until(lambda: group.share("a") == [0, 1])
+        rig.cluster.net.heal_all()
+        await asyncio.sleep(5)
+        await send(rig, 20, 2)
+        await asyncio.sleep(2)
+        assert sorted(group.bodies()) == sorted(numbers(20))
+        await group.stop()
+        await until(lambda: len(first.consumer.assigned()) == 2)  # it is the one of this id again
+        await send(rig, 20, 2, first=100)
+        await until(lambda: len(first.seen) == 20)
+        group.members["a"] = first
+        await group.stop()
+
+    Rig().run(scenario)
+
+
 def test_settings_have_two_names() -> None:
     options = PushOptions.of(
         {
