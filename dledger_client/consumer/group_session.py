@@ -121,8 +121,11 @@ class GroupSession:
         queues = sorted(queues)
         if queues != self._consumed:
             self._consumed = queues
-            consumed = sessions_pb2.SessionQueues(queues=[_queue(*each) for each in queues])
-            self._send_later(sessions_pb2.MemberMessage(queues=consumed))
+            self._tell_consumed()
+
+    def _tell_consumed(self) -> None:
+        consumed = sessions_pb2.SessionQueues(queues=[_queue(*each) for each in self._consumed])
+        self._send_later(sessions_pb2.MemberMessage(queues=consumed))
 
     def _send_later(self, message: sessions_pb2.MemberMessage) -> None:
         if self._joined:
@@ -180,7 +183,7 @@ class GroupSession:
             await stream.close()
 
     async def _join(self) -> None:
-        stream = self._stream
+        stream, told = self._stream, self._consumed
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
                 await stream.write(self._join_message())
@@ -189,6 +192,8 @@ class GroupSession:
             raise UnreachableError(
                 f"no response from {stream.address} to a join within {WELCOME_TIMEOUT_S:g} s", address=stream.address
             ) from None
+        if self._consumed != told:  # between the join and its answer
+            self._tell_consumed()
         stream.confirm()
         if stream.address != self._leader:
             self._leader = stream.address

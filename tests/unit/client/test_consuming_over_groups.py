@@ -11,6 +11,7 @@ import pytest
 from dledger_client.admin import consumer_groups
 from dledger_client.aio import Message
 from dledger_client.consumer.group_session import GroupSession
+from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, until
@@ -212,6 +213,35 @@ def test_a_planned_handover_gives_no_message_twice_in_a_replica_group_that_is_jo
         await asyncio.sleep(1)
         assert sorted(group.bodies()) == sorted(sent)
         assert {each.replica_group for each in group.members["b"].seen} == {"g1"}
+        await group.stop()
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_queue_given_up_while_a_leader_answers_a_join_is_told_to_that_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, answered = GroupSession._read, asyncio.Event()
+
+    async def slow(session: GroupSession) -> sessions_pb2.MasterMessage:
+        message = await read(session)
+        if message.WhichOneof("body") == "welcome" and (session.replica_group, session._member.client_id) == ("g1", "a"):
+            answered.set()
+            await asyncio.sleep(0.8)
+        return message
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        await group.start("a")
+        await until(lambda: len(group.share("a")) == 2)
+        monkeypatch.setattr(GroupSession, "_read", slow)
+        rig.cluster.kill(rig.master_of("g1"))
+        await answered.wait()
+        await group.start("b")  # it has g1/0 then, as g0 tells both
+        await until(lambda: len(group.share("b")) == 1)
+        await asyncio.sleep(5)
+        async with rig.admin() as admin:
+            described = await admin.describe_group("g")
+        assert {each.client_id: list(each.queues) for each in described.members} == {"a": [("t", "g0", 0)], "b": [("t", "g1", 0)]}
         await group.stop()
 
     Rig(groups=2).run(scenario)
