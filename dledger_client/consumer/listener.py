@@ -16,6 +16,7 @@ from typing import Any
 from dledger_client.consumer.call_notes import CallNote, CallNotes, NoNotes
 from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.message_fields import MAX_DELAY_LEVEL
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 
 MAX_SETTING = (1 << 31) - 1
@@ -141,8 +142,8 @@ async def _call_async(listener: Listener, messages: list[ReceivedMessage], conte
 def _check_settings(context: ConsumeContext) -> None:
     """Reset settings of the context that are out of range."""
     level, pause = context.delay_level, context.suspend_ms
-    if not isinstance(level, int) or not -1 <= level <= MAX_SETTING:
-        _logger.warning("listener set delay_level %r; expected -1, 0 or a level", level)
+    if not isinstance(level, int) or not -1 <= level <= MAX_DELAY_LEVEL:
+        _logger.warning("listener set delay_level %r; expected -1, 0 or a level up to %d", level, MAX_DELAY_LEVEL)
         context.delay_level = 0
     if not isinstance(pause, int | float) or not 0 <= pause <= MAX_SETTING:
         _logger.warning("listener set suspend_ms %r; expected milliseconds", pause)

@@ -317,7 +317,7 @@ def test_a_worker_that_is_cancelled_is_no_listener_that_failed() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("level", "pause"), [("now", "long"), (1 << 40, -5), (1.5, float("nan")), (None, None)])
+@pytest.mark.parametrize(("level", "pause"), [("now", "long"), (1 << 40, -5), (1.5, float("nan")), (None, None), (19, -0.1)])
 def test_wishes_of_a_listener_that_cannot_be_followed_are_none(level: Any, pause: Any) -> None:
     def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
         messages.clear()
