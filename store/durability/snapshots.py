@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import HEAD_BYTES, SECTION, SNAPSHOT, json_version, newer
@@ -130,12 +130,13 @@ class Snapshots:
         return backups | {config_path(name): content for name, content in contents.items()}
 
     async def _read(self, name: str) -> bytes | None:
+        """What a file holds, nothing where that cannot be read; None without the file."""
         try:
             file = await self._disk.open(config_path(name))
         except FileNotFoundError:
             return None
         try:
-            return await file.pread(0, await file.size())
+            return await read_unless_lost(file, 0, await file.size()) or b""
         finally:
             await file.close()
 

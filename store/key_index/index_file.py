@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from dledger.log.segment import FilePool, InUse
+from dledger.runtime.env import read_unless_lost
 from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOT_DTYPE
 
 INDEX_FOLDER = "index"
@@ -134,12 +135,14 @@ class IndexFile:
         return DamagedIndexError(self.local_path, at, text)
 
     async def pread(self, at: int, size: int) -> bytes:
-        """Bytes of the file, as many as asked for.  DamagedIndexError when it is shorter or missing."""
+        """Bytes of the file, as many as asked for.  DamagedIndexError when it is shorter, missing or unreadable."""
         try:
             async with InUse(self._pool, self.mark.path) as file:
-                data = await file.pread(at, size)
+                data = await read_unless_lost(file, at, size)
         except FileNotFoundError:
             raise self.damaged(0, "the file is missing") from None
+        if data is None:
+            raise self.damaged(at, f"{size} bytes with a sector that cannot be read")
         if len(data) < size:
             raise self.damaged(at + len(data), f"the file ends; expected {self.geometry.file_bytes} bytes")
         return data

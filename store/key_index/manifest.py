@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import KEY_INDEX
@@ -101,6 +101,6 @@ async def read_marks(disk: Disk) -> tuple[IndexMarks | None, bool]:
     except FileNotFoundError:
         return None, False
     try:
-        return decode_marks(await file.pread(0, await file.size())), True
+        return decode_marks(await read_unless_lost(file, 0, await file.size()) or b""), True
     finally:
         await file.close()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dledger.runtime.env import FileWrite
+from dledger.runtime.env import FileWrite, is_unreadable
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
@@ -225,7 +225,13 @@ class ConsumeQueue:
         first, end = self.file_range(number)
         require(len(units) == end - first, "queue %s/%d: %d units for a file of %d", *self.key, len(units), end - first)
         self._crcs[number - self._first_file] = _crc(self._memory_only(number), _crc(units, 0))
-        await self.files.write(first, units)
+        try:
+            await self.files.write(first, units)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            await self.files.remove(number)  # a sector that is written in part only has to be read for the rest
+            await self.files.write(first, units)
         await self.files.sync(number)
         self._checked.add(number)
 
@@ -278,7 +284,9 @@ class ConsumeQueue:
     async def _read_file(self, first: int, count: int) -> Units:
         try:
             return await self.files.read(first, count)
-        except FileNotFoundError:
+        except OSError as error:
+            if not (isinstance(error, FileNotFoundError) or is_unreadable(error)):
+                raise
             raise DamagedQueueFileError(self, first // self.files.file_units) from None
 
     def _held(self, first: int, end: int) -> Units:

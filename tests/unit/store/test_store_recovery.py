@@ -63,6 +63,29 @@ def flip(disk: SimDisk) -> None:
     disk.flip_bit(QUEUE, 1234, 3)
 
 
+def unreadable_sector(disk: SimDisk) -> None:
+    disk.break_range(QUEUE, 1024, 512)
+
+
+def unreadable_last_sector(disk: SimDisk) -> None:
+    """Only a part of it holds units."""
+    disk.break_range(QUEUE, COUNT * 20 // 512 * 512, 512)
+
+
+def unreadable_snapshot(disk: SimDisk) -> None:
+    for path in ("config/applied.json", "config/topics.json"):
+        disk.break_range(path, 0, 100)
+
+
+def unreadable_key_index(disk: SimDisk) -> None:
+    for path in [path for path in disk.names if path.startswith("index/")]:
+        disk.break_range(path, 0, disk.names[path].current.size)
+
+
+def unreadable_index_marks(disk: SimDisk) -> None:
+    disk.break_range("config/keyIndex.json", 0, 100)
+
+
 def wipe_derived(disk: SimDisk) -> None:
     for path in [path for path in disk.names if path.startswith(("consumequeue/", "config/", "checkpoint"))]:
         del disk.names[path]
@@ -81,7 +104,22 @@ def damaged_snapshot(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    "tamper", [remove_file, cut_short, add_units, flip, wipe_derived, foreign_queue, damaged_snapshot], ids=lambda tamper: tamper.__name__
+    "tamper",
+    [
+        remove_file,
+        cut_short,
+        add_units,
+        flip,
+        unreadable_sector,
+        unreadable_last_sector,
+        unreadable_snapshot,
+        unreadable_key_index,
+        unreadable_index_marks,
+        wipe_derived,
+        foreign_queue,
+        damaged_snapshot,
+    ],
+    ids=lambda tamper: tamper.__name__,
 )
 def test_queue_files_are_made_right_again_from_the_log(tamper: Callable[[SimDisk], None]) -> None:
     async def scenario(rig: Rig) -> None:
