@@ -16,7 +16,7 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import Header, RawEntry, link_fault, parse_entry
 from dledger.log.index_units import EntryPlace, PlaceTable, Units, decode_units, encode_units, place_of_unit
 from dledger.log.segment import FilePool, InUse, Segment, SegmentMap, log_path, units_path
-from dledger.runtime.env import Buffer, Disk
+from dledger.runtime.env import Buffer, Disk, read_unless_lost
 from dledger_wire.check import require
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
@@ -139,7 +139,10 @@ class LogReader:
     async def _units(self, segment: Segment, first_index: int, count: int) -> Units:
         at = (first_index - segment.first_index) * INDEX_UNIT_SIZE
         async with InUse(self._files, units_path(segment.start_pos)) as file:
-            units = decode_units(await file.pread(at, count * INDEX_UNIT_SIZE))
+            data = await read_unless_lost(file, at, count * INDEX_UNIT_SIZE)
+            if data is None:  # the first one may lie before the sector that is lost
+                data = await read_unless_lost(file, at, INDEX_UNIT_SIZE)
+            units = decode_units(data or b"")
         right = units["index"].astype(np.int64) == first_index + np.arange(len(units))
         if not len(units) or not right[0]:
             path = self._disk.local_path(units_path(segment.start_pos))

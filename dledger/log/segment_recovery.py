@@ -70,7 +70,10 @@ class Position:
 
 @dataclass(slots=True)
 class UnitsFound:
-    """The units of one segment as they stand.  ``proven`` units prove a synced entry, the first ``sound`` agree with each other."""
+    """The units of one segment as they stand.  ``proven`` units prove a synced entry, the first ``sound`` agree with each other.
+
+    Without a file that can be read (``exists``) they prove nothing, and that there are none proves nothing either.
+    """
 
     exists: bool
     data: bytes
@@ -112,10 +115,12 @@ async def was_only_prepared(disk: Disk, files: FilePool, start_pos: int, at: Pos
 async def load_units(disk: Disk, files: FilePool, start_pos: int, first_index: int | None, next_start: int | None) -> UnitsFound:
     """Read a segment's units; with ``first_index`` None the first unit's index counts."""
     path = units_path(start_pos)
-    if not await disk.exists(path):
+    data: bytes | None = None
+    if await disk.exists(path):
+        async with InUse(files, path) as file:
+            data = await read_unless_lost(file, 0, await file.size())
+    if data is None:
         return UnitsFound(False, b"", decode_units(b""), 0, 0)
-    async with InUse(files, path) as file:
-        data = await file.pread(0, await file.size())
     units = decode_units(data)
     if first_index is None:
         first_index = int(units["index"][0]) if len(units) else 1
@@ -356,7 +361,11 @@ class SegmentRecovery:
         if self.next_start is not None:
             await file.fdatasync()
         beyond = bytes(max(0, len(present) - len(wanted)))
-        async with InUse(self.files, units_path(self.start_pos), create=True) as units_file:
+        path = units_path(self.start_pos)
+        if not units.exists and await self.disk.exists(path):  # it cannot be read, nor written in part
+            await self.disk.remove(path)
+            await self.files.drop(path)
+        async with InUse(self.files, path, create=True) as units_file:
             step = self.config.units_step_bytes
             await units_file.allocate(-(-max(at + len(wanted) + len(beyond), 1) // step) * step, fill=True)
             await units_file.pwrite(at, [wanted, beyond], sync=True)

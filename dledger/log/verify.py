@@ -180,7 +180,7 @@ class _Check:
         """Units that are not those of their entries."""
         path = self._disk.local_path(units_path(start_pos))
         if not units.exists:
-            yield Finding(path, 0, first_index, DamageKind.MISSING_UNITS, "the file is missing")
+            yield Finding(path, 0, first_index, DamageKind.MISSING_UNITS, "the file is missing, or cannot be read")
             return
         stored = len(units.units)
         for number, place in found.items():

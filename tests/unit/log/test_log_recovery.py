@@ -604,6 +604,46 @@ def test_a_start_names_or_cuts_what_a_sector_hides_and_loses_nothing_synced(extr
     run(scenario)
 
 
+def test_index_units_that_cannot_be_read_are_written_anew_or_named() -> None:
+    async def scenario() -> None:
+        files, wanted = await written(30)
+        for path in sorted(path for path in files if path.startswith("index-units")):
+            disk = CrashDisk(files)
+            disk.files[path].unreadable.add(40, 20)
+            assert {finding.kind for finding in await findings(disk)} == {DamageKind.MISSING_UNITS}
+            log, report = await Log.open(disk, TINY)
+            assert not report.damaged
+            assert report.units_rewritten > 0
+            assert (await readable(log), log.last.index) == ((wanted, []), 30)
+            add(log, 3)
+            await log.flush()
+            await log.close()
+            assert await findings(disk) == []
+        disk = CrashDisk(files)
+        log, _ = await Log.open(disk, config(cache_bytes=0, places_limit=4))
+        disk.files[f"index-units/{FIRST}"].unreadable.add(40, 20)
+        with pytest.raises(StorageDamagedError, match="no index unit of entry 2; a restart of the node rewrites the units"):
+            await log.read(2, 100, 5)
+        assert bodies(await log.read(1, 1000, 5)) == wanted[:1]
+        await log.close()
+
+    run(scenario)
+
+
+def test_without_units_that_can_be_read_a_bad_end_is_damage() -> None:
+    async def scenario() -> None:
+        files, _ = await written(10)
+        last = sorted(path for path in files if path.startswith("commitlog"))[-1]
+        end = len(files[last].rstrip(b"\0"))
+        disk = CrashDisk(changed(files, last, lambda data: data.__setitem__(end - 1, data[end - 1] ^ 1)))
+        disk.files[last.replace("commitlog", "index-units")].unreadable.add(0, 20)
+        log, report = await Log.open(disk, TINY)
+        assert [(finding.index, finding.kind) for finding in report.damaged] == [(10, DamageKind.BAD_ENTRY)]
+        await log.close()
+
+    run(scenario)
+
+
 def test_a_damaged_log_start_is_refused() -> None:
     async def scenario() -> None:
         disk = CrashDisk()

@@ -86,6 +86,11 @@ def unreadable_index_marks(disk: SimDisk) -> None:
     disk.break_range("config/keyIndex.json", 0, 100)
 
 
+def unreadable_index_units(disk: SimDisk) -> None:
+    for path in [path for path in disk.names if path.startswith("index-units/")]:
+        disk.break_range(path, 512, 512)
+
+
 def wipe_derived(disk: SimDisk) -> None:
     for path in [path for path in disk.names if path.startswith(("consumequeue/", "config/", "checkpoint"))]:
         del disk.names[path]
@@ -115,6 +120,7 @@ def damaged_snapshot(disk: SimDisk) -> None:
         unreadable_snapshot,
         unreadable_key_index,
         unreadable_index_marks,
+        unreadable_index_units,
         wipe_derived,
         foreign_queue,
         damaged_snapshot,
