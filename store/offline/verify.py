@@ -13,7 +13,7 @@ import numpy as np
 from dledger.log.report import DamageKind, Finding
 from dledger.log.segment import FilePool, InUse, list_starts, log_path
 from dledger.log.start import load_log_start
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, is_unreadable, read_unless_lost
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError, StorageDamagedError
@@ -82,9 +82,18 @@ class _Check:
         for key, mark in snapshot.queues.items():
             files = QueueFiles(self._disk, self._files, queue_folder(*key), snapshot.queue_file_units)
             for number, checksum in enumerate(mark.crcs, mark.first_file):
-                finding = await self._file(key, mark, files, number, checksum)
+                finding = await self._readable_file(key, mark, files, number, checksum)
                 if finding is not None:
                     yield finding
+
+    async def _readable_file(self, key: QueueKey, mark: QueueMark, files: QueueFiles, number: int, checksum: int) -> Finding | None:
+        try:
+            return await self._file(key, mark, files, number, checksum)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            text = f"cannot be read: {error.strerror} (it is made again from the log)"
+            return Finding(files.local_path(number), 0, 0, DamageKind.QUEUE_FILE, text)
 
     async def _file(self, key: QueueKey, mark: QueueMark, files: QueueFiles, number: int, checksum: int) -> Finding | None:
         first = number * files.file_units
@@ -143,5 +152,5 @@ class _Check:
         if start is None or size <= 0:
             return None
         async with InUse(self._files, log_path(start)) as file:
-            data = await file.pread(pos - start, size)
-        return data if len(data) == size else None
+            data = await read_unless_lost(file, pos - start, size)
+        return data if data is not None and len(data) == size else None

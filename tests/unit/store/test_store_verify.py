@@ -24,6 +24,8 @@ from tests.unit.store.test_store_recovery import (
     flip,
     remove_file,
     settled,
+    unreadable_index_marks,
+    unreadable_sector,
 )
 
 SNAPSHOT = "config/applied.json"
@@ -64,6 +66,8 @@ async def findings(rig: Rig, node_id: str, *, clean: bool, tamper: Callable[[Sim
         (flip_tag_hash, [(QUEUE, 2000, DamageKind.QUEUE_FILE, "unit of offset 100: not the hash of the message's tag")]),
         (cut_short, [(QUEUE, 760, DamageKind.QUEUE_FILE, f"38 units; expected {COUNT}")]),
         (add_units, [(QUEUE, COUNT * 20, DamageKind.QUEUE_FILE, f"units from offset {COUNT} on that nothing belongs to")]),
+        (unreadable_sector, [(QUEUE, 0, DamageKind.QUEUE_FILE, "cannot be read: input/output error")]),
+        (unreadable_index_marks, [("config/keyIndex.json", 0, DamageKind.INDEX_FILE, "not what was written")]),
         (remove_file, [(QUEUE, 0, DamageKind.QUEUE_FILE, f"0 units; expected {COUNT}")]),
         (damaged_snapshot, [(SNAPSHOT, 0, DamageKind.SNAPSHOT, "not what was written")]),
     ],
