@@ -4,19 +4,24 @@ Delayed messages wait in ``SCHEDULE_TOPIC_XXXX``, queue LEVEL-1, in the order th
 Owns one task a level and no durable state: the offset up to which a level is delivered is replicated, and advanced in the log entry of the
 delivered messages.  When the master loses its term the tasks are cancelled first; what it proposed and did not commit is delivered by the
 next master.
+
+Store times never go back along the log, so everything in front of a message that is due is due.  They have no checksum of their own: one
+that is to come, or by which a message should have been delivered before, is verified with its log entry.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from broker.background.delivery_entry import batch_bytes, log_dropped, route_verified, store_with
 from broker.backoff import RETRY_S, Backoff
 from broker.config.units import parse_duration_ms
 from broker.context import ServiceContext
-from broker.verified_reads import StoredMessages
-from dledger_wire.errors import DledgerError
+from broker.verified_reads import StoredMessages, unreadable_offset
+from dledger_wire.errors import DledgerError, StorageDamagedError
+from dledger_wire.frames.frame import Frame
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.commands.redelivery import AdvanceDelayLevel
@@ -25,6 +30,7 @@ from store.state.delays import LEVELS
 
 BATCH_MESSAGES = 500
 MAX_SLEEP_S = 60.0
+PUNCTUAL_MS = 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -79,12 +85,42 @@ class DelayLevelService:
             await store.wait_for_messages(SCHEDULE_TOPIC, level - 1, offset, MAX_SLEEP_S)
             return
         now_ms = store.time.now_ms()
-        due = [frame for frame in waiting if frame.store_timestamp + delay_ms <= now_ms]
+        waiting = await _with_sound_times(stored, waiting, now_ms, delay_ms)
+        if not waiting:
+            return
+        due = waiting[: _due_count(waiting, now_ms - delay_ms)]
         if not due:
-            await asyncio.sleep(min(MAX_SLEEP_S, (waiting[0].store_timestamp + delay_ms - now_ms) / 1000))
+            await asyncio.sleep(min(MAX_SLEEP_S, (min(frame.store_timestamp for frame in waiting) + delay_ms - now_ms) / 1000))
             return
         routed = await route_verified(self._context, stored, due)
         if routed is not None:
             command = store.command(AdvanceDelayLevel(level=level, offset=offset + len(due)))
             await store_with(self._context, [*routed.messages, *routed.restaged], command)
             log_dropped(_logger, f"delay level {level}", routed)
+
+
+def _due_count(waiting: Sequence[Frame], stored_ms: int) -> int:
+    """How many are due: all up to the last one that was stored by then."""
+    return max((number for number, frame in enumerate(waiting, 1) if frame.store_timestamp <= stored_ms), default=0)
+
+
+async def _with_sound_times(stored: StoredMessages, waiting: list[Frame], now_ms: int, delay_ms: int) -> list[Frame]:
+    """The messages in front of the first whose store time is damaged now, at least one; none when one was repaired: they are read again."""
+    while doubtful := _doubtful(waiting, now_ms, delay_ms):
+        try:
+            return waiting if await stored.verify(doubtful) else []
+        except StorageDamagedError as error:
+            bad = unreadable_offset(error)
+            if not waiting[0].queue_offset < bad <= waiting[-1].queue_offset:
+                raise
+            waiting = [frame for frame in waiting if frame.queue_offset < bad]
+    return waiting
+
+
+def _doubtful(waiting: Sequence[Frame], now_ms: int, delay_ms: int) -> list[int]:
+    """Offsets of the messages whose store time decides what is due, or when, and is not as it is expected to be."""
+    found = {frame.queue_offset for frame in waiting if frame.store_timestamp > now_ms}
+    last = _due_count(waiting, now_ms - delay_ms) - 1
+    if last >= 0 and waiting[last].store_timestamp + delay_ms < now_ms - PUNCTUAL_MS:
+        found.add(waiting[last].queue_offset)
+    return sorted(found)

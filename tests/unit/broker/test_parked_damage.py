@@ -22,6 +22,7 @@ LOG = replace(SMALL_LOG, cache_bytes=2 << 10)  # what is sealed is read from the
 BODY, FLIPPED = b"precious-body", b"qrecious-body"
 
 SIZE_AT = -88 + 1  # from the body, in the size at the frame's start
+STORED_AT = -88 + 56 + 3  # from the body, in the store time: whole weeks
 
 
 def node_of(rig: Rig, node_id: str) -> BrokerNode:
@@ -41,12 +42,12 @@ async def seal(rig: Rig, producer: Producer) -> None:
         await producer.send(Message("fill", b"\x00" * 1500), queue_id=0)
 
 
-def flip(rig: Rig, node_id: str, what: bytes, skip: int = 0) -> None:
+def flip(rig: Rig, node_id: str, what: bytes, skip: int = 0, bit: int = 0) -> None:
     """Flip a bit of the newest place in a node's log where these bytes are, ``skip`` bytes on."""
     disk = rig.cluster.hosts[node_id].disk
     for path in sorted((path for path in disk.names if path.startswith(LOG_FOLDER)), reverse=True):
         if (at := disk.names[path].current.whole().rfind(what)) >= 0:
-            disk.flip_bit(path, at + skip)
+            disk.flip_bit(path, at + skip, bit)
             return
     raise AssertionError(f"{node_id} has no {what!r}")
 
@@ -114,6 +115,34 @@ def test_a_damaged_head_is_mended(how: str) -> None:
             while len(bodies) < (2 if how == "redrive" else 1):
                 bodies += [message.body for message in await consumer.fetch(topic, 0, len(bodies), wait_ms=20_000)]
             assert set(bodies) == {BODY}
+
+    Rig(log=LOG).run(scenario)
+
+
+@pytest.mark.parametrize("bit", [0, 3], ids=["earlier", "later"])
+@pytest.mark.parametrize("place", range(3))
+def test_a_level_skips_and_repeats_nothing_where_a_store_time_is_damaged(place: int, bit: int) -> None:
+    """docs/reference/semantics.md, rows D1 and D4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        bodies = [b"in-front", b"between", b"at-the-end"]
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            for body in bodies:
+                await producer.send(Message("t", body, delay_level=3), queue_id=0)
+            await seal(rig, producer)
+            for node_id in rig.followers:
+                flip(rig, node_id, bodies[place], STORED_AT, bit)
+            await rig.restart(rig.master)  # the next one looks at the level anew
+            assert await consumer.fetch("t", 0, 0, wait_ms=6_000) == []
+            found: list[bytes] = []
+            while len(found) < len(bodies):
+                got = await consumer.fetch("t", 0, len(found), wait_ms=20_000)
+                assert got, found
+                found += [message.body for message in got]
+            assert found == bodies
+            assert await consumer.fetch("t", 0, len(bodies), wait_ms=15_000) == []
 
     Rig(log=LOG).run(scenario)
 
