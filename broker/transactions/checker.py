@@ -19,7 +19,7 @@ from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerSessions
 from broker.transactions.resolver import TransactionResolver
-from dledger_wire.errors import CorruptFrameError, DledgerError, InvalidArgumentError, StorageDamagedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import Perm
@@ -130,13 +130,12 @@ class TransactionChecker:
 
     async def _read(self, offsets: Sequence[int]) -> list[Frame | None]:
         """The half messages; None for one that cannot be repaired and waits for an operator."""
-        try:
-            return list(await read_halves(self._context, offsets))
-        except (StorageDamagedError, CorruptFrameError) as error:
-            if len(offsets) == 1:
-                _logger.error("half message %d cannot be read: %s", offsets[0], error.message, extra={"event": "half_message_unreadable"})
-                return [None]
-            return [half for offset in offsets for half in await self._read([offset])]
+        halves: list[Frame | None] = []
+        for offset, half in zip(offsets, await read_halves(self._context, offsets), strict=True):
+            if not isinstance(half, Frame):
+                _logger.error("half message %d cannot be read: %s", offset, half.message, extra={"event": "half_message_unreadable"})
+            halves.append(half if isinstance(half, Frame) else None)
+        return halves
 
     # What is due
 

@@ -1,6 +1,6 @@
 """Reading half messages by their offsets.
 
-Owns no state.  Damage is repaired from a peer; StorageDamagedError or CorruptFrameError is raised when that fails.
+Owns no state.  Damage is repaired from a peer; where that fails, the error stands for the half message, and the others are read.
 """
 
 from __future__ import annotations
@@ -11,14 +11,28 @@ import numpy as np
 
 from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages, read_with_repair
+from dledger_wire.errors import CorruptFrameError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
 
 SPAN_UNITS = 4096  # offsets this close are read with one call
 
 
-async def read_halves(context: ServiceContext, offsets: Sequence[int]) -> list[Frame]:
-    """The half messages at ``offsets``, which are in rising order and all exist."""
+Unreadable = StorageDamagedError | CorruptFrameError
+
+
+async def read_halves(context: ServiceContext, offsets: Sequence[int]) -> list[Frame | Unreadable]:
+    """The half messages at ``offsets``, which are in rising order and all exist; for each that cannot be repaired now, why."""
+    try:
+        return list(await _read_all(context, offsets))
+    except (StorageDamagedError, CorruptFrameError) as error:
+        if len(offsets) == 1:
+            return [error]
+    half = len(offsets) // 2
+    return await read_halves(context, offsets[:half]) + await read_halves(context, offsets[half:])
+
+
+async def _read_all(context: ServiceContext, offsets: Sequence[int]) -> list[Frame]:
     frames: list[Frame] = []
     first = 0
     while first < len(offsets):

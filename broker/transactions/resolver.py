@@ -120,6 +120,8 @@ class TransactionResolver:
         ready: list[_Ready] = []
         for end, half in zip(ends, halves, strict=True):
             try:
+                if not isinstance(half, Frame):
+                    raise half
                 ready.append(self._ready(end, half))
             except DledgerError as error:
                 answers[end.offset] = EndResult(error=error)

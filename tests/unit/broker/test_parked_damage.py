@@ -309,3 +309,34 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
             assert node_of(rig, rig.master).store.timers.progress.held == ()
 
     Rig(log=LOG).run(scenario)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another one"])
+def test_a_half_message_that_nobody_can_mend_holds_up_no_other_one(alone: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """docs/reference/semantics.md, rows D4, X1 and X3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.transactions(lambda _: TransactionState.UNKNOWN) as producer, rig.admin() as admin, rig.consumer() as consumer:
+            broken = await producer.prepare(Message("t", BODY))
+            whole = await producer.prepare(Message("t", b"whole"))
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            if alone:
+                assert await whole.commit() is TransactionOutcome.COMMITTED
+                with pytest.raises(StorageDamagedError):
+                    await broken.commit()
+            else:
+                ended = await asyncio.gather(broken.commit(), whole.commit(), return_exceptions=True)
+                assert isinstance(ended[0], StorageDamagedError)
+                assert ended[1] is TransactionOutcome.COMMITTED
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=1000)
+            assert found.body == b"whole"
+            await producer.prepare(Message("t", b"open"))
+            (group,) = await admin.transactions()
+            assert group.open == 2
+            assert [transaction.half_offset for transaction in group.transactions] == [2]
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 1h}\n").run(scenario)
