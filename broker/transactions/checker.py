@@ -58,6 +58,7 @@ class TransactionChecker:
         self._scanned_end = 0
         self._scan_at_ms = 0
         self._due: list[_Due] = []
+        self._unreadable: set[int] = set()  # half messages that damage kept from being read last time
 
     async def run(self) -> None:
         while True:
@@ -120,6 +121,8 @@ class TransactionChecker:
                         self._scanned_end, self._scan_at_ms = offset, scan_ms
                         return
                     self._add(offset, half)
+                else:
+                    heappush(self._due, (self._now_ms() + self._interval_ms, offset, self._now_ms()))
                 self._scanned_end = offset + 1
         self._scan_at_ms = self._now_ms() + self._scan_after_ms
 
@@ -129,13 +132,21 @@ class TransactionChecker:
         heappush(self._due, (min(due_ms, half.store_timestamp + self._keep_ms), offset, half.store_timestamp))
 
     async def _read(self, offsets: Sequence[int]) -> list[Frame | None]:
-        """The half messages; None for one that cannot be repaired and waits for an operator."""
+        """The half messages; None for one that cannot be repaired now and is tried again an interval later."""
         halves: list[Frame | None] = []
         for offset, half in zip(offsets, await read_halves(self._context, offsets), strict=True):
-            if not isinstance(half, Frame):
-                _logger.error("half message %d cannot be read: %s", offset, half.message, extra={"event": "half_message_unreadable"})
-            halves.append(half if isinstance(half, Frame) else None)
+            if isinstance(half, Frame):
+                self._unreadable.discard(offset)
+                halves.append(half)
+            else:
+                self._note_unreadable(offset, half)
+                halves.append(None)
         return halves
+
+    def _note_unreadable(self, offset: int, error: DledgerError) -> None:
+        if offset not in self._unreadable:
+            self._unreadable.add(offset)
+            _logger.error("half message %d cannot be read: %s", offset, error.message, extra={"event": "half_message_unreadable"})
 
     # What is due
 
@@ -148,10 +159,15 @@ class TransactionChecker:
         return taken
 
     def _schedule(self, taken: Sequence[_Due]) -> None:
-        """Reschedule those that are still open: an interval after their last check, or soon when the check failed."""
-        for due_ms, offset, stored_ms in taken:
+        """Reschedule those that are still open: an interval after their last check, or soon when the check failed.
+
+        From now on: what takes longer than that must not be due again at once, and keep the others from being looked at.
+        """
+        now_ms = self._now_ms()
+        for _, offset, stored_ms in taken:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
-                again_ms = max(self._store.transactions.checks(offset)[1] + self._interval_ms, due_ms + int(RETRY_S * 1000))
+                retry_ms = self._interval_ms if offset in self._unreadable else int(RETRY_S * 1000)
+                again_ms = max(self._store.transactions.checks(offset)[1] + self._interval_ms, now_ms + retry_ms)
                 heappush(self._due, (again_ms, offset, stored_ms))
 
     def _is_exhausted(self, due: _Due) -> bool:
@@ -161,6 +177,8 @@ class TransactionChecker:
         offsets = sorted(due[1] for due in taken if self._is_exhausted(due))
         if offsets:
             halves = [(offset, half) for offset, half in self._with_frames(offsets, await self._read(offsets))]
+            if not halves:
+                return
             copies = [_given_up(half, self._store.transactions.checks(offset)[0]) for offset, half in halves]
             _logger.warning(
                 "transactions: no producer resolved %d half messages, moving them to %s",

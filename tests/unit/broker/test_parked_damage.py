@@ -13,6 +13,7 @@ from broker.node import BrokerNode
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import StorageDamagedError
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes
@@ -340,3 +341,50 @@ def test_a_half_message_that_nobody_can_mend_holds_up_no_other_one(alone: bool, 
             assert [transaction.half_offset for transaction in group.transactions] == [2]
 
     Rig(log=LOG, settings="broker: {transactionTimeOut: 1h}\n").run(scenario)
+
+
+def test_a_half_message_is_checked_once_a_peer_can_mend_it() -> None:
+    """docs/reference/semantics.md, rows D4 and X3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.transactions(lambda _: TransactionState.COMMIT) as producer, rig.consumer() as consumer:
+            await producer.prepare(Message("t", BODY))
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            assert await consumer.fetch("t", 0, 0, wait_ms=8_000) == []
+            flip(rig, rig.followers[0], FLIPPED)
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=20_000)
+            assert found.body == BODY
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 2s, transactionCheckInterval: 5s}\n").run(scenario)
+
+
+def test_a_half_message_that_nobody_can_mend_does_not_stop_the_checks_of_later_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """docs/reference/semantics.md, rows D4 and X3."""
+    asked: list[bytes] = []
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+
+        def check(message: ReceivedMessage) -> TransactionState:
+            asked.append(message.body)
+            return TransactionState.COMMIT
+
+        async with rig.transactions(check) as producer, rig.consumer() as consumer:
+            await producer.prepare(Message("t", BODY))
+            await asyncio.sleep(1.5)  # it is scheduled
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            rig.isolate(rig.followers[0])
+            await asyncio.sleep(5)
+            await producer.prepare(Message("t", b"later"))
+            (found,) = await consumer.fetch("t", 0, 0, wait_ms=20_000)
+            assert (found.body, asked) == (b"later", [b"later"])
+            assert len(told(caplog, "half message 0 cannot be read")) == 1
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 2s}\n").run(scenario)
