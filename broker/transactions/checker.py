@@ -19,7 +19,8 @@ from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerSessions
 from broker.transactions.resolver import TransactionResolver
-from dledger_wire.errors import DledgerError, InvalidArgumentError
+from broker.verified_reads import StoredMessages, unreadable_offset
+from dledger_wire.errors import DledgerError, InvalidArgumentError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import Perm
@@ -114,7 +115,8 @@ class TransactionChecker:
         """Schedule half messages that have been open for a while."""
         _, high = self._bounds()
         while offsets := list(islice(self._store.transactions.open_from(self._scanned_end, high), AT_ONCE)):
-            for offset, half in zip(offsets, await self._read(offsets), strict=True):
+            halves = await self._with_sound_times(offsets, await self._read(offsets))
+            for offset, half in zip(offsets, halves, strict=True):
                 if half is not None:
                     scan_ms = half.store_timestamp + self._scan_after_ms
                     if scan_ms > self._now_ms():
@@ -147,6 +149,27 @@ class TransactionChecker:
         if offset not in self._unreadable:
             self._unreadable.add(offset)
             _logger.error("half message %d cannot be read: %s", offset, error.message, extra={"event": "half_message_unreadable"})
+
+    async def _with_sound_times(self, offsets: Sequence[int], halves: list[Frame | None]) -> list[Frame | None]:
+        """The half messages, repaired where the store time, which has no checksum of its own, is to come or very old."""
+        stored, now_ms = StoredMessages(self._context, HALF_TOPIC, 0), self._now_ms()
+        doubtful = [
+            offset for offset, half in self._with_frames(offsets, halves) if not now_ms - self._keep_ms < half.store_timestamp <= now_ms
+        ]
+        lost: set[int] = set()
+        while doubtful:
+            try:
+                if await stored.verify(doubtful):
+                    break
+                halves = await self._read(offsets)
+            except StorageDamagedError as error:
+                bad = unreadable_offset(error)
+                if bad not in doubtful:
+                    raise
+                doubtful.remove(bad)
+                lost.add(bad)
+                self._note_unreadable(bad, error)
+        return [None if offset in lost else half for offset, half in zip(offsets, halves, strict=True)]
 
     # What is due
 

@@ -343,6 +343,36 @@ def test_a_half_message_that_nobody_can_mend_holds_up_no_other_one(alone: bool, 
     Rig(log=LOG, settings="broker: {transactionTimeOut: 1h}\n").run(scenario)
 
 
+@pytest.mark.parametrize("bit", [0, 3], ids=["earlier", "later"])
+def test_a_half_message_whose_store_time_is_damaged_is_checked_with_the_others(bit: int) -> None:
+    """docs/reference/semantics.md, rows D4 and X3."""
+    asked: list[bytes] = []
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+
+        def check(message: ReceivedMessage) -> TransactionState:
+            asked.append(message.body)
+            return TransactionState.COMMIT
+
+        async with rig.transactions(check) as producer, rig.consumer() as consumer:
+            await producer.prepare(Message("t", BODY))
+            await producer.prepare(Message("t", b"whole"))
+            await seal(rig, producer)
+            for node_id in rig.followers:
+                flip(rig, node_id, BODY, STORED_AT, bit)
+            await rig.restart(rig.master)
+            bodies: list[bytes] = []
+            while len(bodies) < 2:
+                got = await consumer.fetch("t", 0, len(bodies), wait_ms=20_000)
+                assert got, (bodies, asked)
+                bodies += [message.body for message in got]
+            assert set(bodies) == set(asked) == {BODY, b"whole"}
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 2s}\n").run(scenario)
+
+
 def test_a_half_message_is_checked_once_a_peer_can_mend_it() -> None:
     """docs/reference/semantics.md, rows D4 and X3."""
 
