@@ -16,11 +16,10 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from broker.context import ServiceContext
-from broker.transactions.half_message_reads import read_halves
+from broker.transactions.half_message_reads import read_halves, verify_halves
 from broker.transactions.producer_sessions import ProducerSessions
 from broker.transactions.resolver import TransactionResolver
-from broker.verified_reads import StoredMessages, unreadable_offset
-from dledger_wire.errors import DledgerError, InvalidArgumentError, StorageDamagedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import Perm
@@ -152,24 +151,15 @@ class TransactionChecker:
 
     async def _with_sound_times(self, offsets: Sequence[int], halves: list[Frame | None]) -> list[Frame | None]:
         """The half messages, repaired where the store time, which has no checksum of its own, is to come or very old."""
-        stored, now_ms = StoredMessages(self._context, HALF_TOPIC, 0), self._now_ms()
+        now_ms = self._now_ms()
         doubtful = [
             offset for offset, half in self._with_frames(offsets, halves) if not now_ms - self._keep_ms < half.store_timestamp <= now_ms
         ]
-        lost: set[int] = set()
-        while doubtful:
-            try:
-                if await stored.verify(doubtful):
-                    break
-                halves = await self._read(offsets)
-            except StorageDamagedError as error:
-                bad = unreadable_offset(error)
-                if bad not in doubtful:
-                    raise
-                doubtful.remove(bad)
-                lost.add(bad)
-                self._note_unreadable(bad, error)
-        return [None if offset in lost else half for offset, half in zip(offsets, halves, strict=True)]
+        while (damaged := await verify_halves(self._context, doubtful)) is None:
+            halves = await self._read(offsets)
+        for offset, error in damaged.items():
+            self._note_unreadable(offset, error)
+        return [None if offset in damaged else half for offset, half in zip(offsets, halves, strict=True)]
 
     # What is due
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.context import ServiceContext
-from broker.verified_reads import StoredMessages, read_with_repair
+from broker.verified_reads import StoredMessages, read_with_repair, unreadable_offset
 from dledger_wire.errors import CorruptFrameError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
@@ -30,6 +30,25 @@ async def read_halves(context: ServiceContext, offsets: Sequence[int]) -> list[F
             return [error]
     half = len(offsets) // 2
     return await read_halves(context, offsets[:half]) + await read_halves(context, offsets[half:])
+
+
+async def verify_halves(context: ServiceContext, offsets: Sequence[int]) -> dict[int, Unreadable] | None:
+    """Check the log entries that hold these half messages, since properties and times have no checksum of their own.
+
+    None when one was repaired: they are to be read again.  Otherwise why each that is damaged cannot be repaired now.
+    """
+    damaged: dict[int, Unreadable] = {}
+    left = list(offsets)
+    while left:
+        try:
+            return damaged if await StoredMessages(context, HALF_TOPIC, 0).verify(left) else None
+        except StorageDamagedError as error:
+            bad = unreadable_offset(error)
+            if bad not in left:
+                raise
+            left.remove(bad)
+            damaged[bad] = error
+    return damaged
 
 
 async def _read_all(context: ServiceContext, offsets: Sequence[int]) -> list[Frame]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.context import ServiceContext
-from broker.transactions.half_message_reads import read_halves
+from broker.transactions.half_message_reads import read_halves, verify_halves
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
@@ -113,21 +113,31 @@ class TransactionResolver:
 
     async def _carry_out(self, ends: Sequence[EndRequest]) -> dict[int, EndResult]:
         try:
-            halves = await read_halves(self._context, [end.offset for end in ends])
+            ready, answers = await self._judged(ends)
         except DledgerError as error:
             return {end.offset: EndResult(error=error) for end in ends}
-        answers: dict[int, EndResult] = {}
-        ready: list[_Ready] = []
-        for end, half in zip(ends, halves, strict=True):
-            try:
-                if not isinstance(half, Frame):
-                    raise half
-                ready.append(self._ready(end, half))
-            except DledgerError as error:
-                answers[end.offset] = EndResult(error=error)
         for part in _parts(ready):
             answers |= await self._store(part)
         return answers
+
+    async def _judged(self, ends: Sequence[EndRequest]) -> tuple[list[_Ready], dict[int, EndResult]]:
+        """What can be carried out, and why the rest cannot: never for what damage makes of a half message."""
+        while True:
+            ready: list[_Ready] = []
+            answers: dict[int, EndResult] = {}
+            refused: list[int] = []
+            for end, half in zip(ends, await read_halves(self._context, [end.offset for end in ends]), strict=True):
+                if not isinstance(half, Frame):
+                    answers[end.offset] = EndResult(error=half)
+                    continue
+                try:
+                    ready.append(self._ready(end, half))
+                except DledgerError as error:
+                    answers[end.offset] = EndResult(error=error)
+                    refused.append(end.offset)
+            damaged = await verify_halves(self._context, refused)
+            if damaged is not None:
+                return ready, answers | {offset: EndResult(error=error) for offset, error in damaged.items()}
 
     def _ready(self, end: EndRequest, half: Frame) -> _Ready:
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):

@@ -418,3 +418,27 @@ def test_a_half_message_that_nobody_can_mend_does_not_stop_the_checks_of_later_o
             assert len(told(caplog, "half message 0 cannot be read")) == 1
 
     Rig(log=LOG, settings="broker: {transactionTimeOut: 2s}\n").run(scenario)
+
+
+@pytest.mark.parametrize("what", [b"topic-with-a-name", b"PGROUP"])
+@pytest.mark.parametrize("everywhere", [False, True], ids=["a peer has it", "nobody has it"])
+def test_an_end_is_not_refused_for_what_damage_makes_of_a_half_message(what: bytes, everywhere: bool) -> None:
+    """docs/reference/semantics.md, rows D4 and X1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("topic-with-a-name")
+        await rig.topic("fill")
+        async with rig.transactions(lambda _: TransactionState.UNKNOWN) as producer, rig.consumer() as consumer:
+            transaction = await producer.prepare(Message("topic-with-a-name", BODY))
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts if everywhere else [rig.master]:
+                flip(rig, node_id, what)
+            if everywhere:
+                with pytest.raises(StorageDamagedError):
+                    await transaction.commit()
+                flip(rig, rig.followers[0], bytes([what[0] ^ 1]) + what[1:])
+            assert await transaction.commit() is TransactionOutcome.COMMITTED
+            (found,) = await consumer.fetch("topic-with-a-name", 0, 0, wait_ms=1000)
+            assert found.body == BODY
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 1h}\n").run(scenario)
