@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.api.limits import at_most, in_slices
+from broker.background.delivery_entry import batch_bytes
 from broker.context import ServiceContext
 from broker.groups.group_topics import ensure_retry_topic
 from broker.keyed_lock import KeyedLock
@@ -26,7 +27,6 @@ from store.commands.redelivery import MarkRedriven
 from store.commands.security import Action
 
 TIMEOUT_S = 5.0
-READ_BYTES = 1 << 20
 MAX_MESSAGES = 500
 
 
@@ -75,7 +75,7 @@ class DeadLetterService:
             return retry_pb2.RedriveResponse(next_offset=first)
         limit = min(end - first, request.max_messages or MAX_MESSAGES, MAX_MESSAGES)
         stored = StoredMessages(self._context, dead, 0, for_service=True)
-        frames = await stored.run(first, max_messages=limit, max_bytes=READ_BYTES)
+        frames = await stored.run(first, max_messages=limit, max_bytes=batch_bytes(self._context))
         if request.to_retry_topic:
             await ensure_retry_topic(self._context, request.group)
         copies: list[Frame] = []

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker.background.delivery_entry import batch_bytes
 from broker.context import ServiceContext
 from broker.groups.group_topics import ensure_dead_letters, ensure_retry_topic
 from broker.keyed_lock import KeyedLock
@@ -40,7 +41,6 @@ from store.state.send_backs import MAX_RUNS, GroupQueue
 
 TIMEOUT_S = 5.0
 MAX_OFFSETS = 4096
-READ_BYTES = 1 << 20
 READ_MESSAGES = 500
 
 
@@ -117,7 +117,9 @@ class SendBackService:
         _, topic, queue_id = work.queue
         limit = min(end - first, READ_MESSAGES)
         try:
-            frames = await StoredMessages(self._context, topic, queue_id).run(first, max_messages=limit, max_bytes=READ_BYTES)
+            frames = await StoredMessages(self._context, topic, queue_id).run(
+                first, max_messages=limit, max_bytes=batch_bytes(self._context)
+            )
         except (StorageDamagedError, CorruptFrameError) as error:  # no peer can repair it now; later messages do not wait for it
             work.decide(first, retry_pb2.SEND_BACK_REFUSED, error=error)
             return first + 1

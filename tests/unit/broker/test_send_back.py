@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from dledger_client.cluster.router import Router
 from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
 from store.store import MessageStore
+from tests.sim.cluster import SMALL_LOG
 from tests.unit.client.sim_rig import Rig, until
 
 GROUP = "g"
@@ -231,3 +233,19 @@ def test_runs_are_a_set_of_offsets() -> None:
     assert list(runs) == [(12, 30)]
     runs.forget_below(30)
     assert list(runs) == []
+
+
+def test_many_messages_are_sent_back_and_redriven_through_small_segments() -> None:
+    """docs/reference/semantics.md, rows B1 and B3."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.admin() as admin:
+            for number in range(80):
+                await producer.send(Message("t", b"%d" % number * 1000), queue_id=0)
+            assert set(outcomes(await back(rig, list(range(40)), level=1))) == {SentBack.RETRY}
+            assert set(outcomes(await back(rig, list(range(40, 80)), level=DEAD_LETTER))) == {SentBack.DEAD}
+            (letters,) = await admin.dead_letters(GROUP)
+            assert await admin.redrive(letters) == 40
+
+    Rig(log=replace(SMALL_LOG, segment_bytes=64 << 10), store="mappedFileSizeCommitLog: 64KiB, maxMessageSize: 16KiB").run(scenario)
