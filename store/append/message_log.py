@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from dledger.runtime.env import Buffer
 from dledger_wire.batches.batch import (
     COMMAND_HEADER,
@@ -245,13 +248,8 @@ class MessageLog:
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
-        if batch.topic in MADE_BY_SERVICES and not for_service:
-            if batch.topic == TIMER_TOPIC:
-                self._check_timers(batch)
-            # Rights on the group of a transaction's producers are those on its retry topic.
-            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: check_writer(retry_topic(group)))
-        if batch.topic == HALF_TOPIC:
-            self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
+        if batch.topic in MADE_BY_SERVICES:
+            self._check_parked(batch, check_writer, for_service=for_service)
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
             batch = with_wide_store_hosts(batch)
         part = _Part(batch, topic, outcome, void=False)
@@ -263,6 +261,18 @@ class MessageLog:
         part.void = verdict.duplicate_offset is not None
         return part
 
+    def _check_parked(self, batch: BatchView, check_writer: Callable[[str], object], *, for_service: bool) -> None:
+        """Check a batch for a topic in which messages wait."""
+        if batch.topic == TIMER_TOPIC:
+            due_times = batch_due_times(batch)  # what does not say when it is due could be applied by no replica
+            if not for_service:
+                self._check_timers(due_times)
+        if not for_service:
+            # Rights on the group of a transaction's producers are those on its retry topic.
+            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: check_writer(retry_topic(group)))
+        if batch.topic == HALF_TOPIC:
+            self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
+
     def _is_target(self, name: str, check_writer: Callable[[str], object]) -> bool:
         check_writer(name)
         return self._is_topic(name)
@@ -270,8 +280,8 @@ class MessageLog:
     def _is_topic(self, name: str) -> bool:
         return self._topics.get(name) is not None and name not in self._deleting
 
-    def _check_timers(self, batch: BatchView) -> None:
-        too_late = batch_due_times(batch) > self._time.now_ms() + MAX_TIMER_DELAY_MS
+    def _check_timers(self, due_times: npt.NDArray[np.int64]) -> None:
+        too_late = due_times > self._time.now_ms() + MAX_TIMER_DELAY_MS
         if too_late.any():
             days = MAX_TIMER_DELAY_MS // 86_400_000
             raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")

@@ -3,6 +3,9 @@
 Owns the properties that say so, RocketMQ's names, and the check of a batch before it is stored.  What does not say it could only be dropped
 later, or would be a transaction that cannot end.  Clients put the place behind all other properties, so a look at the end of a
 message's properties is enough for nearly all.
+
+Such a message is stored again later, with properties made anew from their names and values.  One whose properties would not be the same
+then could hold up everything that waits beside it, so it is refused as well.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import numpy as np
 
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import CorruptBatchError, InvalidNameError, TopicNotFoundError
-from dledger_wire.frames.frame_layout import decode_properties
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZE, decode_properties
 from dledger_wire.frames.frames import frame_columns
-from dledger_wire.names import HALF_TOPIC, MAX_GROUP_CHARS, MAX_TOPIC_CHARS, check_group, check_topic, is_system_topic
+from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.names import HALF_TOPIC, MAX_GROUP_CHARS, MAX_TOPIC_CHARS, TIMER_TOPIC, check_group, check_topic, is_system_topic
 
 REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 PREPARED, PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
@@ -24,6 +28,9 @@ MAX_QUEUE_DIGITS = 9
 _PLACE = rf"{REAL_TOPIC}\x01([^\x01\x02]{{1,{MAX_TOPIC_CHARS}}})\x02{REAL_QUEUE}\x01([0-9]{{1,{MAX_QUEUE_DIGITS}}})\x02?\Z"
 _HALF = rf"{PREPARED}\x01true\x02{PRODUCER_GROUP}\x01([^\x01\x02]{{1,{MAX_GROUP_CHARS}}})\x02{_PLACE}"
 _AT_THE_END = {False: re.compile(rf"(?:\A|\x02)(){_PLACE}".encode()), True: re.compile(rf"(?:\A|\x02){_HALF}".encode())}
+_WELL_FORMED = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]*\x02)*(?:[^\x01\x02]+\x01[^\x01\x02]*)?")
+_TIMED = re.compile(rb"UNIQ_KEY\x01[^\x02\x80-\xff]{%d}\x02%s\x01[0-9]{13}\x02" % (UNIQUE_ID_SIZE, TIMER_OUT.encode()))
+_ONCE_IF_TIMED = (b"\x02UNIQ_KEY\x01", b"\x02%s\x01" % TIMER_OUT.encode())
 _TAIL_BYTES = MAX_TOPIC_CHARS + MAX_GROUP_CHARS + MAX_QUEUE_DIGITS + 64
 
 
@@ -38,16 +45,36 @@ def check_staged(
     at_the_end = _AT_THE_END[of_transaction]
     ends = columns.properties_at + columns.properties_length
     for number, (begin, end) in enumerate(zip(columns.properties_at.tolist(), ends.tolist(), strict=True)):
-        found = at_the_end.search(bytes(batch.data[max(begin, end - _TAIL_BYTES) : end]))
+        properties = bytes(batch.data[begin:end])
+        if not _stay_the_same(properties, timed=batch.topic == TIMER_TOPIC):
+            raise CorruptBatchError(f"message {number} cannot wait: its properties are not well-formed", first_bad=number)
+        found = at_the_end.search(properties, max(0, len(properties) - _TAIL_BYTES))
         if found is not None:
             place = found[2].decode("ascii", "replace"), found[1].decode("ascii", "replace")
         else:
-            place = _place_in(decode_properties(batch.data[begin:end]), of_transaction=of_transaction)
+            place = _place_in(decode_properties(properties), of_transaction=of_transaction)
         if place != last:
             _check(place, is_topic, number, of_transaction=of_transaction)
             if of_transaction:
                 check_producer_group(place[1])
             last = place
+
+
+def _stay_the_same(properties: bytes, *, timed: bool) -> bool:
+    """Whether properties can be made anew from their names and values, and then stand where they stood."""
+    if not _WELL_FORMED.fullmatch(properties) or len(properties) + (not properties.endswith(b"\x02")) > MAX_PROPERTIES_BYTES:
+        return False
+    if timed and (not _TIMED.match(properties) or properties.count(_ONCE_IF_TIMED[1]) != 1 or _ONCE_IF_TIMED[0] in properties):
+        return False
+    return properties.isascii() or _is_utf8(properties)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _place_in(properties: dict[str, str], *, of_transaction: bool) -> tuple[str, str]:
