@@ -17,7 +17,7 @@ from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer, Environment
 from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.errors import DledgerError, NotReadyError, ReadOnlyError
+from dledger_wire.errors import DledgerError, NotReadyError, ReadOnlyError, StorageDamagedError
 from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
 from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
@@ -27,7 +27,7 @@ from store.durability.persistence import Persistence, enter_running, leave_runni
 from store.durability.recovery import Recovering, StoreRecovery, recover_state
 from store.durability.retention_floor import RetentionFloor
 from store.durability.snapshots import Snapshot, Snapshots
-from store.key_index.indexer import KeyIndex
+from store.key_index.indexer import KeyIndex, Repair
 from store.key_index.message_query import MessageQuery
 from store.log_view import ReadableLog
 from store.queues.fetch_filter import EVERYTHING, FetchFilter
@@ -85,6 +85,7 @@ class MessageStore:
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._time_known: Callable[[], bool] = lambda: True
         self._suspended = False
+        self._repair: Repair | None = None
         self._index: KeyIndex | None = None
         self._query: MessageQuery | None = None
 
@@ -101,6 +102,13 @@ class MessageStore:
         """
         self._head, self._utc_offset_ms, self._time_known = head, utc_offset_ms, time_known
         self._start_expiry()
+
+    def repair_with(self, repair: Repair) -> None:
+        """Set what makes damaged entries of the log whole again for tasks of the store; without this call others have to."""
+        self._repair = repair
+
+    async def _repaired(self, damage: StorageDamagedError) -> bool:
+        return self._repair is not None and await self._repair(damage)
 
     async def recover(self, log: ReadableLog) -> None:
         """Bring the derived state to where its newest snapshot says, and start making it durable."""
@@ -150,7 +158,7 @@ class MessageStore:
         self._tasks.spawn(self._expiry.run(), "expiry")
 
     def _start_index(self, log: ReadableLog) -> None:
-        index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied)
+        index = self._index = KeyIndex(self.settings, self._env.disk, self._env.clock, log, lambda: self.applied, self._repaired)
         self._tasks.spawn(index.run(), "key index")
         self._tasks.spawn(index.scrub(), "key index check")
 

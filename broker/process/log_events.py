@@ -152,6 +152,11 @@ STORAGE = (
     ),
     LogEvent("key_index_rebuilt", "A damaged file of the key index is made anew from the log.", "When it repeats, replace the disk."),
     LogEvent("key_index_pauses", "The disk is full; messages are found by key only up to here.", _DISK),
+    LogEvent(
+        "key_index_waits",
+        "An entry that the key index is made from is damaged, and no replica has its bytes; messages behind it are not found by key.",
+        "Bring all replicas up. The node goes on by itself.",
+    ),
     LogEvent("key_index_not_written", "The key index could not be written; the next start makes it from the log.", "Check the disk."),
     LogEvent(
         "feature_level",

@@ -3,7 +3,8 @@
 Owns the rhythm.  The dispatcher hands over the batches it applies, which costs it a list append; a task of its own makes columns of them
 and adds those.  What it cannot keep up with is not waited for: beyond a bound the batches handed over are forgotten, and the task reads
 the log from where it has come to.  So it also catches up at a start, and after a damaged file was given up.  A start waits for none of it:
-the newest file, which is read whole (up to 20 million entries), is read by the same task.
+the newest file, which is read whole (up to 20 million entries), is read by the same task.  Where the log is damaged it has the entry
+repaired, or waits for that.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from dledger.runtime.env import Disk, is_full
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.clock import Clock
+from dledger_wire.errors import DledgerError, StorageDamagedError
 from store.append.dispatcher import Applied
 from store.key_index.index_check import file_problem
 from store.key_index.index_file import DamagedIndexError, Geometry, Window
@@ -30,15 +32,26 @@ PENDING_BYTES = 32 << 20
 STEP_BATCHES = 1000
 SLOTS_INTERVAL_MS = 60_000
 SCRUB_PAUSE_S = 0.02
+DAMAGED_RETRY_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
 
-class KeyIndex:
-    """``run`` it as a task, ``offer`` it every batch that is applied from then on; ``close`` ends the task."""
+Repair = Callable[[StorageDamagedError], Awaitable[bool]]
 
-    def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, log: ReadableLog, applied: Callable[[], Applied]) -> None:
+
+class KeyIndex:
+    """``run`` it as a task, ``offer`` it every batch that is applied from then on; ``close`` ends the task.
+
+    ``repair`` tries to make a damaged log entry whole again; whether it is.
+    """
+
+    def __init__(
+        self, settings: StoreSettings, disk: Disk, clock: Clock, log: ReadableLog, applied: Callable[[], Applied], repair: Repair
+    ) -> None:
         self._settings = settings
+        self._repair = repair
+        self._reported = ""  # the damage it waits for, as it was logged
         self._clock = clock
         self._log = log
         self._applied = applied
@@ -148,7 +161,10 @@ class KeyIndex:
             await self.files.give_up(self.files.damaged)
             self._forget_pending(self._applied().index + 1)
         if self._lags:
-            await self._catch_up()
+            try:
+                await self._catch_up()
+            except StorageDamagedError as damage:
+                await self._wait_for_repair(damage)
         if not self._lags and not self.files.closing:
             await self._take_pending()
         progress, self._progress = self._progress, None
@@ -186,6 +202,22 @@ class KeyIndex:
                     store_ms = record.store_timestamp
         await self.files.add(collector.take())
         self.files.cover(entries[-1].index, store_ms)
+
+    async def _wait_for_repair(self, damage: StorageDamagedError) -> None:
+        """Have the damaged entry repaired; a while later, or when somebody asks for keys, it is tried again."""
+        try:
+            if await self._repair(damage):
+                return
+        except DledgerError as error:
+            _logger.info("the key index waits: %s", error.message)
+        if self._reported != damage.message:
+            self._reported = damage.message
+            _logger.warning("the key index waits for an intact entry: %s", damage.message, extra={"event": "key_index_waits"})
+        self._hurry.clear()
+        if not self.files.closing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DAMAGED_RETRY_S):
+                    await self._hurry.wait()
 
     # Writing
 

@@ -5,19 +5,23 @@ Real nodes in virtual time on a simulated disk; what is read afterwards must be 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dledger.log.segment import log_path
 from dledger_client.aio import Message
 from store.durability.persistence import ABORT_PATH
 from store.log_view import ReadableLog
 from store.queues import queue_reader
 from store.queues.queue_trim import QueueTrimmer
 from store.state.sequences import QueueKey
+from tests.sim.cluster import SMALL_LOG
 from tests.sim.disk import SimDisk
-from tests.sim.disk_content import Content, Loss, Pending
+from tests.sim.disk_content import SECTOR, Content, Loss, Pending
 from tests.unit.client.sim_rig import Rig, until
 
 COUNT = 400
@@ -237,3 +241,33 @@ def test_a_topic_made_again_never_shows_messages_of_the_old_one_after_a_crash() 
             await assert_whole(rig, node_id, 7)
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["a peer has it", "nobody has it"])
+def test_a_damaged_entry_does_not_end_a_node_whose_key_index_is_made_again(everywhere: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        await asyncio.sleep(10)  # the snapshot covers it all
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        assert host.node is not None
+        await rig.cluster.loop.spawn(host.process, host.node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        for path in [path for path in host.disk.names if path.startswith("index/") or path == "config/keyIndex.json"]:
+            del host.disk.names[path], host.disk.durable_names[path]
+        damaged = rig.cluster.hosts.values() if everywhere else [host]
+        for each in damaged:
+            each.disk.flip_bit(log_path(0), 9 * SECTOR)
+        rig.cluster.start(victim)
+        await settled(rig)
+        if everywhere:
+            await asyncio.sleep(30)
+            assert len([line for line in caplog.messages if "the key index waits for an intact entry" in line]) == 1
+            rig.cluster.hosts[rig.master].disk.flip_bit(log_path(0), 9 * SECTOR)
+        index = host.node.store.index
+        assert index is not None
+        assert await index.caught_up(host.node.store.applied_index, 20)
+
+    Rig(log=replace(SMALL_LOG, verify_bytes=SECTOR, cache_bytes=2 << 10)).run(scenario)
