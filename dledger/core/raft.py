@@ -85,8 +85,7 @@ class Raft:
         core.memberships = Memberships(core, membership, saved.configs)
         core.following, core.transfers, core.reads = Following(core), Transfers(core), Reads(core)
         core.replication, core.silence = Replication(core), Silence(core)
-        core.elections = Elections(core)
-        core.soundness = Soundness(core, suspect=saved.suspect)
+        core.elections, core.soundness = Elections(core), Soundness(core, suspect=saved.suspect)
         core.memberships.role_may_change()
         core.effects = []
         self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
