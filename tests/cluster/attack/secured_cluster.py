@@ -28,6 +28,7 @@ from dledger_wire.security.scram import password_verifier
 from tests.cluster.attack import by_hand
 from tests.cluster.attack.by_hand import Identity
 from tests.cluster.harness import Cluster
+from tests.waiting import wait_until
 
 CLUSTER = "private"
 HOSTS = ["127.0.0.1", "localhost"]
@@ -84,8 +85,14 @@ class Secured:
         return by_hand.call(self.address, self.ca, identity, method.path, message.SerializeToString())
 
     def asked(self, method: Any, request: Any = None) -> Any:
-        """What the administrator is answered."""
-        said = self.call(ADMIN, method, request)
+        """What the administrator is answered by whoever leads."""
+
+        def answer() -> by_hand.Said | None:
+            said = self.call(ADMIN, method, request)
+            return said if said.code != "NOT_LEADER" else None
+
+        said = wait_until(answer, f"{method.path} is answered by a leader")
+        assert said is not None
         assert not said.code, f"{method.path}: {said.code} {said.text}"
         return method.response.FromString(said.payload[8:])
 
