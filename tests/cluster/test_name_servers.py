@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,13 +10,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from broker.config.name_servers import PASSWORD_VARIABLE
 from dledger_client import Admin, Message, Producer
+from dledger_wire.errors import TopicNotFoundError
 from tests.cluster.harness import Cluster, dledger
 from tests.waiting import LIMIT_MS, wait_until
 
@@ -49,6 +50,17 @@ def create(cluster: Cluster, name: str) -> None:
         admin.create_topic(name, queues=4)
 
 
+def wait_known(cluster: Cluster, server_id: str, topic: str) -> None:
+    """Wait until that name server has heard of the topic from the nodes of both groups."""
+
+    def is_known() -> bool:
+        with contextlib.suppress(TopicNotFoundError):
+            return groups_of(cluster, server_id, topic) == ["g0", "g1"]
+        return False
+
+    wait_until(is_known, f"{server_id} knows both groups of topic {topic}")
+
+
 def groups_of(cluster: Cluster, server_id: str, topic: str) -> list[str]:
     """Where that name server says that the queues of the topic are; nobody else is asked."""
     with Admin(cluster.config.name_server(server_id).server.address, timeout_ms=LIMIT_MS) as admin:
@@ -56,9 +68,6 @@ def groups_of(cluster: Cluster, server_id: str, topic: str) -> list[str]:
 
 
 def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answers(named: Cluster) -> None:
-    def knows_both(server_id: str) -> bool:
-        return groups_of(named, server_id, "t") == ["g0", "g1"]
-
     create(named, "t")
     before = wait_until(lambda: agreed(named), "all name servers agree")
     for victim in SERVERS:
@@ -67,7 +76,7 @@ def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answ
         named.start(victim, wait=False)
         assert wait_until(lambda: agreed(named), f"{victim} agrees with the others again") == before
         # On a machine that stands still for as long as a registration lasts, one is over until the node registers again.
-        wait_until(partial(knows_both, victim), f"{victim} knows both groups of the topic")
+        wait_known(named, victim, "t")
 
 
 def test_no_send_fails_while_all_name_servers_are_dead(named: Cluster) -> None:
@@ -111,7 +120,7 @@ def test_a_name_server_that_slept_catches_up(named: Cluster) -> None:
     create(named, "later")  # waits for the others only
     named.resume("ns1")
     wait_until(lambda: agreed(named), "all name servers agree")
-    assert groups_of(named, "ns1", "later") == ["g0", "g1"]
+    wait_known(named, "ns1", "later")  # they agree on the groups; of topics the nodes tell each of them
 
 
 def test_a_name_server_without_a_majority_answers_by_what_nodes_tell_it(named: Cluster) -> None:
@@ -124,12 +133,12 @@ def test_a_name_server_without_a_majority_answers_by_what_nodes_tell_it(named: C
     named.pause("ns2")
     wait_until(alone, "ns0 has noticed that it is alone")
     create(named, "split")
-    assert groups_of(named, "ns0", "split") == ["g0", "g1"]
+    wait_known(named, "ns0", "split")
     named.resume("ns1")
     named.resume("ns2")
     wait_until(lambda: agreed(named), "all name servers agree")
     for server in SERVERS:
-        assert groups_of(named, server, "split") == ["g0", "g1"]
+        wait_known(named, server, "split")
 
 
 def test_garbage_does_not_hurt(named: Cluster) -> None:
@@ -142,7 +151,7 @@ def test_garbage_does_not_hurt(named: Cluster) -> None:
                 connection.sendall(os.urandom(size))
     create(named, "after")
     assert wait_until(lambda: agreed(named), "all name servers agree") == before  # topics are no part of the directory's version
-    assert groups_of(named, "ns0", "after") == ["g0", "g1"]
+    wait_known(named, "ns0", "after")
     with Admin(bootstrap(named)) as admin:
         wait_until(lambda: all(server.has_quorum for server in admin.name_servers()), "all name servers have their quorum")
 
