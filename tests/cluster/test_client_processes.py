@@ -93,7 +93,7 @@ def test_what_could_not_be_sent_when_the_process_ended_is_counted(cluster: Clust
 import sys
 
 from dledger_client import Admin, Message, Producer
-producer = Producer(sys.argv[1], "left-open", send_timeout_ms=1000)
+producer = Producer(sys.argv[1], "left-open", send_timeout_ms=20_000)
 producer.send(Message("gone", b"x"))
 Admin(sys.argv[1]).delete_topic("gone")
 for number in range(7):
