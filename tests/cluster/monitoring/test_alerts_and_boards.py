@@ -23,7 +23,14 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1200)
 
-FULL_FROM = 0.75  # of a disk: then an alert says so
+# Of the machine that runs the tests: what it shows, and from where on an alert says so rightly.  Figures of 5 min or 15 min last that long.
+OF_THE_MACHINE = {
+    "DledgerDiskUsed": (f'max(dledger_store_disk_used_ratio{{node!="{SMALL_DISK}"}})', 0.75),
+    "DledgerSlowFsync": ("max(cluster_group_node:dledger_log_fsync_seconds:p99_5m)", 0.5),
+    "DledgerSlowCommit": ("max(cluster_group:dledger_raft_commit_seconds:p99_5m)", 1.0),
+    "DledgerLoopLag": ("max(max_over_time(dledger_loop_lag_seconds[1m]))", 0.2),
+    "DledgerHighLeaderChanges": ("max(increase(dledger_raft_leader_changes_total[15m]))", 3.9),
+}
 
 
 def as_grafana_asks(expr: str) -> str:
@@ -41,7 +48,8 @@ def test_every_target_is_up_and_shows_the_user_of_the_scrape_config_only_what_it
     for series in watching.prometheus.query('up{job="dledger"}'):
         labels = series["metric"]
         assert watching.targets[labels["node"]] == (labels["group"], labels["instance"])
-        told = watching.prometheus.query(f'dledger_build_info{{instance="{labels["instance"]}"}}')
+        # One scrape may be too late on a busy machine.
+        told = watching.prometheus.query(f'last_over_time(dledger_build_info{{instance="{labels["instance"]}"}}[1m])')
         assert [(each["metric"]["group"], each["metric"]["node"], each["metric"]["cluster"]) for each in told] == [
             (labels["group"], labels["node"], "tested")
         ]
@@ -76,16 +84,19 @@ def test_every_expression_of_rules_and_boards_finds_series(watching: Watched) ->
 
 
 def test_what_runs_well_raises_no_alert(watching: Watched) -> None:
-    """But the two that the traffic is made to raise: a dead letter, and a consumer that does not come along.  And what is told of a disk
-    if that of this machine is rather full."""
-    allowed = {"DledgerDeadLetters", "DledgerConsumerLagSeconds"}
+    """But the two that the traffic is made to raise: a dead letter, and a consumer that does not come along.  And what is told of this
+    machine if its disk is rather full, or it is slow."""
     prometheus = watching.prometheus
-    if prometheus.value(f'max(dledger_store_disk_used_ratio{{node!="{SMALL_DISK}"}})') > FULL_FROM:
-        allowed.add("DledgerDiskUsed")
     prometheus.wait_firing("DledgerDeadLetters", "warning", consumer_group="mailer")
-    wait_until(
-        lambda: {name for name, _ in prometheus.firing()} <= allowed, lambda: f"no other alert: {sorted(prometheus.firing())}", limit_s=60
-    )
+
+    def shown_by_machine(expr: str, rightly_from: float) -> bool:
+        return prometheus.value(expr) > rightly_from
+
+    def unexpected() -> set[str]:
+        told = {name for name, _ in prometheus.firing()} - {"DledgerDeadLetters", "DledgerConsumerLagSeconds"}
+        return {name for name in told if name not in OF_THE_MACHINE or not shown_by_machine(*OF_THE_MACHINE[name])}
+
+    wait_until(lambda: not unexpected(), lambda: f"no other alert: {unexpected()}, {sorted(prometheus.firing())}", limit_s=60)
 
 
 def test_a_stock_client_finds_every_service_of_a_node_and_of_a_name_server(watching: Watched) -> None:
@@ -104,14 +115,15 @@ def name_server(watching: Watched) -> str:
 
 def test_a_follower_that_hangs_is_named_and_the_alerts_end_when_it_goes_on(watching: Watched) -> None:
     cluster, prometheus = watching.cluster, watching.prometheus
-    leader = cluster.leader()
-    victim = next(node for node in cluster.local.node_ids() if node != leader)
+    victim = next(node for node in cluster.local.node_ids() if node != cluster.leader())
     cluster.pause(victim)
     try:
         watching.traffic.step()
         prometheus.wait_firing("DledgerMembersDown", "warning", node=victim, group="g0")
-        prometheus.wait_firing("DledgerUnderReplicated", "warning", node=leader, group="g0")
-        alert = prometheus.wait_firing("DledgerPeerLag", "warning", peer=victim, node=leader, group="g0")
+        # Told by whoever leads, which may change on a busy machine.
+        assert prometheus.wait_firing("DledgerUnderReplicated", "warning", group="g0")["labels"]["node"] != victim
+        alert = prometheus.wait_firing("DledgerPeerLag", "warning", peer=victim, group="g0")
+        assert alert["labels"]["node"] != victim
         assert f"{victim} of g0 lags" in alert["annotations"]["summary"]
         assert "DledgerInsufficientMembers" not in {name for name, _ in prometheus.firing()}
     finally:
@@ -135,7 +147,8 @@ def test_a_damaged_segment_pages_at_once(watching: Watched) -> None:
     cluster.start(victim)
     alert = prometheus.wait_firing("DledgerCorruption", "critical", node=victim, group="g0")
     assert f"{victim} of g0 found 1 damaged entries" in alert["annotations"]["summary"]
-    assert prometheus.value(f'dledger_log_repairs_total{{node="{victim}"}}') == 1
+    repairs = f'dledger_log_repairs_total{{node="{victim}"}}'
+    wait_until(lambda: prometheus.value(repairs) == 1, lambda: f"it is repaired: {prometheus.value(repairs)}")
     cluster.terminate(victim)
     cluster.start(victim)
     prometheus.wait_quiet("DledgerCorruption", "DledgerMembersDown")
@@ -168,9 +181,9 @@ def test_a_killed_leader_is_named_and_a_second_one_ends_the_group(watching: Watc
     first = cluster.leader()
     cluster.kill(first)
     prometheus.wait_firing("DledgerMembersDown", "warning", node=first, group="g0")
+    assert prometheus.wait_firing("DledgerUnderReplicated", "warning", group="g0")["labels"]["node"] != first
     second = cluster.leader()
     assert second != first
-    prometheus.wait_firing("DledgerUnderReplicated", "warning", node=second, group="g0")
     quiet = {name for name, _ in prometheus.firing()}
     assert not quiet & {"DledgerNoLeader", "DledgerInsufficientMembers"}
     cluster.kill(second)
