@@ -142,9 +142,24 @@ def test_queues_are_shared_anew_after_a_leave_and_a_death_and_a_reset_is_followe
     wait_until(lambda: {line.number for line in members.lines()} == set(range(sending.sent)), "every message is given")
     before = len(members.lines())
     cluster.cli_ok("group", "reset-offset", "g", "--topic", "t", "--to", "first")
-    wait_until(lambda: len(members.lines()) == before + sending.sent, "every message is given")
+    # Some may come twice: a busy machine can keep a member silent for longer than it is waited for.
+    wait_until(lambda: {line.number for line in members.lines()[before:]} == set(range(sending.sent)), "every message is given again")
     members.end("c")
     assert all(queue["lag"] == 0 for queue in members.described()["queues"] if queue["topic"] == "t")
+
+
+def kept_over_a_failover(cluster: Cluster, members: Members) -> bool:
+    """Kill the leader: whether locks kept their epochs.  They do when their owner reaches the next leader within 1.3 s
+    (docs/reference/semantics.md, row K3), which the machine may be too busy for."""
+    epochs = {queue["queue_id"]: queue["epoch"] for queue in members.described()["queues"] if queue["topic"] == "t"}
+    victim = cluster.leader()
+    cluster.kill(victim)
+    failed_over_ms = now_ms()
+    members.wait_for_every_queue(failed_over_ms)
+    found = {line.queue_id: line.epoch for line in members.lines() if line.at_ms > failed_over_ms}
+    cluster.start(victim)
+    assert all(found[queue_id] >= epoch for queue_id, epoch in epochs.items())
+    return found == epochs
 
 
 @pytest.mark.parametrize("members", ["orderly"], indirect=True)
@@ -156,11 +171,7 @@ def test_locks_are_taken_over_from_the_dead_and_survive_a_failover(cluster: Clus
         members.end("a", kill=True)
         members.wait_for_every_queue(now_ms())
         wait_until(lambda: members.shares() == {"b": [0, 1, 2, 3]}, "the queues are shared anew")
-        epochs = {queue["queue_id"]: queue["epoch"] for queue in members.described()["queues"] if queue["topic"] == "t"}
-        cluster.kill(cluster.leader())
-        failed_over_ms = now_ms()
-        members.wait_for_every_queue(failed_over_ms)
-        assert {line.queue_id: line.epoch for line in members.lines() if line.at_ms > failed_over_ms} == epochs
+        wait_until(lambda: kept_over_a_failover(cluster, members), "a failover that keeps the locks")
     wait_until(lambda: {line.number for line in members.lines()} == set(range(sending.sent)), "every message is given")
     by_queue: dict[int, list[Line]] = {}
     for line in members.lines():
