@@ -14,6 +14,7 @@ import pytest
 
 from dledger_wire.rpc import methods
 from tests.cluster.harness import Cluster, dledger, listening_addresses, send_garbage
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_up_twice_and_down_twice(idle: Cluster) -> None:
     assert pids(idle) == first
 
     os.kill(first["n1"], signal.SIGKILL)
-    assert idle.local.wait_stopped("n1", 5)
+    assert idle.local.wait_stopped("n1", LIMIT_S)
     again = idle.cli("up", "--data", data)
     assert again.returncode == 0, again.stderr
     second = pids(idle)
@@ -82,7 +83,7 @@ def test_another_nodes_folder_is_refused(cluster: Cluster) -> None:
 def test_sigterm_hands_over_and_ends_with_0(cluster: Cluster) -> None:
     leader = cluster.leader()
     assert cluster.terminate(leader) == 0
-    assert cluster.leader(5) != leader
+    assert cluster.leader() != leader
     cluster.cli_ok("topic", "create", "after", "--queues", "1")
     cluster.start(leader)
     assert '"event": "stopping"' in cluster.log_text(leader)
@@ -123,6 +124,7 @@ def test_garbage_on_every_port_changes_nothing(cluster: Cluster) -> None:
             for data in garbage():
                 send_garbage(address, data)
     assert cluster.produce("t", [b"after"])["acknowledged"] == 1
+    cluster.wait_equal()
     assert cluster.consume("t", 1, "--follower") == [b"after"]
     assert pids(cluster) == before
     for node_id in ports:
@@ -138,7 +140,7 @@ def test_all_nodes_killed_at_once_and_up_again(idle: Cluster) -> None:
     for pid in pids(idle).values():
         os.kill(pid, signal.SIGKILL)
     for node_id in idle.local.node_ids():
-        assert idle.local.wait_stopped(node_id, 5)
+        assert idle.local.wait_stopped(node_id, LIMIT_S)
     assert idle.cli("consume", "kept", "--timeout", "1").returncode == 1
     idle.cli_ok("up", "--data", data)
     assert idle.consume("kept", 2000) == bodies
