@@ -82,10 +82,11 @@ def test_the_first_difference_of_a_replica_is_named(spark: Any, cluster: Cluster
         return frame.selectExpr(*[name for name in frame.columns if name != column], damage) if replica == bad else frame
 
     _, problems = audit_job.audit(spark, cluster.bootstrap, ["audited"], [good, bad], read)
-    reference = cluster.leader() if cluster.leader() in (good, bad) else good
-    if reference == bad:
-        problem = problem.replace("{bad} differs from {good}", "{good} differs from {bad}").replace("from {good}", "from {bad}")
-    assert any(problem.format(good=good, bad=bad) in each for each in problems), problems
+    # Compared with the leader, if that is one of the two; it may be elected anew while the job runs.
+    named = [problem.format(good=good, bad=bad)]
+    if "differs" in problem:
+        named.append(problem.format(good=bad, bad=good))
+    assert any(text in each for each in problems for text in named), problems
 
 
 def test_a_flipped_byte_and_a_replica_that_is_down_are_differences(
