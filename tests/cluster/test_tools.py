@@ -49,11 +49,13 @@ def test_consume_selects_by_place_time_tag_and_number(cluster: Cluster) -> None:
         return cluster.cli_ok("consume", "t", "--idle-exit", "0.5", *options).splitlines()
 
     late, early = {f"b{n}" for n in range(20)}, {f"a{n}" for n in range(20)}
+    cluster.wait_equal()  # a follower that is behind has nothing new to give for longer than this test waits
     assert set(bodies("--from", str(middle_ms))) == late
     assert set(bodies("--tag", "b")) == late
     assert set(bodies("--tag", "a || c", "--follower")) == early
     assert set(bodies("--tag", "a || b")) == early | late
     cluster.cli_ok("produce", "t", "--property", "amount=12", "--property", "where=a=b", stdin=b"c0\n")
+    cluster.wait_equal()
     assert bodies("--sql", "amount > 11.5 AND where = 'a=b'") == ["c0"]
     assert set(bodies("--sql", "KEYS = 'k1' OR TAGS IN ('b')", "--follower")) == early | late
     refused = cluster.cli("consume", "t", "--sql", "amount >")
@@ -198,18 +200,19 @@ def test_nothing_is_coloured_where_nobody_looks(cluster: Cluster) -> None:
 
 def test_status_of_a_half_dead_group(cluster: Cluster) -> None:
     cluster.cli_ok("topic", "create", "t")
-    leader = cluster.leader()
-    victim = next(node_id for node_id in cluster.local.node_ids() if node_id != leader)
+    victim = next(node_id for node_id in cluster.local.node_ids() if node_id != cluster.leader())
+    others = {*cluster.local.node_ids()} - {victim}  # either may lead when it is looked at
     cluster.kill(victim)
     text = cluster.cli_ok("status").splitlines()
     assert text[0].split()[:5] == ["REPLICA-GROUP", "NODE", "ADDRESS", "ROLE", "TERM"]
-    assert [line.split()[1] for line in text[1:4]][0::2] == [leader, victim], "the leader first, who does not answer last"
+    assert (text[1].split()[3], text[3].split()[1]) == ("leader", victim), "the leader first, who does not answer last"
     assert "unreachable: " in text[3]
     assert text[4].startswith("replica group g0: in sync ")
     assert text[4].endswith(f"; missing {victim}")
     assert text[5] == "1 group, 2 of 3 nodes up, quorum ok (losing one more stops writes)"
     (group,) = json.loads(cluster.cli_ok("status", "--json"))["groups"]
-    assert (group["name"], group["leader"]) == ("g0", leader)
+    assert group["name"] == "g0"
+    assert group["leader"] in others
     keys = {"id", "address", "role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index", "reachable"}
     for node in group["nodes"]:
         assert node.keys() >= keys
@@ -219,4 +222,4 @@ def test_status_of_a_half_dead_group(cluster: Cluster) -> None:
     assert unhealthy.returncode == 1
     assert unhealthy.stderr.startswith("dledger: not healthy after 1 s: 1 group, 2 of 3 nodes up")
     cluster.start(victim, wait=False)
-    assert cluster.cli("status", "--until", "healthy", "--timeout", "30").returncode == 0
+    assert cluster.cli("status", "--until", "healthy", "--timeout", str(LIMIT_S)).returncode == 0
