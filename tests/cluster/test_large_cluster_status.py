@@ -109,7 +109,11 @@ def test_thirty_groups_fit_one_screen_also_when_one_does_not_answer(tmp_path: Pa
         assert len(screen) <= SCREEN_LINES
         assert sum(line.startswith("g") for line in screen) == GROUPS
         assert "warning: replica group g29 has no leader" in screen
-        assert asyncio.run(time_of_directory(f"{silent[0]},{address}")) < LIMIT_S
+        bootstrap = f"{silent[0]},{address}"
+        # Who waits for the group does so each time; the machine is not that busy each time.
+        wait_until(
+            lambda: asyncio.run(time_of_directory(bootstrap)) < LIMIT_S, "nobody waits for the group that does not answer", limit_s=60
+        )
         told = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True, timeout=60).stdout)
         assert told["from_name_server"] is True
         assert told["groups"][-1]["missing"] == ["n29-1", "n29-2"]
