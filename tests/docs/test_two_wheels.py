@@ -20,6 +20,7 @@ import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
 from tests.cluster.attack import secured_cluster
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
@@ -120,7 +121,7 @@ def environment(folder: Path, needed: set[str]) -> Path:
 
 def pip(python: Path, *arguments: str, fails: bool = False) -> str:
     command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -131,7 +132,7 @@ def install(python: Path, *files: Path) -> None:
 
 
 def call(*command: str | Path, fails: bool = False) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, check=False, cwd="/")
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd="/")
     assert bool(done.returncode) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dledger_drill.hosts.ports import free_ports
+from tests.waiting import LIMIT_S
 
 CLUSTER = """\
 cluster: one
@@ -26,7 +27,7 @@ def run(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedPr
     if path:
         environment["PYTHONPATH"] = path
     command = [str(Path(sys.executable).parent / "dledger"), *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.mark.docs
