@@ -145,7 +145,7 @@ def test_dead_letters_are_opened_looked_at_and_sent_again(browser: Browser, cons
         expect(rows).to_have_count(LETTERS - 4)
         page.get_by_role("button", name="Send again…").click()
         page.get_by_text("all that wait now").click()
-        page.get_by_label("Messages a second").fill("2")
+        page.get_by_label("Messages a second").fill("0.2")  # not done before a busy browser has stopped it
         page.get_by_role("button", name="Send again", exact=True).click()
         expect(page.locator(".told").first).to_contain_text("of 16 dead letters were sent again")
         picture(page, "letters-sending")
@@ -197,7 +197,7 @@ def test_with_a_node_down_and_without_a_leader(browser: Browser, console: Consol
             for path in paths:
                 page.goto(path)
                 is_live(page)
-                assert page.locator(".state-bad").count() == 0, (path, page.locator(".state").inner_text())
+                expect(page.locator(".state-bad")).to_have_count(0)  # there may be an election just now
             page.goto("/topic?name=orders")
             expect(page.locator(".messages tbody tr")).to_have_count(50, timeout=WAIT_MS)
             picture(page, "topic-node-down")

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from dledger_client import Admin, Message, Producer, PullConsumer
 from tests.console.rig import DESK, PHONE, ConsoleProcess, Shop, is_live, looking, picture, said
+from tests.waiting import wait_until
 
 HOSTILE = "<img/src=x/onerror=document.title='owned'><script>document.title='owned'</script>"
 TEMPLATE = "{{constructor.constructor('document.title=1')()}}"
@@ -78,12 +79,17 @@ def test_pages_of_a_topic_and_a_message(
 
 
 def test_messages_are_read_at_followers(browser: Browser, console: ConsoleProcess, filled: Shop) -> None:
-    leader = filled.leader()
     with looking(browser, console.url) as page:
-        page.goto("/topic?name=payments")
-        told = page.locator(".told")
-        expect(told).to_contain_text("read from")
-        assert leader not in told.inner_text()
+
+        def spares_the_leader() -> bool:
+            leader = filled.leader()
+            page.goto("/topic?name=payments")
+            told = page.locator(".told")
+            expect(told).to_contain_text("read from")
+            return leader not in told.inner_text()
+
+        # The leader answers when another one is elected, or when this machine holds up both followers: then the next look counts.
+        wait_until(spares_the_leader, "messages are read at followers", limit_s=60)
 
 
 def test_messages_by_every_way_to_look_for_them(browser: Browser, console: ConsoleProcess, filled: Shop) -> None:
