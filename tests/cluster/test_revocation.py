@@ -61,13 +61,16 @@ def make_user(admin: Admin, name: str, *actions: str) -> None:
 
 
 class Connections:
-    """Calls to each node and to the name server itself, as one user; ``ended_s`` says when the first was refused at an address, and why."""
+    """Calls to each node and to the name server itself, as one user; ``ended_s`` says when the first was refused at an address, and why.
+
+    ``slowest_s``: how long the machine held a call up at most."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._addresses = [node.address for _group, node in cluster.config.all_nodes()]
         self._addresses.append(cluster.config.name_server_processes[0].address)
         self._security = NetworkSecurity(credentials=PasswordCredentials(name, password=name * 3))
         self.rounds = dict.fromkeys(self._addresses, 0)
+        self.slowest_s = 0.0
         self.ended_s: dict[str, float] = {}
         self.errors: dict[str, DledgerError] = {}
         threading.Thread(target=lambda: asyncio.run(self._all()), daemon=True).start()
@@ -79,9 +82,11 @@ class Connections:
         channel = TcpNetwork(self._security).connect(address)
         try:
             while True:
+                begun_s = time.monotonic()
                 await methods.METADATA.call(channel, broker_pb2.MetadataRequest(), timeout_s=20)
                 self.rounds[address] += 1
                 await asyncio.sleep(0.02)
+                self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
         except DledgerError as error:
             self.errors[address], self.ended_s[address] = error, time.monotonic()
         finally:
@@ -136,29 +141,33 @@ def records(cluster: Cluster, *options: str) -> list[dict[str, Any]]:
 
 def test_a_deleted_user_and_a_removed_right_are_over_at_every_node(secured: Cluster) -> None:
     with administrator(secured) as admin:
-        for name in ("alice", "bob"):
+        for name in ("alice", "bob", "dave"):
             make_user(admin, name, "read", "write")
+        dave = Connections(secured, "dave")  # may come in all the time
         alice, alice_sends = Connections(secured, "alice"), Producer(secured.bootstrap, user="alice", password="alicealicealice")
         bob, bob_sends = Connections(secured, "bob"), Producer(secured.bootstrap, user="bob", password="bobbobbob")
         sends = [Endless(lambda one=one: (one.send(Message("t", b"x")), time.sleep(0.01))) for one in (alice_sends, bob_sends)]  # type: ignore[misc, func-returns-value]
-        wait_until(lambda: alice.all_worked() and bob.all_worked() and all(one.rounds > 2 for one in sends), "everybody works")
+        users = (alice, bob, dave)
+        wait_until(lambda: all(user.all_worked() for user in users) and all(one.rounds > 2 for one in sends), "everybody works")
+        dave.slowest_s = 0.0  # without the start
         admin.delete_user("alice")
         changed_s = time.monotonic()
         wait_until(lambda: alice.all_ended() and sends[0].error, "alice is refused everywhere", limit_s=60)
-        assert max(*alice.ended_s.values(), sends[0].worked_s) - changed_s < PROMISED_S
+        assert max(*alice.ended_s.values(), sends[0].worked_s) - changed_s < PROMISED_S + dave.slowest_s
         assert {type(error) for error in alice.errors.values()} == {AuthenticationFailedError}
         assert not bob.errors
         assert sends[1].error is None
         admin.change_rules(removed=[AccessRule("bob", "allow", "topic", "t", "write")])
         changed_s = time.monotonic()
         wait_until(lambda: sends[1].error, "bob may not write any more", limit_s=60)
-        assert sends[1].worked_s - changed_s < PROMISED_S
+        assert sends[1].worked_s - changed_s < PROMISED_S + dave.slowest_s
         assert isinstance(sends[1].error, PermissionDeniedError)
         assert "user bob may not write topic t" in sends[1].error.message
         admin.update_user("bob", "another one")
         changed_s = time.monotonic()
         wait_until(bob.all_ended, "bob's connections are over everywhere", limit_s=60)
-        assert max(bob.ended_s.values()) - changed_s < PROMISED_S
+        assert max(bob.ended_s.values()) - changed_s < PROMISED_S + dave.slowest_s
+        assert not dave.errors
         admin.update_user("bob", "bobbobbob")
         for one in (alice_sends, bob_sends):
             with contextlib.suppress(DledgerError):
