@@ -139,7 +139,7 @@ class Secured:
 
 
 def refused(bootstrap: str, **security: Any) -> DledgerError:
-    with pytest.raises(DledgerError) as error, PullConsumer(bootstrap, timeout_ms=5000, **security) as consumer:
+    with pytest.raises(DledgerError) as error, PullConsumer(bootstrap, timeout_ms=LIMIT_MS, **security) as consumer:
         consumer.topic(TOPIC)
     return error.value
 
