@@ -97,6 +97,7 @@ def test_a_follower_that_was_down_while_the_head_was_deleted_comes_back_by_copy(
     cluster.start(victim)
     cluster.cli_ok("leader", "transfer", "--to", victim)
     send(cluster, 7000, 7100)
+    cluster.wait_equal()
     assert read_all(cluster, victim, 7100)[1][-1] == 7099
     wait_for_node(cluster, victim, lambda: "needle" in cluster.cli_ok("message", "query", "needles", "--key", "k-1"))
     assert not [path for path in (cluster.data / victim / "copy").rglob("*") if path.is_file()]
