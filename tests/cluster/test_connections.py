@@ -17,7 +17,8 @@ import pytest
 from tests.cluster.harness import ROOT, Cluster
 
 HANDLES = 220
-IN, OUT = "10.213.7.1", "10.213.7.2"
+# Of a network of this process's own: two runs on one machine must not answer over each other's wire.
+IN, OUT = (f"10.213.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4 + number}" for number in (1, 2))
 
 
 def test_silent_connections_do_not_use_up_a_node(make_cluster: Callable[..., Cluster]) -> None:
