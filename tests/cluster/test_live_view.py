@@ -164,7 +164,7 @@ def _check_documents(stream: Watching, old: str) -> None:
     documents = [json.loads(line) for line in stream.text.splitlines() if line.endswith("}")]
     assert documents[0]["groups"][0]["rates"]["messages_in"] is None
     assert documents[1]["groups"][0]["rates"]["messages_in"] is not None
-    assert documents[-1]["changes"][0]["old"] == old
+    assert old in [change["old"] for change in documents[-1]["changes"]]  # a busy machine may have elected anew since
     assert {row["name"]: row["lag"] for row in documents[-1]["consumers"]} == {"audit": 15}
 
 
