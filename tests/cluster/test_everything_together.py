@@ -15,7 +15,7 @@ import pytest
 from dledger_client import Admin, PullConsumer, ReceivedMessage
 from tests.cluster.harness import Cluster
 from tests.cluster.world import Drill, Given, Member, Payer, Sender, delayed, ordered, plain
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 STEPS = int(os.environ.get("DLEDGER_DRILL_STEPS", "8"))  # each kind of fault twice
 
@@ -40,8 +40,9 @@ def running(*works: Callable[[threading.Event], None]) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(90)
+            thread.join(LIMIT_S)
     assert not errors, errors
+    assert not [thread for thread in threads if thread.is_alive()], "still at work"
 
 
 def stored(cluster: Cluster, topic: str) -> list[ReceivedMessage]:
