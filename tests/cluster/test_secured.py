@@ -30,7 +30,7 @@ from dledger_client import (
     TransactionState,
 )
 from tests.cluster.secured import ADMIN, SecuredCluster
-from tests.waiting import LIMIT_S, wait_until
+from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
 BILLING, PASSWORD = "billing", "kLm-8w2pQ7rt_secret"
 TOPIC, OTHER_TOPIC = "orders", "salaries"
@@ -232,7 +232,7 @@ def test_without_tls_nothing_is_said_in_the_clear(shop: SecuredCluster) -> None:
     """A client without TLS is told at once; its password was not sent."""
     with (
         pytest.raises(AuthenticationFailedError, match="speaks TLS; expected the authorities"),
-        Admin(shop.bootstrap, timeout_ms=1000, user=ADMIN, password="x") as admin,
+        Admin(shop.bootstrap, timeout_ms=LIMIT_MS, user=ADMIN, password="x") as admin,
     ):
         admin.list_topics()
 

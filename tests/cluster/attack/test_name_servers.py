@@ -16,7 +16,7 @@ from tests.cluster.attack import secured_cluster
 from tests.cluster.attack.secured_cluster import MALLORY, Secured
 from tests.cluster.attack.test_attacks import is_closed, plain_socket
 from tests.cluster.attack.test_every_rpc import REFUSALS, by_frames, declared, is_refused, strangers
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_MS, wait_until
 
 NAME_SERVER = "ns0"
 
@@ -45,7 +45,7 @@ def address(served: Secured, *, quorum: bool = False) -> str:
 
 
 def knows_the_topics(served: Secured) -> bool:
-    with Admin(address(served), timeout_ms=5000) as admin:
+    with Admin(address(served), timeout_ms=LIMIT_MS) as admin:
         return {"victims-orders", "trents-topic"} <= {each.topic for each in admin.list_topics()}
 
 
