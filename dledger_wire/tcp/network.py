@@ -9,6 +9,7 @@ made again when it is lost; each stream has a connection of its own, so that bul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -45,6 +46,13 @@ class _Dialled:
         opening: dict[str, object] = {"method": method, "metadata": dict(metadata)}
         self._connecting: asyncio.Task[Stream] = asyncio.get_running_loop().create_task(channel.dial_stream(opening), name="dial a stream")
         self._connecting.add_done_callback(_retrieve)
+
+    def __del__(self) -> None:
+        """Who left a stream before its end reads nothing more of it: that must not count as received and not yet taken for ever."""
+        dialled = self._connecting
+        if dialled.done() and not dialled.cancelled() and dialled.exception() is None and (stream := dialled.result()).may_bring_more:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and all with it
+                dialled.get_loop().call_soon_threadsafe(stream.leave)
 
     async def _stream(self) -> Stream:
         return await asyncio.shield(self._connecting)

@@ -167,14 +167,24 @@ class Stream:
         if self._dialled and self._ended and self._end_sent:
             self.connection.close_after_flush()
 
-    async def part(self, error: DledgerError | None) -> None:
-        """The acceptor's end of it: nothing more is read, and closing is left to the dialler, for a while."""
+    def leave(self) -> None:
+        """Nobody reads any more: what waits is dropped, and what still comes."""
         self._parted = True
         self._queue.clear()
         self.connection.took_in(-self._queued_bytes)
         self._queued_bytes = 0
         if self._paused_reading:
+            self._paused_reading = False
             self.connection.resume_reading()
+
+    @property
+    def may_bring_more(self) -> bool:
+        """Whether messages wait to be read, or may still come."""
+        return bool(self._queue) or self.connection.transport is not None
+
+    async def part(self, error: DledgerError | None) -> None:
+        """The acceptor's end of it: nothing more is read, and closing is left to the dialler, for a while."""
+        self.leave()
         try:
             self.finish(error)
             async with asyncio.timeout(LINGER_S):

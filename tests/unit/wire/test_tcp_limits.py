@@ -269,3 +269,30 @@ def test_a_stream_that_names_no_method_is_told_so() -> None:
         writer.close()
 
     rig.run(scenario)
+
+
+@pytest.mark.parametrize("messages", [3, 20], ids=["that wait", "that hold the sender up, too"])
+def test_what_nobody_reads_any_more_of_a_stream_does_not_count(messages: int) -> None:
+    """A client that leaves a stream before its end, as after a damaged message, has all its room again."""
+    rig = Rig()
+    network = TcpNetwork()
+
+    async def give(stream: ByteStream, _context: CallContext) -> None:
+        await stream.read()
+        for _ in range(messages):
+            await stream.write(bytes(1 << 20))
+
+    rig.server.add_stream("/test.Tcp/Give", give)
+
+    async def scenario() -> None:
+        channel = network.connect(rig.address)
+        stream = channel.open("/test.Tcp/Give")
+        await stream.write(b"x")
+        assert await stream.read() == bytes(1 << 20)
+        await until(lambda: network._memory.held >= 2 << 20)
+        await stream.close()
+        del stream
+        await until(lambda: network._memory.held == 0)
+        await channel.close()
+
+    rig.run(scenario)
