@@ -77,7 +77,7 @@ def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster
     for node_id in (leader, first):
         cluster.kill(node_id)
     with (
-        PullConsumer(cluster.bootstrap, replica=second, timeout_ms=2000, **how) as consumer,
+        PullConsumer(cluster.bootstrap, replica=second, timeout_ms=10_000, **how) as consumer,
         pytest.raises(UnreachableError, match="checksum does not match"),
     ):
         list(consumer.read_chunks("t", 0, 0, 1500))
