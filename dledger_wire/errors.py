@@ -374,7 +374,7 @@ class CorruptEntryError(DledgerError):
 def _collect(base: type[DledgerError]) -> dict[str, type[DledgerError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
-        found.update(_collect(child))
+        found = _collect(child) | found  # one without a code of its own is known to its process only
     return found
 
 
