@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from broker.nameserver.registered import GroupRow, NodeRow, TopicRow
 from dledger_wire._pb import routes_pb2
-from dledger_wire.status import DRAINING, Perm
+from dledger_wire.status import DRAINING, REMOVED, Perm
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ def topic_route(name: str, queues: Sequence[tuple[GroupRow, TopicRow]]) -> Route
 
 def absent_group(name: str) -> Route:
     return _group_field(routes_pb2.GroupRoute(name=name, version=version_of(("no group", name))))
+
+
+def removed_group(name: str) -> Route:
+    """Clients look for queues in a group that is merely not known."""
+    return _group_field(routes_pb2.GroupRoute(name=name, version=version_of(("removed group", name)), state=REMOVED))
 
 
 def group_route(group: GroupRow) -> Route:

@@ -19,6 +19,7 @@ from broker.nameserver.encoding import (
     directory_version,
     group_route,
     leader_of,
+    removed_group,
     topic_route,
 )
 from broker.nameserver.registered import GroupRow, NodeRow, Order
@@ -128,7 +129,7 @@ class RouteTable:
         if route is None:
             group = self.group(name)
             if group is None:
-                return absent_group(name)
+                return removed_group(name) if self.knows(name) else absent_group(name)
             route = self._group_routes[name] = group_route(group)
         return route
 

@@ -212,7 +212,7 @@ def remove_group(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a replica group that is drained, and stop its local nodes.  Refused while anything is left in it."""
+    """Remove a replica group that is drained, and stop its local nodes.  Refused while anything is left in it.  Safe to repeat."""
     from dledger_cli.local.cluster_steps import forget_local_group
 
     confirm(f"Remove replica group {group} with all it stores?", yes)

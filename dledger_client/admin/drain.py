@@ -1,20 +1,22 @@
-"""A replica group is drained: its topics get queues elsewhere, then it takes no more messages.
+"""A replica group is drained and removed: its topics get queues elsewhere, then it takes no more messages; then topics name it no more.
 
-Each step may be repeated, so that a drain that was broken off goes on.
+Each step may be repeated, so that what was broken off goes on.
 """
 
 from __future__ import annotations
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.replica_groups import ReplicaGroupState, describe, set_state
-from dledger_client.admin.topic_changes import create_topic
+from dledger_client.admin.topic_changes import create_topic, forget_group
 from dledger_client.admin.topics import TopicSpec, list_topics
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 from dledger_wire.rpc import methods
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
+
+NOT_REGISTERED = "not registered"
 
 
 async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> ReplicaGroupState:
@@ -31,6 +33,29 @@ async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> Repli
         if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
             await _add_elsewhere(calls, queues, others)
     return await set_state(calls, name, DRAINING)
+
+
+async def remove(calls: ClusterCalls, replica_group: str, *, discard: bool) -> ReplicaGroupState:
+    """The group, then what topics of the others say of it; the latter also when its nodes are gone since an earlier attempt."""
+    try:
+        state = await set_state(calls, replica_group, REMOVED, discard=discard)
+    except DledgerError:
+        known = await _registered_state(calls, replica_group)
+        if known not in (REMOVED, NOT_REGISTERED) or not (await forget_group(calls, replica_group) or known == REMOVED):
+            raise
+        return ReplicaGroupState(replica_group, REMOVED, since_ms=0, voters=0, learners=0, replace_after_ms=0)
+    await forget_group(calls, state.replica_group)
+    return state
+
+
+async def _registered_state(calls: ClusterCalls, name: str) -> str:
+    """The state of a replica group as a name server knows it; empty when none answers that knows all groups."""
+    try:
+        directory = await calls.router.directory()
+    except DledgerError:
+        return ""
+    states: dict[str, str] = {group.name: group.state for group in directory.groups}
+    return states.get(name, NOT_REGISTERED if directory.complete else "")
 
 
 async def active_groups(calls: ClusterCalls, *, without: str) -> list[str]:

@@ -10,13 +10,14 @@ messages.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from dledger_client.admin.calls import Answers, ClusterCalls
 from dledger_client.admin.topic_parts import TopicParts, look_at
-from dledger_client.admin.topics import ChangedTopic, TopicSpec, joined
+from dledger_client.admin.topics import ChangedTopic, TopicSpec, joined, list_topics
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.cluster.topic_spread import resized, spread
 from dledger_wire._pb import admin_pb2, broker_pb2
@@ -159,6 +160,29 @@ async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> No
     seen = await look_at(calls, name)
     seen.require_all("nothing was deleted")
     await _remove(calls, name, sorted(seen.parts), force=True)
+
+
+async def forget_group(calls: ClusterCalls, removed: str) -> bool:
+    """No topic names a replica group that was removed any more: who finds a topic elsewhere looks for nothing there.  Whether any did."""
+    others = [group for group in await calls.replica_groups() if group != removed]
+    listed = await list_topics(calls.at_leaders(), or_followers=False, partial=True, replica_groups=others)
+    naming = [part for part in listed if removed in part.replica_groups]
+
+    async def tell(group: str) -> None:
+        for part in naming:
+            if part.replica_group == group:
+                everywhere = tuple(sorted({group, *part.replica_groups} - {removed}))
+                request = admin_pb2.TopicSpec(name=part.topic, group=group, groups=everywhere)
+                with contextlib.suppress(TopicNotFoundError):  # deleted meanwhile
+                    await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
+                calls.router.forget_topic(part.topic)
+
+    told = await calls.of_all(tell, {part.replica_group for part in naming})
+    unanswered = listed.unanswered | told.unanswered
+    for error in unanswered.values():
+        text = f"replica group {removed} is removed, but topics of {', '.join(sorted(unanswered))} still name it: repeat the command"
+        raise type(error)(f"{error.message}; {text}", **error.details)
+    return bool(naming)
 
 
 # Parts

@@ -118,14 +118,16 @@ def joined(parts: Iterable[TopicQueues], *, created: bool) -> ChangedTopic:
     return ChangedTopic(found[0].topic, groups, read, write, perm, "", created=created, parts=found)
 
 
-async def list_topics(calls: ClusterCalls, *, or_followers: bool, partial: bool) -> Listed[TopicQueues]:
+async def list_topics(
+    calls: ClusterCalls, *, or_followers: bool, partial: bool, replica_groups: Iterable[str] | None = None
+) -> Listed[TopicQueues]:
     """The leaders answer, since other replicas may lag behind a topic just created; unless the client spares them."""
     request, sources = broker_pb2.MetadataRequest(all_topics=True), Sources()
 
     async def ask(group: str) -> broker_pb2.MetadataResponse:
         return await calls.read(group, methods.METADATA, request, sources, applied=version_of if or_followers else None)
 
-    answers = await calls.of_all(ask)
+    answers = await calls.of_all(ask, replica_groups)
     found = (answers.some() if partial else answers.complete()).values()
     topics = [
         TopicQueues(topic.name, topic.group, topic.read_queues, topic.write_queues, topic.perm, "", replica_groups=tuple(topic.groups))

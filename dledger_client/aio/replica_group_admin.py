@@ -16,7 +16,6 @@ from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
-from dledger_wire.status import REMOVED
 
 
 class ReplicaGroupAdmin(DiagnosticsAdmin):
@@ -158,6 +157,8 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
     async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
+        Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
+
         Args:
             replica_group: The group of nodes.
             discard: Give up messages that no consumer group reads, dead letters and parked transactions.
@@ -169,7 +170,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> await admin.remove_replica_group("g1")
         """
-        return await replica_groups.set_state(self._calls, replica_group, REMOVED, discard=discard)
+        return await drain.remove(self._calls, replica_group, discard=discard)
 
     async def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:
         """Whether the nodes can be upgraded or downgraded now, one by one, to the build of this client.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import Node, TopicQueues
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import REMOVED
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class RouteAnswers:
         if route.found:
             nodes = [Node(node.id, node.address, node.voter) for node in route.nodes]
             self._cache.learn_group(self._cache.group_of(route, nodes, address))
-        elif complete:
+        elif complete or route.state == REMOVED:
             self._cache.forget_group(route.name)
 
     def _merge_topic(self, route: routes_pb2.TopicRoute, reply: routes_pb2.RoutesReply, merged: Merged) -> None:

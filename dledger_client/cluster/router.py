@@ -33,6 +33,7 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgu
 from dledger_wire.names import check_topic
 from dledger_wire.rpc.methods import UnaryMethod
 from dledger_wire.rpc.transport import Channel, Network
+from dledger_wire.status import REMOVED
 
 LEAST_LOOK_UP_MS = 200  # of a look-up that begins shortly before the deadline
 
@@ -177,6 +178,15 @@ class Router:
         """Ask a name server for replica groups: only for what changed of those that are known."""
         self._answers.forget(groups=[name for name in groups if name not in self.groups])
         self._answers.merge(*await self._names.routes(self._answers.request((), groups)))
+
+    async def removed(self, groups: Iterable[str]) -> set[str]:
+        """Those of the replica groups that were removed, as far as a name server remembers; one attempt."""
+        known = [routes_pb2.KnownRoute(name=name) for name in groups]
+        try:
+            _address, reply = await self._names.routes(routes_pb2.RoutesRequest(groups=known))
+        except DledgerError:
+            return set()
+        return {route.name for route in reply.groups if route.state == REMOVED}
 
     async def survey(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
         """Every replica group with its leader now.  While no name server knows of all, all nodes are asked at once, until every leader has

@@ -159,6 +159,8 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
     def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
+        Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
+
         Args:
             replica_group: The group of nodes.
             discard: Give up messages that no consumer group reads, dead letters and parked transactions.

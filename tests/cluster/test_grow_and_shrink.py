@@ -38,6 +38,13 @@ def stop_local(cluster: Cluster) -> None:
     cluster.processes.clear()
 
 
+def send_keys(cluster: Cluster, groups: set[str]) -> None:
+    """A producer that knows nothing yet sends with keys, and reaches these replica groups."""
+    with Producer(cluster.bootstrap) as producer:
+        assert {producer.send(Message("t", b"keyed"), queue_key=f"k{number}").replica_group for number in range(40)} == groups
+    cluster.cli_ok("produce", "t", "--queue-key", "k0", stdin=b"x\n")
+
+
 def names_in_file(cluster: Cluster) -> list[str]:
     return [group["name"] for group in yaml.safe_load(cluster.local.file.read_text())["groups"]]
 
@@ -84,6 +91,11 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             assert names_in_file(two) == ["g0", "g2"]
             wait_until(lambda: directory(two).get("g1", {"state": "removed"})["state"] == "removed", lambda: str(directory(two)))
             send(100)
+        send_keys(two, {"g0", "g2"})
+        two.cli_ok("down", "--data", data)
+        two.processes.clear()
+        two.cli_ok("up", "--data", data)
+        send_keys(two, {"g0", "g2"})
     finally:
         stop_local(two)
 

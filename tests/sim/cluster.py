@@ -102,6 +102,11 @@ class SimCluster:
             host.group = group.name
         return group
 
+    def leave_out(self, group: str) -> None:
+        """A replica group that was removed is no more in the cluster file.  Those that run go on with the file they have."""
+        self._group_nodes = [each for each in self._group_nodes if each.name != group]
+        self.config = ClusterConfig.parse(cluster_file(self._group_nodes, self._shape), "sim.yaml")
+
     @property
     def invariants(self) -> Invariants:
         return self.groups["g0"].invariants

@@ -244,6 +244,7 @@ def test_a_removed_group_is_gone_until_another_one_has_its_name() -> None:
     change = table.register(master(sequence=2, state="removed", state_version=1, group_epoch=10), 0)
     assert (change.groups, change.topics) == ({"g0"}, {"t"})
     assert (route(table).found, topic(table, "t").found) == (False, False)
+    assert (route(table).state, route(table, "g9").state) == ("removed", "")
     assert table.directory_version != before
     for late in (master(term=9, topics={"t": 2}, sequence=9, group_epoch=10), master(term=99, topics={"t": 2})):
         assert not table.register(late, 0).accepted
