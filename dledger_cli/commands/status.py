@@ -13,8 +13,9 @@ import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge
 from dledger_cli.commands.updown import show_placement
-from dledger_cli.context import ConfigOption, JsonOption, cluster_status, load_config, run
+from dledger_cli.context import ConfigOption, JsonOption, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, note, print_json, print_line, print_table
+from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.watching import WatchedCommand, WatchOption, pages
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class _View:
     as_json: bool
     checks: list[Check]
     groups: list[ReplicaGroupStatus] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     healthy: bool = False
     good: bool = False
@@ -130,11 +132,15 @@ class _View:
     def look(self) -> None:
         """Ask every node."""
         self.healthy = self.good = False  # also when the question fails
-        self.groups = run(cluster_status(self.cluster))
+        self.groups, self.removed = run(status_without_removed(self.cluster))
         if self.checks:
             from dledger_client.admin.status_checks import find
 
-            wanted = {group.name: [node.id for node in group.nodes if not node.spare] for group in self.cluster.groups}
+            wanted = {
+                group.name: [node.id for node in group.nodes if not node.spare]
+                for group in self.cluster.groups
+                if group.name not in self.removed
+            }
             self.findings = find(self.groups, self.checks, int(time.time() * 1000), wanted)
             self.healthy = self.good = not self.findings
         else:
@@ -142,6 +148,7 @@ class _View:
             self.good = all(group.takes_messages for group in self.groups)
 
     def show(self) -> None:
+        say_removed(self.removed)
         if self.checks:
             _show_findings(self.checks, self.findings, as_json=self.as_json)
             return

@@ -11,10 +11,12 @@ import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
 from dledger_cli.output import error_line, is_terminal, note, print_json, print_line
+from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
     from dledger.log.report import Finding
     from dledger_client.admin.replica_comparison import ReplicaComparison
+    from dledger_client.aio import Admin
 
 
 EPILOG = "Examples: dledger verify --data data | dledger verify --data data/n0 | dledger verify --online | dledger verify --backup /backup"
@@ -66,7 +68,8 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
     from broker.config.units import format_size
 
     cluster = load_config(config)
-    results = ask(config, timeout_s, lambda admin: admin.compare_replicas(nodes=nodes_of(cluster)))
+    results, removed = ask(config, timeout_s, lambda admin: _compared(admin, nodes_of(cluster)))
+    say_removed(removed)
     if as_json:
         print_json({"groups": [_comparison_json(result) for result in results]})
     for result in results:
@@ -78,7 +81,13 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
         elif not as_json:
             size = format_size(result.compared_bytes)
             print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
-    return all(result.equal for result in results)
+    return bool(results) and all(result.equal for result in results)
+
+
+async def _compared(admin: Admin, nodes: dict[str, dict[str, str]]) -> tuple[list[ReplicaComparison], list[str]]:
+    """The replica groups of the cluster file compared, and the names of those that were removed."""
+    removed = await removed_among(admin, nodes)
+    return await admin.compare_replicas(nodes={name: nodes[name] for name in nodes if name not in removed}), removed
 
 
 def _comparison_json(result: ReplicaComparison) -> dict[str, object]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,15 @@ def send_keys(cluster: Cluster, groups: set[str]) -> None:
     cluster.cli_ok("produce", "t", "--queue-key", "k0", stdin=b"x\n")
 
 
+def check_stale_file(cluster: Cluster, stale: Path) -> None:
+    """A file that still names g1: commands say so, and what they find of the others counts."""
+    for command in (("status",), ("status", "--json"), ("status", "--check", "all"), ("verify", "--online")):
+        result = cluster.cli(*command, "--config", str(stale))
+        assert "replica group g1 was removed from the cluster; take it out of the cluster file" in result.stderr, command
+        assert result.returncode == 0, (command, result.stdout, result.stderr)
+        assert "no quorum" not in result.stdout
+
+
 def names_in_file(cluster: Cluster) -> list[str]:
     return [group["name"] for group in yaml.safe_load(cluster.local.file.read_text())["groups"]]
 
@@ -77,6 +88,7 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             assert refused.returncode == 1
             assert "it is drained first" in refused.stderr
             two.cli("cluster", "drain", "g1", "--wait", "0")
+            stale = Path(shutil.copy(two.local.file, two.data / "stale.yaml"))
             before = len(sent)
             send(200)
             assert {result.replica_group for result in sent[before + 50 :]} == {"g0", "g2"}
@@ -91,6 +103,7 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             assert names_in_file(two) == ["g0", "g2"]
             wait_until(lambda: directory(two).get("g1", {"state": "removed"})["state"] == "removed", lambda: str(directory(two)))
             send(100)
+        check_stale_file(two, stale)
         send_keys(two, {"g0", "g2"})
         two.cli_ok("down", "--data", data)
         two.processes.clear()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dledger_cli.removed_groups import removed_among
 from dledger_client.admin import replica_groups, topic_changes
 from dledger_client.aio import Message, Producer
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotSentError, TopicNotFoundError
@@ -203,6 +204,24 @@ def test_a_topic_of_the_removed_group_alone_is_gone_with_it() -> None:
                 await producer.send(Message("t", b"x"), "k")
 
     Rig(37, groups=2, name_servers=3).run(scenario)
+
+
+@pytest.mark.parametrize("name_servers", [0, 3])
+def test_a_cluster_file_that_names_a_removed_group_is_told_from_one_whose_group_is_down(name_servers: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await drain(rig)
+        async with rig.admin() as admin:
+            kill_group(rig, "g1")
+            assert await removed_among(admin, ["g0", "g1", "g9"]) == []
+            await start_group(rig, "g1")
+            await remove(rig)
+            assert await removed_among(admin, ["g0", "g1", "g9"]) == ["g1"]
+            kill_group(rig, "g0")
+            for name in rig.cluster.name_servers.hosts:
+                rig.cluster.name_servers.kill(name)
+            assert await removed_among(admin, ["g0", "g1", "g9"]) == []
+
+    Rig(41, groups=2, name_servers=name_servers).run(scenario)
 
 
 def test_a_topic_deleted_meanwhile_is_not_missed() -> None:
