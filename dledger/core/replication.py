@@ -336,6 +336,7 @@ class Replication:
                 return
         if core.now_ms < self.next_heartbeat_ms:
             return
+        late_ms = core.now_ms - self.next_heartbeat_ms
         core.silence.beats(self.next_heartbeat_ms)
         self.next_heartbeat_ms = core.now_ms + core.silence.heartbeat_interval_ms
         for peer in self.peers.values():
@@ -345,7 +346,7 @@ class Replication:
             self._send_heartbeat(peer)
         core.transfers.on_heartbeat()
         self._set_quorum_deadline()
-        self._watch_own_disk()
+        self._watch_own_disk(late_ms)
 
     def _set_quorum_deadline(self) -> None:
         """An election timeout after a majority was last heard from."""
@@ -355,9 +356,14 @@ class Replication:
         heard_ms = quorum_value(contacts) if contacts else self._core.now_ms
         self.quorum_deadline_ms = heard_ms + self._core.config.election_timeout_ms
 
-    def _watch_own_disk(self) -> None:
-        """A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away."""
+    def _watch_own_disk(self, late_ms: int) -> None:
+        """A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away.
+
+        ``late_ms``: how late this comes.  Beyond a heartbeat: this node was paused, and hears only later of writes that ended.
+        """
         core = self._core
+        if late_ms > core.config.heartbeat_interval_ms:
+            self._durable_moved_ms = min(core.now_ms, self._durable_moved_ms + late_ms)
         waiting = self._counts_itself and core.log.durable < core.log.last.index
         slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
         if slow or core.storage is Storage.FULL:

@@ -280,8 +280,8 @@ async def leader_history(calls: ClusterCalls, replica_group: str) -> list[Leader
 
 
 def _merged(group: str, accounts: list[tuple[str, diagnostics_pb2.LeaderChange]]) -> LeaderChange:
-    """One change of what several nodes say of it: the new leader knows best why it stood for election."""
-    best = min(accounts, key=lambda each: (_BEST_KIND.get(each[1].kind, 9), each[0] != each[1].leader, each[0]))[1]
+    """One change of what several nodes say of it."""
+    best = min(accounts, key=lambda each: (_doubt(*each), each[0]))[1]
     return LeaderChange(
         replica_group=group,
         term=best.term,
@@ -294,6 +294,13 @@ def _merged(group: str, accounts: list[tuple[str, diagnostics_pb2.LeaderChange]]
         reason=best.reason,
         accounts={node: change.reason for node, change in sorted(accounts, key=lambda each: each[0])},
     )
+
+
+def _doubt(node: str, change: diagnostics_pb2.LeaderChange) -> tuple[bool, int, bool]:
+    """Least for the new leader: it knows why it stood for election, unless it had just started.  A leader that was paused does not, though
+    it may have meant to hand over."""
+    elected = node == change.leader
+    return not (elected and change.kind in ("transfer", "election")), _BEST_KIND.get(change.kind, 9), not elected
 
 
 def _with_previous(changes: list[LeaderChange]) -> list[LeaderChange]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -127,6 +128,27 @@ def test_a_paused_leader_is_explained() -> None:
         assert (change.kind, change.cause) == ("election", "silent")
         assert f"heard nothing of leader {old} for" in change.reason
         rig.cluster.loop.resume(process)
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize(("of_elected", "expected"), [("silent", "silent"), ("start", "disk_slow")])
+def test_who_was_elected_knows_better_than_who_led_before_unless_it_had_just_started(of_elected: str, expected: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        old = rig.master
+        async with rig.admin() as admin:
+            await admin.transfer_leader(rig.followers[0])
+        change = await next_leader(rig, old, without_it=False)
+        kind = "start" if of_elected == "start" else "election"
+        for node_id, account in {old: ("transfer", "disk_slow"), change.leader: (kind, of_elected)}.items():
+            node = rig.cluster.hosts[node_id].node
+            assert node is not None
+            kept = node.leader_history._changes
+            kept[-1] = replace(kept[-1], kind=account[0], cause=account[1], reason=account[1])
+        async with rig.admin() as admin:
+            told = (await admin.leader_history())[-1]
+        assert (told.cause, told.reason) == (expected, expected)
+        assert (told.accounts[old], told.accounts[change.leader]) == ("disk_slow", of_elected)
 
     Rig().run(scenario)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.core.causes import Cause
 from dledger.core.effects import Append, CutTail, RefusedReason
 from dledger.core.events import Applied, HardStateStored, LowOnSpace, StorageFailed, StorageRecovered, Stored
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, Role
 from dledger_wire.check import InvariantBrokenError
-from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, node_id, solo
+from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Node, ack, append, leader_by_hand, node_id, solo
 from tests.unit.core.safety import Safety
 
 
@@ -278,6 +279,50 @@ def test_D15_a_group_goes_on_while_its_leaders_disk_stands_still_and_loses_nothi
     cluster.run(2 * ELECTION_MS)
     assert leader.terms == cluster.leader().terms
     assert leader.terms[:4] == [1, 1, 1, 1]
+
+
+def writing() -> Node:
+    """A leader with a write under way, at the time of its next heartbeat."""
+    node = leader_by_hand(solo())
+    for voter in (2, 3):
+        node.receive(voter, ack(1, 1, 1))
+    node.cluster.auto_persist = False
+    node.propose()
+    node.timeout()
+    return node
+
+
+def beat_on(node: Node, heartbeats: int) -> None:
+    """Time passes; 2 answers, and has everything."""
+    for _ in range(heartbeats):
+        node.cluster.now_ms += HEARTBEAT_MS
+        node.receive(2, ack(1, node.last.index, 1))
+        node.tick()
+
+
+def test_D15_a_leader_that_was_paused_does_not_count_the_pause_as_time_of_its_disk() -> None:
+    node = writing()
+    node.cluster.now_ms += 5 * ELECTION_MS
+    beat_on(node, 1)  # what had come meanwhile is read first, then timers are seen to, then writes that ended
+    assert node.role is Role.LEADER
+    assert not node.core._core.transfers.pending
+    node.persist()
+    beat_on(node, 2 * ELECTION_MS // HEARTBEAT_MS)
+    assert not node.sent(TimeoutNow)
+
+
+@pytest.mark.parametrize("begins", ["before", "after"])
+def test_D15_a_write_that_lasts_on_after_a_pause_makes_the_leader_hand_over(begins: str) -> None:
+    node = writing()
+    if begins == "after":
+        node.persist()
+    node.cluster.now_ms += 5 * ELECTION_MS
+    if begins == "after":
+        node.propose()
+    beat_on(node, ELECTION_MS // HEARTBEAT_MS)
+    assert not node.sent(TimeoutNow)
+    beat_on(node, 2)
+    assert node.sent(TimeoutNow, to=2)[0] == TimeoutNow(term=1, cause=Cause.DISK_SLOW)
 
 
 def test_D3_a_promise_stored_late_counts_only_for_itself() -> None:
