@@ -222,7 +222,7 @@ def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
     return {
         "name": group.name,
         "term": group.term,
-        "leader": group.leader.id if group.leader else None,
+        "leader": group.leader_id or None,
         "voters": list(group.voters),
         "learners": list(group.learners),
         "acknowledging": [voter for voter in group.voters if voter in group.acknowledging],

@@ -76,7 +76,7 @@ class History:
         nodes = tuple(self._node(group, node, at_s, several_groups=several_groups) for node in group.nodes)
         return GroupRow(
             name=group.name,
-            leader=group.leader.id if group.leader else "",
+            leader=group.leader_id,
             term=group.term,
             voters=len(group.voters),
             acknowledging=len(group.acknowledging),

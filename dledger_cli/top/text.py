@@ -102,6 +102,8 @@ def _group_text(row: GroupRow) -> str:
         return "no leader"
     if row.spare < 0:
         return "no quorum: writes are stopped"
+    if any(node.id == row.leader and not node.reachable for node in row.nodes):
+        return "its leader did not answer in time"
     if not row.takes_messages:
         return "its leader takes no messages"
     if row.healthy:

@@ -21,6 +21,7 @@ GRACE_S = 0.3  # for a node that reports the end of its time itself
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
 TAKES_NO_MESSAGES = "read-only"
+NO_ANSWER = "no answer within"
 _AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
     "id",
     "role",
@@ -185,7 +186,7 @@ class ReplicaGroupStatus:
     Attributes:
         name: The replica group.
         nodes: The nodes asked, then members that only the leader knows.
-        leader: The confirmed leader with the newest term; None when there is none.
+        leader: The confirmed leader with the newest term; None when there is none, or it did not answer (``leader_id``).
         voters: Ids of the voters.
         learners: Ids of the learners.
         acknowledging: Ids of the voters whose acknowledgement counts now.
@@ -202,6 +203,18 @@ class ReplicaGroupStatus:
     def term(self) -> int:
         """The newest term that a node knows."""
         return max((node.term for node in self.nodes), default=0)
+
+    @property
+    def silent_leader(self) -> NodeStatus | None:
+        """The node that did not answer in time, and leads by what nodes of the newest term say; None when there is no such."""
+        named = {node.leader for node in self.nodes if node.reachable and node.term == self.term} if self.leader is None else set()
+        return next((node for node in self.nodes if node.id in named and node.error.startswith(NO_ANSWER)), None)
+
+    @property
+    def leader_id(self) -> str:
+        """Id of the leader, or of the one that did not answer in time; empty when none is known."""
+        leader = self.leader or self.silent_leader
+        return leader.id if leader is not None else ""
 
     @property
     def quorum(self) -> int:
@@ -394,7 +407,7 @@ async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s
 
 def _reason(error: DledgerError | TimeoutError, timeout_s: float) -> str:
     if isinstance(error, (TimeoutError, DeadlineExceededError)):
-        return f"no answer within {timeout_s:g} s"
+        return f"{NO_ANSWER} {timeout_s:g} s"
     return str(error.details.get("reason") or error.message)
 
 

@@ -202,4 +202,4 @@ def _of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
         )
         for node in group.nodes
     )
-    return RegisteredGroup(group.name, ACTIVE, group.term, group.leader.id if group.leader else "", nodes)
+    return RegisteredGroup(group.name, ACTIVE, group.term, group.leader_id, nodes)

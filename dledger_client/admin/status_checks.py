@@ -158,7 +158,7 @@ def _silent(group: ReplicaGroupStatus, asked: Sequence[str]) -> Iterator[Finding
 
 
 def _no_leader(case: _Case) -> _Found:
-    if case.group.leader is None:
+    if not case.group.leader_id:
         group = case.group
         yield "", f"no leader (term {group.term}); {len(case.answering)} of {len(group.nodes)} nodes answer"
 
@@ -167,7 +167,9 @@ def _no_writes(case: _Case) -> _Found:
     group = case.group
     if group.takes_messages:
         return
-    if group.leader is None:
+    if group.silent_leader is not None:
+        yield group.leader_id, f"the leader gave {group.silent_leader.error}, so whether it takes messages cannot be told"
+    elif group.leader is None:
         yield "", "no leader, so no message can be stored"
     elif group.spare < 0:
         yield "", f"{len(group.acknowledging)} of {len(group.voters)} voters acknowledge, {group.quorum} are needed to store a message"

@@ -68,8 +68,11 @@ def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
     silent = [voter for group in groups for voter in _cannot_acknowledge(group)]
     if silent:
         start += f"{', '.join(silent)} cannot acknowledge, "
-    if any(group.leader is None for group in groups):
+    if any(not group.leader_id for group in groups):
         return start + "quorum ok, but a leader is still being elected"
+    late = [f"leader {node.id} gave {node.error}" for group in groups if (node := group.silent_leader) is not None]
+    if late:
+        return start + f"quorum ok, but {', '.join(late)}"
     full = [group for group in groups if not group.takes_messages]
     if full:
         leads = ", ".join(group.leader.id for group in full if group.leader)

@@ -138,7 +138,7 @@ def _group_row(group: ReplicaGroupStatus, seen: ClusterSamplers) -> dict[str, Ce
     return {
         "key": group.name,
         "group": group.name,
-        "leader": Link.to(group.leader.id, "/node", id=group.leader.id) if group.leader else Mark("no leader", "bad"),
+        "leader": Link.to(group.leader_id, "/node", id=group.leader_id) if group.leader_id else Mark("no leader", "bad"),
         "term": group.term,
         "in_sync": ", ".join(replicas["in_sync"]) or "–",
         "behind": Mark(", ".join(missing), "warn") if missing else "–",

@@ -9,7 +9,7 @@ import pytest
 from dledger_client.admin.cluster_status import NodeStatus, judge_group
 from dledger_client.admin.status_checks import DAY_MS, DEFAULTS, NAMES, find, parse_checks
 from dledger_wire.errors import InvalidArgumentError
-from tests.unit.cli.test_status_command import gone, leader, other
+from tests.unit.cli.test_status_command import gone, late, leader, other
 
 NOW_MS = 1_800_000_000_000
 
@@ -31,6 +31,14 @@ def test_a_group_without_a_leader() -> None:
     assert found("no-writes", *nodes) == ["no-writes: g0: no leader, so no message can be stored"]
     assert found("lag=5", *nodes) == ["lag: g0: the lag cannot be told without a leader"]
     assert found("quorum-critical=n0", *nodes) == ["quorum-critical: g0/n0: must not stop: no message can be stored even now"]
+
+
+def test_a_leader_that_does_not_answer_in_time_is_one() -> None:
+    nodes = (late("n1"), other("n0"), other("n2"))
+    assert found("no-leader", *nodes) == []
+    text = "the leader gave no answer within 2 s, so whether it takes messages cannot be told"
+    assert found("no-writes", *nodes) == [f"no-writes: g0/n1: {text}"]
+    assert found("lag=5", *nodes) == ["lag: g0: the lag cannot be told without a leader"]
 
 
 def test_members_that_are_missing_or_lag() -> None:

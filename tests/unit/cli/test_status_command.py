@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dledger_cli.commands.status import _group_json
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
 
@@ -32,6 +33,10 @@ def other(node: str, state: str = "ok", knows: str = "n1", voters: str = "n0 n1 
 
 def gone(node: str) -> NodeStatus:
     return NodeStatus("g0", node, "h:1", False, "connection refused")
+
+
+def late(node: str) -> NodeStatus:
+    return replace(gone(node), error="no answer within 2 s")
 
 
 def judged(*nodes: NodeStatus) -> ReplicaGroupStatus:
@@ -113,6 +118,35 @@ def test_a_voter_that_is_not_in_sync_yet_does_not_count() -> None:
 def test_without_a_leader_voters_that_answer_count(up: int, expected: str) -> None:
     answers = [other("n0", knows=""), other("n2", knows="") if up == 2 else gone("n2"), gone("n1")]
     assert expected in says(*answers)
+
+
+def test_a_leader_that_does_not_answer_in_time_is_who_the_others_name() -> None:
+    answers = (late("n1"), other("n0"), other("n2"))
+    assert says(*answers) == "1 group, 2 of 3 nodes up, quorum ok, but leader n1 gave no answer within 2 s"
+    assert (judged(*answers).leader, judged(*answers).leader_id) == (None, "n1")
+    assert _group_json(judged(*answers))["leader"] == "n1"
+    assert not judged(*answers).healthy
+    assert not judged(*answers).takes_messages
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (gone("n1"), other("n0"), other("n2")),  # its process ended, and they do not know yet
+        (late("n1"), other("n0"), replace(other("n2", knows=""), term=2)),  # stands for election
+        (late("n1"), other("n0", knows=""), other("n2", knows="")),
+        (replace(other("n1"), role="leader"), other("n0"), other("n2")),  # not confirmed
+    ],
+)
+def test_nobody_leads_who_ended_or_is_being_replaced_or_is_not_confirmed(answers: tuple[NodeStatus, ...]) -> None:
+    assert says(*answers).endswith("quorum ok, but a leader is still being elected")
+    assert judged(*answers).leader_id == ""
+
+
+def test_the_newest_term_tells_who_leads() -> None:
+    answers = (late("n1"), replace(other("n0", knows="n2"), term=1), late("n2"), replace(other("n3"), term=2))
+    assert judged(*answers).leader_id == "n1"
+    assert judged(leader("n0", "n2"), other("n0"), other("n2")).leader_id == "n1"
 
 
 def test_replicas_are_in_sync_lagging_or_missing() -> None:

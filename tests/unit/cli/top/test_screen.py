@@ -57,6 +57,14 @@ def test_all_there_is_to_see_on_a_wide_terminal() -> None:
     assert "rows " not in text
 
 
+def test_a_leader_that_did_not_answer_is_told_from_one_that_takes_no_messages() -> None:
+    (row,) = view().groups
+    refusing = replace(row, healthy=False, takes_messages=False)
+    assert "its leader takes no messages" in "\n".join(drawn(view(groups=(refusing,))))
+    silent = replace(refusing, nodes=(node(0, reachable=False), node(1), node(2)))
+    assert "its leader did not answer in time" in "\n".join(drawn(view(groups=(silent,))))
+
+
 def test_narrow_terminals_keep_lag_disk_and_the_note() -> None:
     silent = node(2, reachable=False, note="unreachable: connection refused")
     group = replace(view().groups[0], nodes=(node(0), silent))
