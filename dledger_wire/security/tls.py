@@ -12,6 +12,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -26,6 +27,10 @@ LOOK_S = 1.0  # how often the files are looked at
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+_CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")  # by which the other side refuses one
+
+refusals: ContextVar[list[ssl.SSLError] | None] = ContextVar("refusals", default=None)  # takes why a certificate was refused
 
 _logger = logging.getLogger(__name__)
 
@@ -147,6 +152,7 @@ class TlsContexts:
         context.verify_mode = _CLIENT_AUTH[self.settings.client_auth]
         context.set_alpn_protocols(list(self.alpn))
         context.sni_callback = self._replace_context
+        context.sslobject_class = _Accepted
         return context
 
     def _replace_context(self, connection: ssl.SSLObject, _name: str | None, accepted: ssl.SSLContext) -> None:
@@ -169,6 +175,26 @@ class TlsContexts:
             context.load_cert_chain(settings.cert, settings.key, password=_no_password)
         except (OSError, ssl.SSLError, _EncryptedKeyError) as error:
             raise _unusable(f"{settings.cert}, {settings.key}", "a certificate and its key", error) from None
+
+
+class _Accepted(ssl.SSLObject):
+    """A connection that is accepted.  Event loops close one whose handshake fails at once, with the alert still in memory: when a
+    certificate is refused, it goes out first, as if the handshake waited for more, and the failure follows the next bytes."""
+
+    _refusal: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            super().do_handshake()
+        except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLCertVerificationError) and error.reason != "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+                raise
+            self._refusal = error
+            if (told := refusals.get()) is not None:
+                told.append(error)
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert is to be sent") from None
 
 
 class _EncryptedKeyError(Exception):
@@ -195,9 +221,19 @@ def handshake_failure(error: ssl.SSLError, min_version: str = "") -> str:
     """Why there is no connection; ``min_version``: what this side asks for, where it is the one to say so."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
+    if alert := certificate_alert(error):
+        return f"does not accept the certificate of this side: {alert}"
     reason = _words(error, "not TLS")
     expected = f"; expected {min_version} or newer" if min_version and reason == "unsupported protocol" else ""
     return f"no TLS connection: {reason}{expected}"
+
+
+def certificate_alert(error: Exception | None) -> str:
+    """What the other side said of this side's certificate, when it refused that; empty for any other error.
+
+    In TLS 1.3 it says so after the handshake of the side that dialled is over."""
+    _, found, alert = ((error.reason or "") if isinstance(error, ssl.SSLError) else "").partition("ALERT_")
+    return alert.replace("_", " ").lower() if found and any(each in alert for each in _CERTIFICATE_ALERTS) else ""
 
 
 def expiry(path: str) -> datetime:

@@ -99,6 +99,8 @@ class Calls:
         """The answer.  Raises what the handler raised, or UnreachableError when the connection is lost first."""
         if self._error is not None:  # the server took no calls, and has said so before this one
             raise fresh(self._error)
+        if not self.connection.is_connected:  # lost before anything was asked
+            raise await self.connection.why_gone()
         self._last = call = self._last % 0xFFFF_FFFF + 1
         begun_s = self.used_s = self._loop.time()
         answered: asyncio.Future[bytes | DledgerError] = self._loop.create_future()

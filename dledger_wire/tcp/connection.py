@@ -23,10 +23,11 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from dledger_wire.errors import DledgerError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
+from dledger_wire.security.tls import certificate_alert
 from dledger_wire.tcp.dead_peers import watch_for_death
 from dledger_wire.tcp.rare_warning import RareWarning
 from dledger_wire.tcp.received_bytes import ReceivedBytes
@@ -103,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self._turns = asyncio.Lock()
         self._refused = False
+        self._alert = ""  # why the other side refused this one's certificate
         self._behind: list[bytes] | None = None  # what waits while a frame goes around the transport
         self._closes_behind = False
 
@@ -204,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
+        self.transport, self._alert = None, certificate_alert(exc)
         self._drop_buffers()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -293,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.is_connected and not self._refused and not self._closes_behind
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Write one frame, whatever waits already.  UnreachableError when the connection is lost."""
+        """Write one frame, whatever waits already.  Raises ``gone`` when the connection is lost."""
         if self.transport is None or self.transport.is_closing():
             raise self.gone()
         head = FRAME.pack(kind, len(payload))
@@ -348,7 +350,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._closes_behind:
             self.close_after_flush()
 
-    def gone(self) -> UnreachableError:
+    async def why_gone(self) -> DledgerError:
+        """Of a connection that the other side ended: wait until it is known."""
+        await asyncio.shield(self.closed)
+        return self.gone()
+
+    def gone(self) -> DledgerError:
+        if self._alert:
+            return AuthenticationFailedError(f"{self.peer}: does not accept the certificate of this side: {self._alert}", address=self.peer)
         return UnreachableError(f"{self.peer}: connection lost", address=self.peer)
 
     # -- ending

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dledger_wire.errors import AddressInUseError, AuthenticationFailedError
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.security.network_security import NetworkSecurity
-from dledger_wire.security.tls import handshake_failure
+from dledger_wire.security.tls import handshake_failure, refusals
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.connection import ERROR, FRAME, PREFACE
 
@@ -147,6 +147,8 @@ class Listener:
     async def _welcome(self, accepted: socket.socket, arrival: Arrival) -> None:
         handed_over = False
         peer = arrival.source
+        refused: list[ssl.SSLError] = []
+        refusals.set(refused)
         try:
             with contextlib.suppress(OSError):
                 peer = named(accepted.getpeername())
@@ -154,21 +156,25 @@ class Listener:
                 tls = await self._context(accepted, peer)
                 handed_over = True
                 await self._loop.connect_accepted_socket(lambda: self._made(arrival), accepted, ssl=tls)
-        except TimeoutError:
-            self._refused(arrival, "slow", f"{peer}: closed: no TLS within {self._arrivals.limits.handshake_s:g} s")
-        except ssl.SSLError as error:
-            expected = self._security.tls.settings.min_version if self._security.tls is not None else ""
-            self._refused(arrival, "tls", f"{peer}: refused: {handshake_failure(error, expected)}")
         except _NotTlsError:
             self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
-        except OSError:  # it went away
-            self._arrivals.left(arrival)
+        except OSError as error:
+            self._failed(arrival, peer, refused[0] if refused else error)
         except asyncio.CancelledError:
             self._arrivals.left(arrival)
             raise
         finally:
             if not handed_over:
                 accepted.close()
+
+    def _failed(self, arrival: Arrival, peer: str, error: OSError) -> None:
+        if isinstance(error, TimeoutError):
+            self._refused(arrival, "slow", f"{peer}: closed: no TLS within {self._arrivals.limits.handshake_s:g} s")
+        elif isinstance(error, ssl.SSLError):
+            expected = self._security.tls.settings.min_version if self._security.tls is not None else ""
+            self._refused(arrival, "tls", f"{peer}: refused: {handshake_failure(error, expected)}")
+        else:  # it went away
+            self._arrivals.left(arrival)
 
     def _refused(self, arrival: Arrival, reason: str, text: str) -> None:
         self._arrivals.left(arrival)

@@ -180,7 +180,10 @@ class TcpChannel:
             return
         try:
             async with asyncio.timeout(AUTHENTICATION_S):
-                authentication = DialledAuthentication(connection, await self._security.credentials.exchange(), carried)
+                exchange = await self._security.credentials.exchange()
+                if not connection.is_connected:  # lost meanwhile, and nobody was there to be told
+                    raise await connection.why_gone()
+                authentication = DialledAuthentication(connection, exchange, carried)
                 send_opening(connection, {**opening, "auth": authentication.opening()})
                 await authentication.done()
         except TimeoutError:

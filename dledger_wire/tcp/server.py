@@ -71,7 +71,7 @@ class _Accepted(Connection):
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-        super().connection_lost(exc)
+        super().connection_lost(None)  # of this side's certificate the handshake was to tell
         self._server.parted(self)
 
     def _too_late(self) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from dledger_wire.errors import AuthenticationFailedError, ConfigError, DledgerError
+from dledger_wire.errors import AuthenticationFailedError, ConfigError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import CallContext
-from dledger_wire.security.certificates import issue, new_authority
+from dledger_wire.security.certificates import KeyPair, issue, new_authority
+from dledger_wire.security.credentials import PasswordCredentials
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.security.tls import TlsContexts, TlsSettings
 from dledger_wire.tcp.network import TcpNetwork
@@ -32,8 +36,11 @@ class Clock:
 
 def files(folder: Path, *, days: int = 10) -> TlsSettings:
     """A new authority and a certificate of it; files that are there are replaced."""
+    return certified(folder, new_authority("shop"), days=days)
+
+
+def certified(folder: Path, made: KeyPair, *, days: int = 10) -> TlsSettings:
     folder.mkdir(exist_ok=True)
-    made = new_authority("shop")
     pair = issue(made, NODE, ["127.0.0.1"], days=days)
     for name, data in (("ca.crt", made.certificate), ("n0.crt", pair.certificate), ("n0.key", pair.key)):
         path = folder / (name + ".new")
@@ -79,24 +86,43 @@ def test_certificates_are_replaced_while_connections_go_on(tmp_path: Path) -> No
         runner.run(run())
 
 
-def test_a_client_with_a_certificate_of_the_old_authority_is_refused_by_the_server(tmp_path: Path) -> None:
-    server_tls = TlsContexts(files(tmp_path / "server"), Clock())
-    shutil.copytree(tmp_path / "server", tmp_path / "client")
-    files(tmp_path / "server")
-    shutil.copy(tmp_path / "server" / "ca.crt", tmp_path / "client" / "ca.crt")  # trusts the new one, comes with the old one's
+def refused_client(folder: Path, reason: str) -> tuple[TlsSettings, TlsSettings]:
+    """A server, and a client whose certificate it refuses for that reason."""
+    made = new_authority("shop")
+    server = certified(folder / "server", made)
+    if reason == "certificate expired":
+        return server, certified(folder / "client", made, days=0)
+    client = files(folder / "client")
+    if reason == "certificate required":
+        return replace(server, client_auth="required"), TlsSettings(server.ca)
+    return server, replace(client, ca=server.ca)
+
+
+@pytest.mark.parametrize("loop", [new_event_loop, asyncio.new_event_loop])
+@pytest.mark.parametrize("password", ["", "secret"])
+@pytest.mark.parametrize("reason", ["certificate expired", "unknown ca", "certificate required"])
+def test_a_client_whose_certificate_is_refused_is_told_why(
+    reason: str, password: str, loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In TLS 1.3 its handshake is over by then, so that the connection is lost only."""
+    of_server, of_client = refused_client(tmp_path, reason)
+    credentials = PasswordCredentials("billing", password=password) if password else None
 
     async def run() -> None:
-        server = TcpNetwork(NetworkSecurity(server_tls)).serve("127.0.0.1:0")
+        server = TcpNetwork(NetworkSecurity(TlsContexts(of_server))).serve("127.0.0.1:0")
         server.add_unary(CALL, echo)
         await server.start()
-        channel = TcpNetwork(NetworkSecurity(TlsContexts(settings(tmp_path / "client")))).connect(f"127.0.0.1:{server.port}")
-        with pytest.raises(DledgerError):
+        channel = TcpNetwork(NetworkSecurity(TlsContexts(of_client), credentials)).connect(f"127.0.0.1:{server.port}")
+        with pytest.raises(AuthenticationFailedError, match=f"does not accept the certificate of this side: .*{reason}"):
             await channel.call(CALL, b"", timeout_s=20)
+        with pytest.raises(AuthenticationFailedError, match=f"does not accept the certificate of this side: .*{reason}"):
+            await channel.open(CALL).read()
         await channel.close()
         await server.stop(0)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with caplog.at_level(logging.WARNING), asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
+    assert "refused: " in caplog.text
 
 
 def test_files_that_do_not_fit_together_change_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
