@@ -20,7 +20,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, NotLeaderError, UnreachableError
 from dledger_wire.rpc.methods import METADATA, QUEUE_OFFSETS, UnaryMethod
 
 CALL_SILENCE_S = 1.0  # a call without a response for that long: all nodes are asked who leads
@@ -61,7 +61,8 @@ class LeaderCalls:
             found = done(error) if lost and done is not None else None
             if found is not None:
                 return found
-            if lost and is_retriable(error) and not error.outcome_unknown:
+            is_of_last = is_retriable(error) or isinstance(error, AuthenticationFailedError)
+            if lost and is_of_last and not error.outcome_unknown:
                 raise lost[-1] from error  # the last attempt failed for certain, that one may have been carried out
             raise
         return method.parse_response(answer, group)

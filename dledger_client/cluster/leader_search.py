@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dledger_client.cluster.asking import drop
+from dledger_client.cluster.asking import drop, refused
 from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of
 from dledger_client.cluster.route_cache import RouteCache
 from dledger_client.cluster.route_watch import RouteWatch
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, NotLeaderError, PermissionDeniedError, UnreachableError
 
 HANGS_S = 0.05  # a search that takes longer waits for a node that hangs; meanwhile the others may get a leader
 
@@ -34,7 +34,8 @@ class LeaderSearch:
 
     async def find(self, group: str, failed: str = "", failed_term: int = 0, silent: str = "") -> ReplicaGroup:
         """Who leads ``group`` now, by asking its nodes; one search.  ``failed`` counts as leader only if it says so itself, or in a term
-        after ``failed_term``; ``silent`` hardly answers.  Raises NotLeaderError when no node is known to lead."""
+        after ``failed_term``; ``silent`` hardly answers.  Raises NotLeaderError when no node is known to lead, and why the nodes refuse the
+        caller when that is all they say."""
         self._watch.doubt()
         search = asyncio.ensure_future(self._among_nodes(group, failed, failed_term))
         told = asyncio.ensure_future(self._told(group, failed, failed_term))
@@ -73,7 +74,10 @@ class LeaderSearch:
             found = claim(answer)
             return found is not None and found.term >= known_term
 
-        answers = await self._nodes.survey(addresses, [], enough)
+        problems: list[DledgerError] = []
+        answers = await self._nodes.survey(addresses, [], enough, problems)
+        if not answers and (refusal := refused(problems)) is not None:
+            raise refusal
         claims = [found for answer in answers if (found := claim(answer)) is not None]
         best = max(claims, key=lambda found: found.term, default=None)
         if best is None or (best.term < known_term and not _refutes(answers, group, known_term, len(addresses))):
@@ -95,7 +99,10 @@ class LeaderSearch:
 
     async def confirm(self, group: str, address: str) -> None:
         """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
-        leader = (await self.find(group, silent=address)).leader_address
+        try:
+            leader = (await self.find(group, silent=address)).leader_address
+        except (AuthenticationFailedError, PermissionDeniedError) as error:  # it says nothing of what ``address`` was asked before
+            raise NotLeaderError(error.message) from error
         if leader != address:
             raise UnreachableError(f"no response from {address}; {leader} is the new leader", address=address)
 

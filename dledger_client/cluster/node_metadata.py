@@ -69,8 +69,16 @@ class NodeMetadata:
             raise UnreachableError(text, problems="; ".join(map(str, problems)))
         return found
 
-    async def survey(self, addresses: Iterable[str], topics: Sequence[str], enough: Callable[[NodeAnswer], bool]) -> list[NodeAnswer]:
-        """What several nodes say, asked at once: until one says ``enough``, all have answered, or the slow ones have had their time."""
+    async def survey(
+        self,
+        addresses: Iterable[str],
+        topics: Sequence[str],
+        enough: Callable[[NodeAnswer], bool],
+        problems: list[DledgerError] | None = None,
+    ) -> list[NodeAnswer]:
+        """What several nodes say, asked at once: until one says ``enough``, all have answered, or the slow ones have had their time.
+
+        ``problems`` takes why others do not."""
         tasks = {asyncio.ensure_future(self.ask(address, topics)): address for address in addresses}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SURVEY_S
@@ -90,8 +98,11 @@ class NodeMetadata:
             for task in tasks:
                 if not task.done():
                     task.cancel()
-                elif not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, DledgerError):
-                    raise error
+                elif not task.cancelled() and (error := task.exception()) is not None:
+                    if not isinstance(error, DledgerError):
+                        raise error
+                    if problems is not None:
+                        problems.append(error)
         return list(answers.items())
 
 

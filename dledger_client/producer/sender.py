@@ -92,6 +92,7 @@ class Sender:
         self._next_request_id = 1
         self._in_flight_bytes = 0
         self._last_error: DledgerError | None = None
+        self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
         self._waiting_for = ""  # the send status that the leader reports for the oldest request
         self._timer: asyncio.TimerHandle | None = None
@@ -146,7 +147,8 @@ class Sender:
                     await self._stream.locate()
                     await self._serve()
                 except DledgerError as error:
-                    if not is_retriable(error):
+                    if not is_retriable(error) and error.message != self._logged:
+                        self._logged = error.message
                         _logger.warning("group %s: %s", self.replica_group, error.message)
                     self._last_error = error
                     self._avoid()
@@ -330,7 +332,7 @@ class Sender:
             error = self._handle_result(batch, result) or error
         if error is not None:
             raise error
-        self._last_error, self._waiting_for, self._failing_since_ms = None, "", 0
+        self._last_error, self._waiting_for, self._failing_since_ms, self._logged = None, "", 0, ""
         stream.confirm()
         self._wake.set()
 
@@ -383,9 +385,9 @@ class Sender:
                 if not batch.timed_out and (now_ms >= batch.deadline_ms or out_of_attempts):
                     when = f"after {batch.attempts} attempts" if out_of_attempts else "in time"
                     text = f"{topic}: not acknowledged {when}; it may be stored ({self._reason()})"
-                    batch.time_out(DeadlineExceededError(text, send_status=self._send_status()))
+                    batch.time_out(self._caused(DeadlineExceededError(text, send_status=self._send_status())))
             for batch in self._accumulator.expire(queue.batcher, now_ms):
-                batch.fail(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})"))
+                batch.fail(self._caused(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})")))
 
     def _fail_unresolvable(self, queue: InFlightQueue) -> None:
         unresolvable, queue.unresolvable = queue.unresolvable, []
@@ -420,6 +422,11 @@ class Sender:
         if isinstance(self._last_error, NotLeaderError) and not self._last_error.leader_address:
             return SendStatus.SLAVE_NOT_AVAILABLE.value  # no leader: no majority is available
         return self._waiting_for
+
+    def _caused(self, error: DledgerError) -> DledgerError:
+        """The error, with what was waited for as its cause."""
+        error.__cause__ = self._last_error
+        return error
 
     def _reason(self) -> str:
         """The last error, without its statement on what was stored, which is about one attempt only."""
