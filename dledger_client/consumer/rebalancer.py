@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
-from dledger_client.cluster.retry import JitteredBackoff
+from dledger_client.cluster.retry import JitteredBackoff, is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
@@ -79,6 +79,7 @@ class Rebalancer:
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
         self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
+        self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
         self._gauges: list[Callable[[], object]] = []
 
     # Life cycle
@@ -293,11 +294,23 @@ class Rebalancer:
             self.offset_store.topic_missing(topic)
             routes = []
         except DledgerError as error:
-            _logger.info("consumer group %s: routes of %s: %s", self.group, topic, error.message)
+            if not self._tell_refusal(topic, error):
+                _logger.info("consumer group %s: routes of %s: %s", self.group, topic, error.message)
             return
+        self._refused.pop(topic, None)
         self._routes[topic] = [queues for queues in routes if queues.perm & Perm.READ]
         for queues in self._routes[topic]:
             self._session(queues.replica_group)
+
+    def _tell_refusal(self, topic: str, error: DledgerError) -> bool:
+        """Warn of an error that does not pass by itself, once until another one comes; whether it is one.  Of a right on the group, which
+        the retry topic needs, its session tells."""
+        if topic.startswith(RETRY_PREFIX) or is_retriable(error) or error.outcome_unknown:
+            return False
+        if self._refused.get(topic) != error.message:
+            self._refused[topic] = error.message
+            _logger.warning("consumer group %s: topic %s is not consumed: %s", self.group, topic, error.message)
+        return True
 
     def _session(self, replica_group: str) -> GroupSession:
         session = self._sessions.get(replica_group)

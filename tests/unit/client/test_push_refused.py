@@ -1,0 +1,63 @@
+"""A push consumer that may not read its topic, or whose topic does not exist, says so: a warning, once for each reason."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from dledger_client.admin.security import AccessRule
+from dledger_client.aio import Action, Message, PushConsumer
+from dledger_client.runtime.environment import use_environment
+from tests.sim.spread.users import EVERYWHERE_S, create_users
+from tests.unit.client.push_rig import here
+from tests.unit.client.sim_rig import Rig, until
+
+USER = "mallory"
+READS_GROUP = AccessRule(USER, "allow", "group", "*", "read")
+LONG_S = 70.0  # routes are looked up some times
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_topic_that_may_not_be_read_is_warned_of_once(sees: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig, [USER])
+        await rig.topic()
+        rules = [READS_GROUP] + [AccessRule(USER, "allow", "topic", "t", "describe")] * sees
+        async with rig.admin() as admin:
+            await admin.change_rules(added=rules)
+        await asyncio.sleep(EVERYWHERE_S)
+        seen: list[bytes] = []
+        process, _ = rig.cluster.new_client("10.0.3.1")
+        network = rig.cluster.net.of(process, rig.cluster.security.of_user(USER))
+        with use_environment(**rig.around() | {"network": network}, run_in_thread=here):
+            consumer = PushConsumer(rig.cluster.bootstrap, "g")
+        consumer.subscribe("t")
+        consumer.set_listener(lambda messages, _: seen.extend(each.body for each in messages) or Action.COMMIT)
+        async with consumer:
+            await asyncio.sleep(LONG_S)
+            warned = [record for record in caplog.records if "may not read topic t" in record.message]
+            assert [record.levelname for record in warned] == ["WARNING"]
+            async with rig.admin() as admin:
+                await admin.change_rules(added=[AccessRule(USER, "allow", "topic", "t", "read")])
+            async with rig.producer() as producer:
+                await producer.send(Message("t", b"m"))
+            await until(lambda: seen == [b"m"])
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig(secured=True).run(scenario)
+
+
+def test_a_topic_that_does_not_exist_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        with use_environment(**rig.around(), run_in_thread=here):
+            consumer = PushConsumer(rig.cluster.bootstrap, "g")
+        consumer.subscribe("missing")
+        consumer.set_listener(lambda _, __: Action.COMMIT)
+        async with consumer:
+            await asyncio.sleep(LONG_S)
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+    assert [record.levelname for record in caplog.records if "topic missing does not exist" in record.message] == ["WARNING"]
