@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dledger_client import Admin, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
@@ -69,8 +70,11 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
 
 
 def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
-    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError."""
-    found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
+    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError."""
+    try:
+        found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
+    except PermissionDeniedError as error:  # it may not even know of the topic, for which the right to write would do
+        raise may_not(f"user {error.details.get('user', '')}", "write", topic) from None
     queues = [TargetQueue(q.replica_group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
     if not queues:
         raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)

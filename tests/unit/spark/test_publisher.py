@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dledger_client import Message
+from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_wire.batches.batch import BatchView, check_batch
 from dledger_wire.checksum import crc32c
@@ -24,6 +25,7 @@ from dledger_wire.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
+    PermissionDeniedError,
     ProducerFencedError,
 )
 from dledger_wire.frames.frame import decode_frame
@@ -381,6 +383,16 @@ def test_the_largest_body_is_what_the_cluster_says() -> None:
     with pytest.raises(MessageTooLargeError, match="body of 6 bytes; expected at most 5"):
         list(batcher.add(pa.RecordBatch.from_pylist([{"body": b"123456"}])))
     assert set(asked) == {TARGET}
+
+
+def test_who_may_do_nothing_with_a_topic_is_told_that_writing_is_missing() -> None:
+    class Consumer:
+        def topic(self, name: str) -> None:
+            raise may_not("user mon", "read", name)
+
+    with pytest.raises(PermissionDeniedError, match="user mon may not write topic orders") as refused:
+        writer.writable_queues(Consumer(), "orders")  # type: ignore[arg-type]
+    assert refused.value.details["action"] == "write"
 
 
 def test_properties_without_a_value_are_left_out() -> None:
