@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,7 +65,7 @@ def add_group(
     text = with_groups(read_cluster_text(source), groups)
     wanted = ClusterConfig.parse(text, f"{source} with {file}")
     names = {group["name"] for group in groups}
-    _carry_out(wanted, text, data, config, timeout, only=names, dry_run=False, as_json=as_json)
+    _carry_out(wanted, text, source, data, config, timeout, only=names, dry_run=False, as_json=as_json)
 
 
 def apply(
@@ -79,13 +80,22 @@ def apply(
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
 
     text = read_cluster_text(file)
-    _carry_out(ClusterConfig.parse(text, file), text, data, config or file, timeout, only=None, dry_run=dry_run, as_json=as_json)
+    _carry_out(ClusterConfig.parse(text, file), text, file, data, config or file, timeout, only=None, dry_run=dry_run, as_json=as_json)
 
 
 def _carry_out(
-    wanted: ClusterConfig, text: str, data: str, config: str | None, timeout: float, *, only: set[str] | None, dry_run: bool, as_json: bool
+    wanted: ClusterConfig,
+    text: str,
+    source: str,
+    data: str,
+    config: str | None,
+    timeout: float,
+    *,
+    only: set[str] | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Make the plan, print it, carry it out.  ``only``: groups to add, nothing else is changed."""
+    """Make the plan, print it, carry it out.  ``text`` is of the file ``source``.  ``only``: groups to add, nothing else is changed."""
     from dledger_cli.commands.updown import show_placement
     from dledger_cli.local.cluster_steps import GroupStarter
 
@@ -99,7 +109,7 @@ def _carry_out(
         note(f"by hand: {text_of_note}")
     show_placement(wanted)
     if not dry_run:
-        starter = GroupStarter(wanted, text, data, timeout)
+        starter = GroupStarter(wanted, text, Path(source), data, timeout)
         starter.keep(plan.drain)
         for change in plan.policies:
             ask(config, timeout, functools.partial(_set_policy, change=change))

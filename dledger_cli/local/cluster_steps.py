@@ -15,7 +15,7 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import run
-from dledger_cli.local.cluster_edit import replace_file, with_groups, without_group
+from dledger_cli.local.cluster_edit import moved, replace_file, with_groups, without_group
 from dledger_cli.local.processes import LocalCluster
 from dledger_cli.output import note
 from dledger_client.aio import Admin
@@ -40,10 +40,10 @@ def local_file(data: str, cluster: str) -> Path | None:
 
 
 class GroupStarter:
-    """Adds the replica groups of one cluster file: here, or it says what to start where."""
+    """Adds the replica groups of one cluster file, ``text`` as it would stand in ``source``: here, or it says what to start where."""
 
-    def __init__(self, wanted: ClusterConfig, text: str, data: str, timeout_s: float) -> None:
-        self._wanted, self._text, self._timeout_s = wanted, text, timeout_s
+    def __init__(self, wanted: ClusterConfig, text: str, source: Path, data: str, timeout_s: float) -> None:
+        self._wanted, self._text, self._timeout_s = wanted, moved(text, source), timeout_s
         self._file = local_file(data, wanted.cluster)
         if data and self._file is None:
             raise DledgerError(f"{data} is no data folder of cluster {wanted.cluster}; expected the folder of dledger up")

@@ -1,4 +1,4 @@
-"""The copy of a cluster file in a data folder: who may read it."""
+"""The copy of a cluster file in a data folder: who may read it, and where its relative paths begin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from dledger_cli.local.cluster_edit import replace_file
+from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.cluster_edit import moved, replace_file, with_groups
+from dledger_cli.local.cluster_steps import GroupStarter, forget_local_group
 
 PLAIN = "cluster: c\ngroups: []\n"
 SECURED = PLAIN + "security: {users: {required: true}}\n"
@@ -52,3 +55,37 @@ def test_a_copy_that_others_could_read_is_made_private(tmp_path: Path) -> None:
     copy = file_of(tmp_path, "cluster.yaml", SECURED, 0o644)
     replace_file(copy, SECURED)
     assert mode(copy) == 0o600
+
+
+CLUSTER = """\
+cluster: shop
+groups:
+  - name: g0
+    nodes: [{id: n0, address: "127.0.0.1:20911"}]
+security:
+  cluster_secret_file: cluster.secret
+"""
+MORE = [{"name": "g1", "nodes": [{"id": "m0", "address": "127.0.0.1:20951"}]}]
+
+
+@pytest.mark.parametrize("given", ["the user's file", "the copy"])
+def test_a_copy_with_groups_added_and_removed_knows_where_its_paths_begin(tmp_path: Path, given: str) -> None:
+    own, copy = tmp_path / "cluster.yaml", tmp_path / "data" / "cluster.yaml"
+    copy.parent.mkdir()
+    own.write_text(CLUSTER)
+    replace_file(copy, moved(CLUSTER, own), own)
+    source = copy if given == "the copy" else own
+    text = with_groups(source.read_text(), MORE)
+
+    starter = GroupStarter(ClusterConfig.parse(text, str(source)), text, source, str(copy.parent), 1.0)
+    for change in (lambda: starter.keep([]), lambda: starter.keep(["g0"]), lambda: starter.finish([])):
+        change()
+        assert groups_and_folder(copy) == (["g0", "g1"], tmp_path)
+
+    forget_local_group(str(copy.parent), "shop", "g1")
+    assert groups_and_folder(copy) == (["g0"], tmp_path)
+
+
+def groups_and_folder(file: Path) -> tuple[list[str], Path]:
+    names = [group["name"] for group in yaml.safe_load(file.read_text())["groups"]]
+    return names, Path(os.path.realpath(ClusterConfig.load(str(file)).folder))
