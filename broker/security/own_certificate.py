@@ -13,9 +13,9 @@ from dledger_wire.security.principal import Principal
 from dledger_wire.security.tls import TlsSettings
 
 
-def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Principal, *, has_secret: bool) -> None:
-    """ConfigError when the certificate is another's, or not of the cluster's authorities.  ``has_secret``: the process proves who it is by
-    the cluster's secret, and its certificate need not name it."""
+def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Principal, *, has_secret: bool) -> bool:
+    """Whether the certificate names ``own``.  ConfigError when it is another's, or not of the cluster's authorities.  ``has_secret``: the
+    process proves who it is by the cluster's secret, and its certificate need not name it."""
     certificate, authorities = read_pem(settings.cert), read_pem(settings.ca)
     found = owner_of(certificate, settings.cert)
     if found is None and not has_secret:
@@ -25,3 +25,4 @@ def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Princip
         raise ConfigError(f"{settings.cert}: expected the certificate of {own}, found that of {found}{hint}")
     if not is_signed_by(certificate, authorities):
         raise ConfigError(f"{settings.cert}: no authority in {settings.ca} signed it")
+    return found is not None

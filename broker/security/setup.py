@@ -96,10 +96,11 @@ def process_security(
         return NO_SECURITY
     secret = cluster_secret(config, cluster.folder, own.name)
     tls = TlsContexts(tls_settings(config.tls, cluster.folder, own.name)) if config.tls is not None else None
+    names_own = False
     if tls is not None and config.tls is not None:
         tls.client()
         tls.server()
-        check_own_certificate(config.tls, tls.settings, own, has_secret=secret is not None)
+        names_own = check_own_certificate(config.tls, tls.settings, own, has_secret=secret is not None)
     admission = _admission(config, cluster.cluster, secret, users)
     step = config.tls.step if config.tls is not None else Step.ONLY
     # Before every node is there for TLS nobody expects credentials of a node.
@@ -111,6 +112,7 @@ def process_security(
         Limits(config.limits.connections, config.limits.connectionsPerSource),
         plaintext=step is not Step.ONLY,
         dials_tls=step is not Step.OFFER,
+        certified=own if names_own and config.tls is not None and config.tls.client_auth != "none" else None,
     )
     audit = Audit(audit_sink(config.audit), clock or SystemClock(), Place(cluster.cluster, own.group, own.name))
     admission.on_refused = audit.not_admitted

@@ -11,6 +11,7 @@ from dledger_wire.security.limits import DEFAULT_LIMITS, Limits
 if TYPE_CHECKING:
     from dledger_wire.security.admission import Admission
     from dledger_wire.security.credentials import Credentials
+    from dledger_wire.security.principal import Principal
     from dledger_wire.security.tls import TlsContexts
 
 
@@ -21,6 +22,8 @@ class NetworkSecurity:
     Attributes:
         tls: Speak TLS only, in both directions, unless the next two say otherwise.
         credentials: Prove this on every connection that is dialled.
+        certified: The member of the cluster that the own certificate names, if it does.  Other members are dialled with it alone where they
+            refuse the credentials: they do not know the secret yet.
         admission: Who may connect to servers; without it everybody.
         limits: What servers give to connections.
         plaintext: Servers take connections without TLS as well: the cluster is on its way to TLS.
@@ -35,6 +38,7 @@ class NetworkSecurity:
     plaintext: bool = False
     dials_tls: bool = True
     counts: Counter[str] = field(default_factory=Counter, compare=False)
+    certified: Principal | None = None
 
 
 OPEN = NetworkSecurity()

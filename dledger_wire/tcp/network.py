@@ -15,7 +15,8 @@ import json
 import os
 import ssl
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc.delivery import Take
@@ -33,6 +34,10 @@ from dledger_wire.tcp.resolver import RESOLVER, Resolver
 from dledger_wire.tcp.server import TcpServer
 from dledger_wire.tcp.stream import Stream
 
+if TYPE_CHECKING:
+    from dledger_wire.security.credentials import Credentials
+
+C = TypeVar("C", Stream, Calls)
 CONNECT_TIMEOUT_S = 2.0
 AUTHENTICATION_S = 5.0
 CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
@@ -167,20 +172,43 @@ class TcpChannel:
         return Connection(self._address, self._memory)
 
     async def dial_stream(self, opening: dict[str, object]) -> Stream:
-        connection = await self._dial()
-        stream = Stream(connection, dialled=True)
-        await self._begin(connection, opening, stream)
-        return stream
+        return await self._begun(opening, lambda connection: Stream(connection, dialled=True))
 
-    async def _begin(self, connection: Connection, opening: dict[str, object], carried: Stream | Calls) -> None:
+    async def _begun(self, opening: dict[str, object], made: Callable[[Connection], C]) -> C:
+        """What a new connection carries, begun.  A member that refuses the own secret is asked once more by certificate alone."""
+        connection = await self._dial()
+        carried = made(connection)
+        try:
+            await self._begin(connection, opening, carried, self._security.credentials)
+        except AuthenticationFailedError:
+            if not self._certificates_do(connection):
+                raise
+        else:
+            return carried
+        connection = await self._dial()
+        if not self._certificates_do(connection):  # another one answers now
+            connection.abort()
+            raise UnreachableError(f"{self._address}: another process answers now", address=self._address)
+        carried = made(connection)
+        await self._begin(connection, opening, carried, None)
+        return carried
+
+    def _certificates_do(self, connection: Connection) -> bool:
+        """Whether both certificates name members of one cluster: each then knows the other without a secret."""
+        own, found = self._security.certified, certified(connection.transport)
+        return own is not None and found is not None and found.is_cluster and found.cluster == own.cluster
+
+    async def _begin(
+        self, connection: Connection, opening: dict[str, object], carried: Stream | Calls, credentials: Credentials | None
+    ) -> None:
         """Say what the connection is for, and prove who dialled it; closed again when that fails."""
-        if self._security.credentials is None:
+        if credentials is None:
             connection.receiver = carried
             send_opening(connection, opening)
             return
         try:
             async with asyncio.timeout(AUTHENTICATION_S):
-                exchange = await self._security.credentials.exchange()
+                exchange = await credentials.exchange()
                 if not connection.is_connected:  # lost meanwhile, and nobody was there to be told
                     raise await connection.why_gone()
                 authentication = DialledAuthentication(connection, exchange, carried)
@@ -195,9 +223,7 @@ class TcpChannel:
             raise
 
     async def _dial_calls(self) -> Calls:
-        connection = await self._dial()
-        calls = Calls(connection)
-        await self._begin(connection, {"calls": True}, calls)
+        calls = await self._begun({"calls": True}, Calls)
         self._calls = calls
         self._watch_idle(calls)
         return calls

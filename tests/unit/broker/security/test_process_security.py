@@ -132,6 +132,15 @@ def test_steps_to_tls(tmp_path: Path, step: str, plaintext: bool, dials_tls: boo
     assert (network.limits.connections, network.limits.per_source) == (77, 33)
 
 
+@pytest.mark.parametrize(("client_auth", "expected"), [("none", None), ("optional", N0), ("required", N0)])
+def test_a_certificate_that_others_look_at_counts_beside_the_secret(tmp_path: Path, client_auth: str, expected: Principal | None) -> None:
+    made(tmp_path)
+    (tmp_path / "secret").write_text("s" * 32)
+    (tmp_path / "secret").chmod(0o600)
+    config = {"tls": TLS | {"client_auth": client_auth}, "cluster_secret_file": "secret"}
+    assert process_security(cluster(tmp_path, config), N0).network.certified == expected
+
+
 def test_while_users_are_introduced_only_administering_needs_one() -> None:
     users = SecurityState()
     introducing = ProcessSecurity(NetworkSecurity(), None, has_users=True, anonymous=True).access(lambda: users)

@@ -16,6 +16,8 @@ from dledger_wire.security import principal
 from dledger_wire.security.credentials import ClusterCredentials, PasswordCredentials
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.security.principal import Principal
+from dledger_wire.security.scram import Decoys, Verifier
 from dledger_wire.tcp.connection import AUTHENTICATION, FRAME, PREFACE, REQUEST
 from dledger_wire.tcp.network import TcpNetwork
 from tests.contract import secured
@@ -139,6 +141,72 @@ def test_a_certificate_names_its_owner() -> None:
         assert await asked(address, NetworkSecurity(tls("n0"))) == (said, said)
 
     serving(NetworkSecurity(tls("n0"), admission=Users()), scenario)
+
+
+class WithoutSecret(Users):
+    """Of a cluster without a secret, or one that has another one."""
+
+    def verifier_of(self, name: str) -> Verifier:
+        return Decoys(b"key").verifier(name)
+
+
+def with_secret(name: str = "n0", own: Principal | None = NODE) -> NetworkSecurity:
+    return NetworkSecurity(tls(name), ClusterCredentials(NODE, SECRET), certified=own)
+
+
+def test_a_node_with_a_secret_comes_in_by_certificate_where_the_secret_is_not_known_yet() -> None:
+    secured.certificate(NODE, "n0")
+
+    async def scenario(address: str) -> None:
+        assert await asked(address, with_secret()) == (str(NODE), str(NODE))
+        await refused(address, with_secret(own=None), "wrong name or password")  # its certificate names nobody
+
+    serving(NetworkSecurity(tls("n0"), admission=WithoutSecret()), scenario)
+
+
+def test_a_node_without_the_secret_comes_in_by_certificate_where_others_prove_it() -> None:
+    secured.certificate(NODE, "n0")
+
+    async def scenario(address: str) -> None:
+        assert await asked(address, NetworkSecurity(tls("n0"))) == (str(NODE), str(NODE))
+        assert await asked(address, with_secret()) == (str(NODE), str(NODE))
+
+    serving(NetworkSecurity(tls("n0"), admission=Users()), scenario)
+
+
+@pytest.mark.parametrize(
+    ("answering", "words"),
+    [(secured.ALICE, "unsuitable certificate purpose"), (principal.node("other", "g0", "n0"), "wrong name or password")],
+)
+def test_nobody_but_a_member_of_the_own_cluster_is_dialled_without_the_secret(answering: Principal, words: str) -> None:
+    secured.certificate(NODE, "n0")
+    secured.certificate(answering, name := f"as-{answering.cluster}-{answering.kind}")
+
+    async def scenario(address: str) -> None:
+        await refused(address, with_secret(), words)
+
+    serving(NetworkSecurity(tls(name), admission=WithoutSecret()), scenario)
+
+
+def test_a_certificate_that_proves_nothing_does_not_take_the_place_of_the_secret() -> None:
+    secured.certificate(NODE, "n0")
+
+    async def scenario(address: str) -> None:
+        await refused(address, with_secret(""), "expected a user or a certificate")
+
+    serving(NetworkSecurity(tls("n0"), admission=WithoutSecret()), scenario)
+
+
+def test_who_answers_in_place_of_the_expected_node_is_refused_with_and_without_the_secret() -> None:
+    secured.certificate(NODE, "n0")
+
+    async def scenario(address: str) -> None:
+        channel = TcpNetwork(with_secret()).connect_to(address, principal.node("shop", "g0", "n1"))
+        with pytest.raises(AuthenticationFailedError, match="expected node n1"):
+            await channel.call(WHO, b"", timeout_s=20)
+        await channel.close()
+
+    serving(NetworkSecurity(tls("n0"), admission=WithoutSecret()), scenario)
 
 
 def test_a_certificate_of_another_authority_is_refused_by_both_sides() -> None:
