@@ -16,6 +16,7 @@ from broker.config.placement import is_loopback
 from broker.config.replicas import ConfigModel, Label
 from broker.config.security import cluster_secret
 from broker.config.values import Address, ListenAddress, duration, node_name, reachable_address, split_address
+from dledger_wire.errors import ConfigError
 from dledger_wire.security.credentials import read_secret
 
 if TYPE_CHECKING:
@@ -112,6 +113,19 @@ class NameServerSettings:
         security = self.cluster.security
         secret = cluster_secret(security, self.cluster.folder, self.server.id) if security is not None else None
         return hmac.digest(secret.encode(), b"dledger quorum of name servers", "sha256").hex() if secret is not None else None
+
+    def check_password(self) -> None:
+        """ConfigError when the name servers need a password and no setting gives one; files are not read."""
+        security, service = self.cluster.security, self.cluster.name_service
+        given = os.environ.get(PASSWORD_VARIABLE) or service.passwordFile or (security is not None and security.cluster_secret_file)
+        if given or not self.others:
+            return
+        if security is not None:
+            text = "security: name servers need a secret among each other"
+            raise ConfigError(f"{text}: set security.cluster_secret_file, name_service.passwordFile or {PASSWORD_VARIABLE}")
+        if not self.is_local:
+            text = "name servers that reach each other outside loopback need a password"
+            raise ConfigError(f"{text}: set name_service.passwordFile or {PASSWORD_VARIABLE}")
 
     @property
     def is_local(self) -> bool:

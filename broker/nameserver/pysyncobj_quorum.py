@@ -19,11 +19,11 @@ from typing import Any
 
 from pysyncobj import SyncObj, SyncObjConf, SyncObjException, replicated
 
-from broker.config.name_servers import PASSWORD_VARIABLE, NameServerConfig, NameServerSettings
+from broker.config.name_servers import NameServerConfig, NameServerSettings
 from broker.config.values import split_address
 from broker.nameserver.bounded_transport import BoundedTransport, FollowedNode
 from broker.nameserver.quorum import NoQuorum, Quorum, QuorumState
-from dledger_wire.errors import AddressInUseError, ConfigError
+from dledger_wire.errors import AddressInUseError
 from dledger_wire.tcp.resolver import system_addresses
 
 TICK_S = 0.02
@@ -40,14 +40,8 @@ def quorum_of(settings: NameServerSettings) -> Quorum:
     """What connects this name server with the others.  ConfigError when they need a password and there is none."""
     if not settings.others:
         return NoQuorum()
-    password = settings.password()
-    if password is None and settings.cluster.security is not None:
-        text = "security: name servers need a secret among each other"
-        raise ConfigError(f"{text}: set security.cluster_secret_file, name_service.passwordFile or {PASSWORD_VARIABLE}")
-    if password is None and not settings.is_local:
-        text = "name servers that reach each other outside loopback need a password"
-        raise ConfigError(f"{text}: set name_service.passwordFile or {PASSWORD_VARIABLE}")
-    return PySyncObjQuorum(settings.server, settings.others, password)
+    settings.check_password()
+    return PySyncObjQuorum(settings.server, settings.others, settings.password())
 
 
 class _Log(SyncObj):  # type: ignore[misc]

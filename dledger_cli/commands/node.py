@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def node(
     config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file.")],
-    node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the node in the cluster file.")],
+    node_id: Annotated[
+        str, typer.Option("--id", metavar="ID", help="Id of the node in the cluster file; with --check also of a name server.")
+    ],
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node writes to DIR/ID.")] = "",
     log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
@@ -76,9 +78,19 @@ def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> Abst
 
 
 def check_files(cluster: ClusterConfig, node_id: str) -> None:
-    """ConfigError when certificates, keys or secrets of a node or a spare node cannot be used."""
+    """ConfigError when certificates, keys or secrets of a node, a spare node or a name server cannot be used, or name servers of a secured
+    cluster would not start for want of a secret.  What the variable of their password holds elsewhere is not known here."""
     from broker.security.setup import process_security
     from dledger_wire.security import principal
 
+    servers = cluster.name_server_processes
+    if any(server.id == node_id for server in servers):
+        process_security(cluster, principal.name_server(cluster.cluster, node_id))
+        settings = cluster.name_server(node_id)
+        settings.check_password()
+        settings.password()
+        return
     group = principal.SPARE_GROUP if cluster.spare(node_id) is not None else cluster.node(node_id).group.name
     process_security(cluster, principal.node(cluster.cluster, group, node_id))
+    if servers and cluster.security is not None:
+        cluster.name_server(servers[0].id).check_password()
