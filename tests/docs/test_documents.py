@@ -187,6 +187,13 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
     assert menu == {file.relative_to(DOCS).as_posix() for file in DOCS.glob("**/*.md")}
 
 
+def test_documents_give_users_their_passwords_by_the_right_option() -> None:
+    """--password-file is an option of every command, for who runs it: a block that no test runs would not show the mistake."""
+    for file in (page for page in PAGES if page.name != "cli.md"):  # on a terminal the command asks
+        for line in re.findall(r"^ *dledger user (?:create|update) .*$", file.read_text(encoding="utf-8"), re.MULTILINE):
+            assert "--new-password-file" in line or "--no-password" in line, f"{file.name}: {line.strip()}"
+
+
 def test_paths_that_documents_name_exist() -> None:
     for file in PAGES:
         for path in re.findall(r"`((?:scripts|docs|tests|benchmarks|cluster-configs|\.ci)/[\w./-]+)`", file.read_text(encoding="utf-8")):
