@@ -37,6 +37,7 @@ def node(
     own = cluster.addresses_of(node_id)  # ConfigError unless the file has it
     if check:
         check_files(cluster, node_id)
+        check_expiry(cluster, node_id)
         note(f"{config}: ok")
         return
     if not data:
@@ -75,6 +76,22 @@ def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> Abst
     command += [*console_options(cluster.console, node_id), "--reports", str(Path(data).resolve() / "drills")]
     nobody = (variables.USER, variables.PASSWORD_FILE, variables.CERT, variables.KEY, "DLEDGER_BOOTSTRAP", "DLEDGER_CONTEXT")
     return ChildProcess("console", command, without=nobody)
+
+
+def check_expiry(cluster: ClusterConfig, own_id: str) -> None:
+    """ConfigError when the certificate has expired.  A start does not ask: what is put in its place is taken over while the node runs."""
+    from datetime import UTC, datetime
+
+    from broker.config.security import tls_settings
+    from dledger_wire.errors import ConfigError
+    from dledger_wire.security.tls import expiry
+
+    if cluster.security is None or cluster.security.tls is None:
+        return
+    file = tls_settings(cluster.security.tls, cluster.folder, own_id).cert
+    expired = expiry(file)
+    if expired <= datetime.now(UTC):
+        raise ConfigError(f"{file}: expired on {expired:%Y-%m-%d}; expected a certificate that is valid: dledger certs create")
 
 
 def check_files(cluster: ClusterConfig, node_id: str) -> None:

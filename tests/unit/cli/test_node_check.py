@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.name_servers import PASSWORD_VARIABLE
-from dledger_cli.commands.node import check_files
+from dledger_cli.commands.node import check_expiry, check_files
 from dledger_wire.errors import ConfigError
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import issue, new_authority
@@ -41,6 +42,15 @@ def test_name_servers_of_a_secured_cluster_need_a_secret(tmp_path: Path, checked
         check_files(cluster, checked)
     monkeypatch.setenv(PASSWORD_VARIABLE, "given")
     check_files(cluster, checked)
+
+
+@pytest.mark.parametrize("checked", ["n0", "ns0"])
+def test_a_certificate_that_has_expired(tmp_path: Path, checked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = secured(tmp_path, name_servers=SERVERS[:1])
+    check_expiry(cluster, checked)
+    monkeypatch.setattr("dledger_wire.security.tls.expiry", lambda _path: datetime(2026, 1, 31, tzinfo=UTC))
+    with pytest.raises(ConfigError, match=rf"/{checked}\.crt: expired on 2026-01-31; expected a certificate that is valid"):
+        check_expiry(cluster, checked)
 
 
 def test_a_name_server_alone_needs_none_and_is_checked(tmp_path: Path) -> None:
