@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
+    from dledger_wire.errors import DledgerError
 
 POLL_S = 0.1
 REFUSED_S = 2.0  # a member that its peers refuse that long stays refused
@@ -85,7 +86,7 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
         try:
             groups = run(cluster_status(cluster.config, as_node=True))
         except (AuthenticationFailedError, PermissionDeniedError) as error:
-            error_line(f"the nodes are started, and their state cannot be seen: {error.message} (dledger up --user NAME)")
+            error_line(f"the nodes are started, and their state cannot be seen: {error.message}{_hint(error)}")
             return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
@@ -100,6 +101,14 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
             _explain(cluster, groups, started, stay_refused, timeout_s)
             return False
         time.sleep(POLL_S)
+
+
+def _hint(error: DledgerError) -> str:
+    """Another user helps who came as nobody or without a right, not against a certificate or a password that is refused."""
+    from dledger_wire.errors import PermissionDeniedError
+
+    helps = isinstance(error, PermissionDeniedError) or error.details.get("reason") == "no_credentials"
+    return " (dledger up --user NAME)" if helps else ""
 
 
 def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float, *, as_json: bool) -> bool:
