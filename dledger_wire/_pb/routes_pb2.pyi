@@ -378,7 +378,7 @@ class GroupRoute(google.protobuf.message.Message):
     name: builtins.str
     version: builtins.int
     found: builtins.bool
-    """false: no such group, or it was removed"""
+    """false: no such group, or it was removed, as `state` says then"""
     term: builtins.int
     leader_id: builtins.str
     leader_address: builtins.str
