@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,16 @@ def flip(rig: Rig, node_id: str, what: bytes, skip: int = 0, bit: int = 0) -> No
             disk.flip_bit(path, at + skip, bit)
             return
     raise AssertionError(f"{node_id} has no {what!r}")
+
+
+def commit_asked(asked: list[bytes]) -> Callable[[ReceivedMessage], TransactionState]:
+    """A producer's check that commits; ``asked`` takes what it was asked about."""
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked.append(message.body)
+        return TransactionState.COMMIT
+
+    return check
 
 
 async def send_timed(rig: Rig, producer: Producer, body: bytes, in_ms: int) -> None:
@@ -351,12 +362,7 @@ def test_a_half_message_whose_store_time_is_damaged_is_checked_with_the_others(b
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await rig.topic("fill")
-
-        def check(message: ReceivedMessage) -> TransactionState:
-            asked.append(message.body)
-            return TransactionState.COMMIT
-
-        async with rig.transactions(check) as producer, rig.consumer() as consumer:
+        async with rig.transactions(commit_asked(asked)) as producer, rig.consumer() as consumer:
             await producer.prepare(Message("t", BODY))
             await producer.prepare(Message("t", b"whole"))
             await seal(rig, producer)
@@ -399,12 +405,7 @@ def test_a_half_message_that_nobody_can_mend_does_not_stop_the_checks_of_later_o
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await rig.topic("fill")
-
-        def check(message: ReceivedMessage) -> TransactionState:
-            asked.append(message.body)
-            return TransactionState.COMMIT
-
-        async with rig.transactions(check) as producer, rig.consumer() as consumer:
+        async with rig.transactions(commit_asked(asked)) as producer, rig.consumer() as consumer:
             await producer.prepare(Message("t", BODY))
             await asyncio.sleep(1.5)  # it is scheduled
             await seal(rig, producer)
