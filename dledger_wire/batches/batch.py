@@ -356,8 +356,7 @@ def _header_is_clean(batch: BatchView) -> bool:
 def stamp_batch(
     out: bytearray, at: int, batch: BatchView, *, log_pos: int, first_queue_offset: int, store_timestamp: int, store_host: bytes
 ) -> None:
-    """Copy ``batch`` to ``out[at:]`` and stamp it there: header and every frame.  ``log_pos`` is the log position of ``out[at]``."""
-    out[at : at + batch.size] = batch.data
+    """Stamp the copy of ``batch`` that lies at ``out[at:]``: header and every frame.  ``log_pos`` is the log position of ``out[at]``."""
     _U64.pack_into(out, at + _FIRST_OFFSET_AT, first_queue_offset)
     _U32.pack_into(out, at + _CRC_AT, 0)
     _U64.pack_into(out, at + _STORE_TIME_AT, store_timestamp)

@@ -5,7 +5,7 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
     kind u8 | length u32 | payload
 
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
-its own once a part of it is there: of some 1 MiB, then of four times what has arrived; never of a length that was only claimed.
+its own once a part of it is there: of some 2 MiB, then of four times what has arrived; never of a length that was only claimed.
 ``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the largest unfinished message loses
 its connection.
 """
@@ -34,7 +34,7 @@ from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
-OWN_BUFFER_BYTES = (1 << 20) + (128 << 10)  # its first size: a producer's request fits, and growing costs a copy
+OWN_BUFFER_BYTES = (2 << 20) + (128 << 10)  # its first size: a producer's request and a log entry fit; growing costs a copy
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
 REVOKED_S = 1.0
@@ -96,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_sent = 0
         self._memory = memory
         self._write_buffer = write_buffer
+        self._gathers = False
         self._scratch = _scratch.view
         self._rest = b""
         self._large: bytearray | None = None
@@ -117,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # The base class joins, which copies; what has a way of its own hands both parts to one system call.
+        self._gathers = type(self.transport).writelines is not asyncio.WriteTransport.writelines
         _connections.add(self)
         self.set_write_buffer(self._write_buffer)
         if self.socket is not None:
@@ -186,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
         self._large_seen = 0
         self._large = bytearray(min(length, OWN_BUFFER_BYTES))
-        self._large[: len(begun)] = begun
+        memoryview(self._large)[: len(begun)] = begun  # a slice of the array itself would copy twice
         self._memory.hold(self, len(self._large))
 
     def _large_full(self) -> None:
@@ -304,6 +307,8 @@ class Connection(asyncio.BufferedProtocol):
             self._behind += (head, payload)
         elif len(payload) < 1 << 16:
             self.transport.write(b"".join([head, payload]))
+        elif self._gathers:
+            self.transport.writelines((head, payload))
         else:
             self.transport.write(head)
             self.transport.write(payload)

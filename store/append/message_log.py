@@ -86,7 +86,12 @@ class _Part:
 
     @property
     def size(self) -> int:
-        return len(VOID_RECORD) if self.void else self.batch.size
+        return len(self.content)
+
+    @property
+    def content(self) -> Buffer:
+        """What goes into the log, before its stamps."""
+        return VOID_RECORD if self.void else self.batch.data
 
     @property
     def key(self) -> QueueKey:
@@ -107,7 +112,7 @@ class PreparedBatches:
         """The records as they go into the log at ``pos``, in one buffer."""
         require(term == self._term, "a payload prepared in term %d is sealed in term %d", self._term, term)
         parts, self._parts = self._parts, ()
-        out = bytearray(self.size_bytes)
+        out = bytearray().join([part.content for part in parts])  # the one copy; place() works within it
         at = 0
         for part in parts:
             self._owner.place(part, out, at, pos + at, index)
@@ -301,7 +306,7 @@ class MessageLog:
     # Placing, in log order
 
     def place(self, part: _Part, out: bytearray, at: int, log_pos: int, index: int) -> None:
-        """Write a batch to ``out[at:]`` with its stamps, or void when it may not be stored after all."""
+        """Stamp the batch that lies at ``out[at:]``, or void it when it may not be stored after all."""
         batch, outcome = part.batch, part.outcome
         if not self._same_topic(part) or batch.topic in self._deleting:
             outcome.error = TopicNotFoundError(f"topic {batch.topic!r} was deleted", topic=batch.topic)
@@ -378,6 +383,7 @@ class MessageLog:
 
 def _write_void(out: bytearray, at: int, size: int) -> None:
     """A command record that does nothing, of any size a batch or ``VOID_RECORD`` has."""
+    out[at : at + size] = bytes(size)
     COMMAND_HEADER.pack_into(out, at, MAGIC, size, VERSION, KIND_COMMAND, 0, len(_VOID_BODY))
     out[at + COMMAND_HEADER_SIZE : at + COMMAND_HEADER_SIZE + len(_VOID_BODY)] = _VOID_BODY
 

@@ -72,7 +72,7 @@ def _batch(found: BatchView) -> None:
         _also_without_proof(found)
     for start in found.positions.tolist():
         decode_frame(found.data, start)
-    out = bytearray(found.size)
+    out = bytearray(found.data)
     stamp_batch(out, 0, found, log_pos=4096, first_queue_offset=7, store_timestamp=9, store_host=HOST)
     first = decode_frame(out, found.frames_at)
     assert (first.queue_offset, first.physical_offset, first.store_timestamp) == (7, 4096 + found.frames_at, 9)
@@ -135,7 +135,7 @@ def message_id(data: bytes) -> None:
 def _stored(count: int) -> bytes:
     (found,) = iter_records(record(count))
     assert isinstance(found, BatchView)
-    out = bytearray(found.size)
+    out = bytearray(found.data)
     stamp_batch(out, 0, found, log_pos=0, first_queue_offset=7, store_timestamp=9, store_host=HOST)
     sizes = found.sizes.tobytes()
     return struct.pack("<HB", count, 0) + sizes + bytes(out[found.frames_at : found.frames_at + found.frames_size])

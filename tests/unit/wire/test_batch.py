@@ -64,7 +64,7 @@ def test_a_record_reads_back_and_passes_its_check(count: int, keys: int) -> None
 def test_stamped_records_say_where_they_are(count: int) -> None:
     data = record([b"x" * n for n in range(count)])
     (view,) = client_batches(data)
-    out = bytearray(len(data))
+    out = bytearray(view.data)
     stamp_batch(out, 0, view, log_pos=8192, first_queue_offset=100, store_timestamp=77, store_host=HOST)
     (stamped,) = iter_records(out)
     assert isinstance(stamped, BatchView)

@@ -95,7 +95,7 @@ def test_stamps_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, count: int) 
     stamped = []
     for small in (0, SMALL_COUNT):
         monkeypatch.setattr(batch_module, "SMALL_COUNT", small)
-        out = bytearray(len(record) + 16)
+        out = bytearray(8) + record + bytes(8)
         stamp_batch(out, 8, view, log_pos=10_008, first_queue_offset=55, store_timestamp=123_456, store_host=HOST)
         stamped.append(out)
     assert stamped[0] == stamped[1]
