@@ -19,6 +19,7 @@ BLOCK = 4096
 STAGE_BYTES = 2 << 20
 WINDOW_BYTES = 1 << 20  # how far ahead a file is looked at, to learn that it holds only zeros there
 _EVERYWHERE = sys.maxsize
+_ZEROS = mmap.mmap(-1, 1 << 20)
 
 
 def new_stage() -> mmap.mmap:
@@ -96,6 +97,16 @@ class DirectWriter:
             self._put(start, at)
         self._written_to = max(self._written_to, end)
 
+    def fill(self, pos: int, end: int) -> int:
+        """Write zeros from ``pos`` towards ``end``, whole blocks only; where they end (``pos`` when that is not aligned)."""
+        if pos % BLOCK:
+            return pos
+        end -= end % BLOCK
+        view = memoryview(_ZEROS)
+        while pos < end:
+            pos += os.pwrite(self._direct_fd, view[: min(len(view), end - pos)], pos)
+        return pos
+
     def _put(self, pos: int, size: int) -> None:
         done = 0
         while done < size:
@@ -121,15 +132,3 @@ class DirectWriter:
 def any_set(data: bytes) -> bool:
     """Whether any byte is not zero."""
     return data.count(0) != len(data)
-
-
-_ZEROS = mmap.mmap(-1, 1 << 20)
-
-
-def fill_direct(direct_fd: int, pos: int, end: int) -> int:
-    """Write zeros from the aligned ``pos`` to at most ``end``, whole blocks only; where they end."""
-    end -= end % BLOCK
-    view = memoryview(_ZEROS)
-    while pos < end:
-        pos += os.pwrite(direct_fd, view[: min(len(view), end - pos)], pos)
-    return pos
