@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from dledger.core.types import EntryId, NodeId
 from dledger.log import quarantine
@@ -39,6 +40,8 @@ from dledger_wire.tasks import BackgroundTasks
 FETCH_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 FETCHED = (DamageKind.BAD_ENTRY, DamageKind.MISSING_ENTRY)
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -224,6 +227,25 @@ class PeerRepair:
             _logger.info("%s: %s", self._identity.node_id, error.message)
             return False
         return True
+
+    async def reading(self, log: Log, read: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``read``, which a start cannot do without, after repairing the damaged entries it meets.
+
+        StorageDamagedError when one cannot be repaired within the limit.
+        """
+        deadline_ms, told = self._env.clock.monotonic_ms() + self._limit_ms, ""
+        while True:
+            try:
+                return await read()
+            except StorageDamagedError as damage:
+                index = damage.detail_int("index")
+                if not log.first_index <= index <= log.last.index or self._env.clock.monotonic_ms() >= deadline_ms:
+                    raise
+                if told != damage.message:
+                    told = damage.message
+                    _logger.error("%s; fetching the bytes from peers", told, extra={"event": "log_damaged"})
+                if not await self.repair_entry(log, index):
+                    await asyncio.sleep(RETRY_S)
 
     async def repair_entry(self, log: Log, index: int, *, with_the_one_before: bool = True) -> bool:
         """Put one entry right while the log is in use; one that is whole as it stands, by the entry it follows.  False: not possible now.

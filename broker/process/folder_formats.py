@@ -7,7 +7,7 @@ entries of the log (``dledger/log/scan.py``), snapshots and their sections (``st
 from __future__ import annotations
 
 from dledger.log.hard_state import newer_version, read_copies
-from dledger.runtime.env import Disk, File
+from dledger.runtime.env import Disk, File, read_unless_lost
 from dledger_wire.formats import ENTRY, FORMATS, HARD_STATE, HEAD_BYTES, RECORD, SECTION, SNAPSHOT, Format, json_version, newer
 
 _ELSEWHERE = (ENTRY, RECORD, SNAPSHOT, SECTION)
@@ -36,4 +36,4 @@ async def _version(disk: Disk, known: Format) -> int | None:
 async def _told(file: File, known: Format) -> int | None:
     if known is HARD_STATE:
         return newer_version(await read_copies(file))
-    return json_version(await file.pread(0, HEAD_BYTES))
+    return json_version(await read_unless_lost(file, 0, HEAD_BYTES) or b"")  # what is lost is judged by who needs it

@@ -14,7 +14,7 @@ from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
@@ -102,7 +102,7 @@ class ConfigurationFile:
 
     async def _load(self, log: Log) -> None:
         file = await self._disk.open(PATH)
-        data = await file.pread(0, await file.size())
+        data = await read_unless_lost(file, 0, await file.size()) or b""
         await file.close()
         try:
             record = strict_json.parse(data)

@@ -127,7 +127,8 @@ async def _open_core(
     applied, settings, env, identity = setup.machine.applied_index, setup.settings, setup.env, setup.identity
     if applied > log.last.index:
         raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
-    found, stores_changed = await configurations.find_all(log, applied), False
+    repair = peer_repair(setup, members, stores)
+    found, stores_changed = await repair.reading(log, lambda: configurations.find_all(log, applied)), False
     for index, configuration in found:
         members.learn(index, configuration)
         if index <= applied:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LogStart
-from dledger.runtime.env import Buffer, Disk, File
+from dledger.runtime.env import Buffer, Disk, File, read_unless_lost
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan
 from dledger_wire import strict_json
@@ -152,7 +152,7 @@ class SnapshotReceiver:
             file = await self._disk.open(PROGRESS_PATH)
         except FileNotFoundError:
             return []
-        data = await file.pread(0, await file.size())
+        data = await read_unless_lost(file, 0, await file.size()) or b""
         await file.close()
         try:
             record = strict_json.parse(data)

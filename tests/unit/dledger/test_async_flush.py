@@ -9,6 +9,7 @@ import pytest
 from dledger.core.types import NodeId, Role
 from dledger.node import RaftNode
 from dledger.replica.unsynced import PATH, LogDivergedError
+from tests.sim.disk_content import SECTOR, Unreadable
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 
 
@@ -77,6 +78,20 @@ def test_a_group_that_lost_power_as_a_whole_starts_by_itself() -> None:
         await cluster.until(lambda: not any(node._replica.core.suspect for node in cluster.nodes.values()), "all sound")
         await cluster.stop()
         assert not any(PATH in disk.files for disk in cluster.disks.values()), "an orderly stop leaves no mark"
+
+    run(scenario())
+
+
+def test_a_mark_that_cannot_be_read_counts_as_a_loss_of_power() -> None:
+    async def scenario() -> None:
+        cluster = group()
+        _leader, holder, _behind, _before = await one_behind(cluster)
+        await cluster.kill(holder)
+        disk = cluster.disks[holder]
+        disk.unreadable.setdefault(PATH, Unreadable()).add(0, SECTOR)
+        node = await cluster.start_one(holder)
+        assert node._replica.core.suspect
+        await cluster.stop()
 
     run(scenario())
 

@@ -8,10 +8,11 @@ import json
 import pytest
 
 from broker.main import started
-from dledger.core.types import NodeId, Role
+from dledger.core.types import EntryKind, NodeId, Role
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.index_units import EntryPlace
+from dledger.membership.configuration_file import PATH
 from dledger.node import RaftNode
 from dledger.repair import PeerRepair
 from dledger_wire.errors import StorageDamagedError
@@ -571,3 +572,29 @@ def test_N15_a_peer_of_another_cluster_is_refused(caplog: pytest.LogCaptureFixtu
 
     run(scenario())
     assert any("cluster: expected" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("file", ["lost", "unreadable"])
+@pytest.mark.parametrize("damaged", [False, True], ids=["the log is whole", "its entry is damaged, too"])
+def test_a_start_finds_the_membership_without_its_file(file: str, damaged: bool) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=10_000))
+        leader = await cluster.leader()
+        membership = leader.membership
+        await cluster.kill(name)
+        disk = cluster.disks[name]
+        if file == "lost":
+            disk.files.pop(PATH, None)
+        else:
+            disk.files.setdefault(PATH, bytearray(b"{}"))
+            break_sector(disk, 0, PATH)
+        if damaged:
+            places = [leader.log.locate(index) for index in range(1, leader.log.last.index + 1)]
+            flip(disk, *(place.end_pos - 3 for place in places if place is not None and place.kind is EntryKind.CONFIG))
+        node = await cluster.start_one(name)
+        assert node.membership == membership
+        await leader.propose(Text("after"))
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 61)
+        await cluster.stop()
+
+    run(scenario())
