@@ -18,10 +18,10 @@ from dledger.node import RaftNode
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
 from dledger_wire.rpc.stored import OpenBytes, StoredBytes
+from store import log_view
+from store.log_view import MAX_REPAIRS
 from store.queues.queue_files import Units
 from store.state.offset_runs import runs_of
-
-MAX_REPAIRS = 8  # damaged entries repaired for one read
 
 T = TypeVar("T")
 E = TypeVar("E", StorageDamagedError, CorruptFrameError)
@@ -29,13 +29,7 @@ E = TypeVar("E", StorageDamagedError, CorruptFrameError)
 
 async def read_with_repair(raft: RaftNode, read: Callable[[], Awaitable[T]]) -> T:
     """The result of ``read``, after repairing the damaged entries it meets.  StorageDamagedError when one cannot be repaired."""
-    for _ in range(MAX_REPAIRS):
-        try:
-            return await read()
-        except StorageDamagedError as damage:
-            if not await raft.repair_damage(damage):
-                raise
-    return await read()
+    return await log_view.read_with_repair(raft.repair_damage, read)
 
 
 class RepairedBytes:

@@ -5,20 +5,25 @@ Owns no state.  ``dledger.log.log.Log`` satisfies ``ReadableLog``; positions are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from dledger.core.types import EntryId, EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.index_units import EntryPlace
 from dledger.log.segment import Segment
 from dledger_wire.batches.batch import BatchView, CommandView, iter_records
-from dledger_wire.errors import CorruptBatchError
+from dledger_wire.errors import CorruptBatchError, StorageDamagedError
 from dledger_wire.formats import RECORD, newer
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc.stored import StoredBytes
 
 SCAN_BYTES = 8 << 20
+MAX_REPAIRS = 8  # damaged entries repaired for one read
+
+# Tries to make the entry whole again that the damage names; whether it is.
+Repair = Callable[[StorageDamagedError], Awaitable[bool]]
+T = TypeVar("T")
 
 
 class ReadableLog(Protocol):
@@ -46,6 +51,17 @@ class ReadableLog(Protocol):
     async def read_bytes(self, pos: int, size: int) -> bytes: ...
     async def read_each(self, places: Sequence[tuple[int, int]]) -> list[bytes]: ...
     def stored(self, ranges: Sequence[tuple[int, int]]) -> StoredBytes | None: ...
+
+
+async def read_with_repair(repair: Repair, read: Callable[[], Awaitable[T]]) -> T:
+    """The result of ``read``, after repairing the damaged entries it meets.  StorageDamagedError when one cannot be repaired."""
+    for _ in range(MAX_REPAIRS):
+        try:
+            return await read()
+        except StorageDamagedError as damage:
+            if not await repair(damage):
+                raise
+    return await read()
 
 
 def entry_records(entry: RawEntry) -> Iterator[tuple[int, BatchView | CommandView]]:

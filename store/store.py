@@ -24,12 +24,12 @@ from store.append.message_log import MessageLog, PreparedBatches, PreparedComman
 from store.commands.command import Command
 from store.durability.expiry import Expiry, ExpiryTime, LogHead, TrimListener
 from store.durability.persistence import Persistence, enter_running, leave_running
-from store.durability.recovery import Recovering, StoreRecovery, recover_state
+from store.durability.recovery import Recovering, StoreRecovery, rebuild_left_files, recover_state
 from store.durability.retention_floor import RetentionFloor
 from store.durability.snapshots import Snapshot, Snapshots
-from store.key_index.indexer import KeyIndex, Repair
+from store.key_index.indexer import KeyIndex
 from store.key_index.message_query import MessageQuery
-from store.log_view import ReadableLog
+from store.log_view import ReadableLog, Repair
 from store.queues.fetch_filter import EVERYTHING, FetchFilter
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
@@ -118,10 +118,10 @@ class MessageStore:
         parts = Recovering(disk, log, self._snapshots, self._state, self.queues, self._dispatcher, replaced)
         self.recovery = await recover_state(parts, clean=clean)
         self.time.seen(self.applied.store_ms)
-        self._reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index)
+        self._reader = reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index, self._repaired)
         if self.settings.messageIndexEnable:
             self._start_index(log)
-        self._query = MessageQuery(self.settings, log, self.queues, self._reader, self._index, lambda: self.applied)
+        self._query = MessageQuery(self.settings, log, self.queues, reader, self._index, lambda: self.applied)
         index = self._index
         self._persistence = Persistence(
             self.settings,
@@ -132,8 +132,10 @@ class MessageStore:
             self._capture,
             indexed_ms=None if index is None else lambda: index.files.durable_ms,
         )
-        await self._follow_head(log, self._reader)
+        await self._follow_head(log, reader)
         self._tasks.spawn(self._persistence.run(), "persistence")
+        if self.recovery.left_files:
+            self._tasks.spawn(rebuild_left_files(self.recovery.left_files, reader.repair), "queue files")
         _logger.info("recovered: %s", self.recovery)
 
     async def _follow_head(self, log: ReadableLog, reader: QueueReader) -> None:
@@ -142,7 +144,12 @@ class MessageStore:
         if self._index is not None:
             listeners.append(self._index)
         for listener in listeners:
-            await listener.follow(log.first_pos)
+            try:
+                await listener.follow(log.first_pos)
+            except StorageDamagedError as damage:  # the rounds of expiry try again
+                if damage.detail_int("index") <= 0:
+                    raise
+                _logger.warning("messages that the log has no longer are still listed: %s", damage.message, extra={"event": "apply_waits"})
         self._followed = log, listeners
         self._start_expiry()
 
@@ -152,7 +159,7 @@ class MessageStore:
         if head is None or followed is None or reader is None or persistence is None:
             return
         log, listeners = followed
-        floor = RetentionFloor(log, self.queues, reader, self._state)
+        floor = RetentionFloor(log, self._repaired, self.queues, reader, self._state)
         time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
         self._expiry = Expiry(self.settings, self._env, head, persistence, floor, listeners, time)
         self._tasks.spawn(self._expiry.run(), "expiry")

@@ -150,6 +150,12 @@ STORAGE = (
         "Files of queues could not be written at the stop; the next start makes them from the log.",
         "Check the disk.",
     ),
+    LogEvent(
+        "queue_files_wait",
+        "Missing files of queues cannot be made from the log yet: an entry is damaged and no replica has its bytes, or the disk is full; "
+        "reads of these queues are refused on this node.",
+        "Bring all replicas up, or make room on the disk; the text says which. The node goes on by itself.",
+    ),
     LogEvent("key_index_rebuilt", "A damaged file of the key index is made anew from the log.", "When it repeats, replace the disk."),
     LogEvent("key_index_pauses", "The disk is full; messages are found by key only up to here.", _DISK),
     LogEvent(

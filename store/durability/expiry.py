@@ -30,6 +30,7 @@ from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
 from store.durability.disk_reserve import Reserve
 from store.durability.retention_floor import RetentionFloor
 from store.durability.segment_ages import SegmentAges
+from store.log_view import read_with_repair
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
 
@@ -115,13 +116,13 @@ class Expiry:
     ) -> None:
         self._settings = settings
         self._env = env
-        self._log = log = floor.log
+        self._log, self._repair = floor.log, floor.repair
         self._head = head
         self._snapshots = snapshots
         self._floor = floor
         self._listeners = listeners
         self._time = time
-        self._ages = SegmentAges(log)
+        self._ages = SegmentAges(self._log)
         self._reserve = Reserve(env.disk, settings.reserve_bytes)
         self._deleting = asyncio.Lock()
         self._told = ""
@@ -155,6 +156,7 @@ class Expiry:
     async def _round(self) -> None:
         settings = self._settings
         free, in_need = await self._measure()
+        await read_with_repair(self._repair, self._follow)
         if any(listener.has_stale_files for listener in self._listeners):
             async with self._deleting:
                 await self._settle()
@@ -163,6 +165,12 @@ class Expiry:
         elif self._time.is_known() and (self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
             self._tell_held(await self.expire(settings.fileReservedTime, settings.deleteFileBatchMax))
         await self._reserve.keep(free)
+
+    async def _follow(self) -> None:
+        """Let what is made of the log begin where it does; a start could not while the log was damaged."""
+        async with self._deleting:
+            for listener in self._listeners:
+                await listener.follow(self._log.first_pos)
 
     async def _measure(self) -> tuple[int, bool]:
         """(bytes free, whether that is little), and what follows for new messages."""
@@ -201,8 +209,12 @@ class Expiry:
     async def expire(self, reserved_ms: int | None = None, max_segments: int = 1 << 30) -> Expired:
         """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
-        StorageFullError when the disk has no room even for what a deletion writes.
+        StorageFullError when the disk has no room even for what a deletion writes, StorageDamagedError when an entry of the log that is
+        looked at cannot be read or repaired.
         """
+        return await read_with_repair(self._repair, lambda: self._expire(reserved_ms, max_segments))
+
+    async def _expire(self, reserved_ms: int | None, max_segments: int) -> Expired:
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
         if reserved_ms and not self._time.is_known():

@@ -1,21 +1,25 @@
 """The start of a store: from the newest snapshot that fits the log to queues, topics and sequences as they stood at its index.
 
 Owns the choice of the snapshot and the order of steps.  Everything here is derived from the log: files beyond the snapshot are cut back,
-missing or short ones are rebuilt, and what was committed after the snapshot is applied again by the log's node.
+missing or short ones are rebuilt, and what was committed after the snapshot is applied again by the log's node.  Where the log itself is
+damaged, or the disk is full, queue files stay as they are until that is over (``rebuild_left_files``): who reads them meanwhile is told
+that they are not what was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from dledger.runtime.env import Disk, FileCut
-from dledger_wire.errors import DataDirectoryError, StorageDamagedError
+from dledger.runtime.env import Disk, FileCut, is_full
+from dledger_wire.errors import DataDirectoryError, DledgerError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.append.dispatcher import Dispatcher
 from store.durability.snapshots import APPLIED, Snapshot, Snapshots, config_path, no_snapshot
 from store.log_view import ReadableLog
-from store.queues.consume_queue import ConsumeQueue
+from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.queues.queue_files import QUEUE_FOLDER, FoundFiles, find_files
 from store.queues.queue_table import QueueTable
 from store.queues.rebuild import rebuild_files
@@ -23,6 +27,9 @@ from store.state.sequences import QueueKey
 from store.state.store_state import StoreState
 
 CUTS_AT_ONCE = 256
+LEFT_RETRY_S = 5.0
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -33,6 +40,7 @@ class StoreRecovery:
     clean: bool = True
     damaged_files: list[str] = field(default_factory=list)
     rebuilt_files: list[str] = field(default_factory=list)
+    left_files: list[DamagedQueueFileError] = field(default_factory=list)  # to be rebuilt, which was not possible
 
     def __str__(self) -> str:
         parts = [f"state at index {self.index}, after {'a clean stop' if self.clean else 'a crash'}"]
@@ -40,6 +48,8 @@ class StoreRecovery:
             parts.append(f"unusable: {', '.join(self.damaged_files)}")
         if self.rebuilt_files:
             parts.append(f"rebuilt from the log: {', '.join(self.rebuilt_files)}")
+        if self.left_files:
+            parts.append(f"to be rebuilt: {'; '.join(map(str, self.left_files))}")
         return "; ".join(parts)
 
 
@@ -127,13 +137,44 @@ async def _settle_files(parts: Recovering, files: FoundFiles, found: StoreRecove
         short = [number for number in queue.file_numbers() if _is_short(queue, number, sizes.get(number, 0))]
         if short:
             wanted[queue.key] = (queue, short)
-            found.rebuilt_files += [queue.files.local_path(number) for number in short]
     await parts.disk.cut_files(cuts)
     if wanted:
-        created = {topic.name: topic.created_pos for topic in parts.state.topics}
+        await _rebuild(parts, wanted, found)
+
+
+async def _rebuild(parts: Recovering, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], found: StoreRecovery) -> None:
+    created = {topic.name: topic.created_pos for topic in parts.state.topics}
+    files = [(queue, number) for queue, numbers in wanted.values() for number in numbers]
+    try:
         await rebuild_files(parts.log, wanted, created, found.index)
-        for queue, _ in wanted.values():
-            parts.queues.mark_changed(queue)
+    except (StorageDamagedError, OSError) as error:
+        if not (is_full(error) if isinstance(error, OSError) else error.detail_int("index") > 0):
+            raise
+        found.left_files = [DamagedQueueFileError(queue, number) for queue, number in files]
+    else:
+        found.rebuilt_files += [queue.files.local_path(number) for queue, number in files]
+    for queue, _ in wanted.values():
+        parts.queues.mark_changed(queue)
+
+
+async def rebuild_left_files(
+    left: Sequence[DamagedQueueFileError], rebuild: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]
+) -> None:
+    """Rebuild what a start could not, as soon as the log is whole again and the disk has room."""
+    paths, told = ", ".join(damage.queue.files.local_path(damage.file_number) for damage in left), ""
+    while True:
+        try:
+            return await rebuild(left)
+        except DledgerError as error:
+            reason = f"wait for an intact entry: {error.message}"
+        except OSError as error:
+            if not is_full(error):
+                raise
+            reason = f"wait for room on the disk: {error}"
+        if told != reason:
+            told = reason
+            _logger.warning("queue files %s %s", paths, reason, extra={"event": "queue_files_wait"})
+        await asyncio.sleep(LEFT_RETRY_S)
 
 
 def _is_short(queue: ConsumeQueue, number: int, size_bytes: int) -> bool:

@@ -14,7 +14,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from store.append.staged_check import REAL_TOPIC
-from store.log_view import ReadableLog
+from store.log_view import ReadableLog, Repair
 from store.queues.queue_reader import QueueReader
 from store.queues.queue_table import QueueTable
 from store.state.delays import LEVELS
@@ -41,10 +41,10 @@ class Hold:
 
 
 class RetentionFloor:
-    """Finds the oldest undelivered message of one replica."""
+    """Finds the oldest undelivered message of one replica.  ``repair`` is for who reads its log."""
 
-    def __init__(self, log: ReadableLog, queues: QueueTable, reader: QueueReader, state: StoreState) -> None:
-        self.log = log
+    def __init__(self, log: ReadableLog, repair: Repair, queues: QueueTable, reader: QueueReader, state: StoreState) -> None:
+        self.log, self.repair = log, repair
         self._queues = queues
         self._reader = reader
         self._state = state

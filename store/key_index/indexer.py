@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 from dledger.runtime.env import Disk, is_full
 from dledger_wire.batches.batch import BatchView
@@ -23,7 +23,7 @@ from store.key_index.index_check import file_problem
 from store.key_index.index_file import DamagedIndexError, Geometry, Window
 from store.key_index.index_keys import KeyCollector
 from store.key_index.index_set import IndexSet
-from store.log_view import SCAN_BYTES, ReadableLog, entry_records
+from store.log_view import SCAN_BYTES, ReadableLog, Repair, entry_records
 from store.settings import StoreSettings
 
 LINGER_S = 0.1  # so that many small batches are added at once, unless somebody asks for their keys
@@ -35,9 +35,6 @@ SCRUB_PAUSE_S = 0.02
 DAMAGED_RETRY_S = 5.0
 
 _logger = logging.getLogger(__name__)
-
-
-Repair = Callable[[StorageDamagedError], Awaitable[bool]]
 
 
 class KeyIndex:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
-from store.log_view import ReadableLog, scan_end, scan_start
+from store.log_view import ReadableLog, Repair, read_with_repair, scan_end, scan_start
 from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.queues.fetch_filter import COST_BYTES, EVERYTHING, FetchFilter, choose, max_filtered_messages
 from store.queues.queue_files import Units
@@ -39,13 +39,21 @@ class QueueReader:
     """Reads the queues of a ``QueueTable`` out of a log; ``applied_index`` bounds what a repair reads."""
 
     def __init__(
-        self, settings: StoreSettings, log: ReadableLog, topics: Topics, queues: QueueTable, applied_index: Callable[[], int]
+        self,
+        settings: StoreSettings,
+        log: ReadableLog,
+        topics: Topics,
+        queues: QueueTable,
+        applied_index: Callable[[], int],
+        repair_entry: Repair,
     ) -> None:
         self._settings = settings
         self._log = log
         self._topics = topics
         self._queues = queues
         self._applied_index = applied_index
+        self._repair_entry = repair_entry
+        self._damaged_index = 0  # of the log's entry that the last rebuilding met
 
     def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
         """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
@@ -223,8 +231,10 @@ class QueueReader:
             raise StorageDamagedError(f"{topic}/{queue_id}: {found}; its queue file is rebuilt from the log") from None
 
     async def repair(self, damages: Sequence[DamagedQueueFileError]) -> None:
-        """Rebuild damaged files in one pass over the log."""
-        await self._rebuild([(damage.queue, damage.file_number, damage) for damage in damages])
+        """Rebuild damaged files in one pass over the log, whose damaged entries are repaired as well.  StorageDamagedError names one that
+        cannot be repaired now; the files are as they were then."""
+        wrong = [(damage.queue, damage.file_number, damage) for damage in damages]
+        await read_with_repair(self._repair_entry, lambda: self._rebuild(wrong))
 
     async def _repair(self, queue: ConsumeQueue, found: FrameMismatchError | DamagedQueueFileError) -> None:
         """Rebuild the file that is wrong from the log."""
@@ -232,6 +242,16 @@ class QueueReader:
         await self._rebuild([(queue, number, found)])
 
     async def _rebuild(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]]) -> None:
+        if self._damaged_index:  # whoever asks tries again and again: not with a pass over the log up to the same entry
+            await self._log.read(self._damaged_index, 0, self._damaged_index)
+            self._damaged_index = 0
+        try:
+            await self._rebuild_now(wrong)
+        except StorageDamagedError as damage:
+            self._damaged_index = max(0, damage.detail_int("index"))
+            raise
+
+    async def _rebuild_now(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]]) -> None:
         async with self._queues.files_lock:
             # A topic may have been deleted meanwhile, or the file with the log's head.
             left = [each for each in wrong if each[0] is self._queues.get(each[0].key) and each[1] in each[0].file_numbers()]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dledger.log.report import DamageKind
+from dledger.log.segment import log_path
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -21,7 +22,7 @@ from store.settings import StoreSettings
 from store.state.delays import LEVELS
 from store.state.sequences import QueueKey
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
-from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, batch_of_frames, frames_of, run
+from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, batch_of_frames, frames_of, run
 
 KEY = ("t", 0)
 START_MS = 1_700_000_000_000
@@ -390,6 +391,66 @@ def test_reads_that_run_while_the_head_is_deleted_get_messages_or_the_range() ->
         await asyncio.gather(rig.store.expiry.expire(0, 3), readers(), readers())
         await asyncio.gather(rig.store.expiry.expire(0), readers())
         assert min(outcomes.values()) > 50
+        await rig.close()
+
+    run(scenario)
+
+
+class DamagedLog:
+    """A bit of one entry of the log is flipped, until ``repair`` may flip it back."""
+
+    def __init__(self, disk: CrashDisk, segment_pos: int, at: int) -> None:
+        self._data = disk.files[log_path(segment_pos)].current
+        self._at = at
+        self.has_peer = False
+        self._data[at] ^= 1
+
+    async def repair(self, _damage: StorageDamagedError) -> bool:
+        if self.has_peer:
+            self._data[self._at] ^= 1
+        return self.has_peer
+
+
+def test_a_damaged_entry_at_the_end_of_a_segment_is_repaired_before_the_segment_goes() -> None:
+    """Nobody else may ever read it here: without a repair the disk of this node would fill up."""
+
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        log = DamagedLog(disk, 0, (await rig.log.find(rig.log.segments[1].first_index - 1)).end_pos - 20)
+        rig.store.repair_with(log.repair)
+        with pytest.raises(StorageDamagedError, match="checksum does not match"):
+            await rig.store.expiry.expire(0)
+        log.has_peer = True
+        await rig.store.expiry.expire(0)
+        assert len(rig.log.segments) == 1
+        await assert_follows(rig, {KEY: 200})
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_start_on_a_damaged_log_lets_queues_follow_its_head_as_soon_as_it_is_whole() -> None:
+    """The head went before the snapshot that says so was written; queue files are damaged, and so is the log."""
+
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        await rig.save()
+        first_pos = (await rig.log.trim(rig.log.segments[2].first_index), rig.log.first_pos)[1]
+        place = await rig.log.find(rig.log.segments[1].first_index - 3)
+        disk = disk.after_kill()
+        for path in queue_files(disk):
+            disk.files[path].current[:20] = bytes(20)
+        log = DamagedLog(disk, first_pos, place.end_pos - 20 - first_pos)
+        rig = await StoreRig.open(disk, clock=clock, log=replace(LOG, verify_bytes=512))
+        rig.store.repair_with(log.repair)
+        with pytest.raises(StorageDamagedError, match="checksum does not match"):
+            await rig.store.expiry._round()
+        log.has_peer = True
+        await rig.store.expiry._round()
+        assert rig.store.reader.bounds(*KEY)[0] > 0
+        await assert_follows(rig, {KEY: 200})
         await rig.close()
 
     run(scenario)

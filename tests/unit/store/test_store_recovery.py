@@ -14,6 +14,7 @@ import pytest
 
 from dledger.log.segment import log_path
 from dledger_client.aio import Message
+from dledger_wire.errors import UnreachableError
 from store.durability.persistence import ABORT_PATH
 from store.log_view import ReadableLog
 from store.queues import queue_reader
@@ -271,3 +272,65 @@ def test_a_damaged_entry_does_not_end_a_node_whose_key_index_is_made_again(every
         assert await index.caught_up(host.node.store.applied_index, 20)
 
     Rig(log=replace(SMALL_LOG, verify_bytes=SECTOR, cache_bytes=2 << 10)).run(scenario)
+
+
+@pytest.mark.parametrize("everywhere", [False, True], ids=["a peer has it", "nobody has it"])
+@pytest.mark.parametrize("lose", [remove_file, cut_short], ids=["missing", "short"])
+def test_a_node_without_a_queue_file_starts_on_a_damaged_log(
+    lose: Callable[[SimDisk], None], everywhere: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until the entry is whole, messages of that queue are refused here; those of others, and new ones, are there."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("other")
+        await fill(rig, 0, COUNT)
+        async with rig.producer() as producer:
+            await producer.send(Message("other", b"1"))
+        await settled(rig)
+        await asyncio.sleep(10)  # the snapshot covers it all
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        assert host.node is not None
+        await rig.cluster.loop.spawn(host.process, host.node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        lose(host.disk)
+        for each in rig.cluster.hosts.values() if everywhere else [host]:
+            each.disk.flip_bit(log_path(0), 9 * SECTOR)
+        rig.cluster.start(victim)
+        await settled(rig)
+        if everywhere:
+            await fill(rig, COUNT, COUNT + 50)
+            await settled(rig)
+            await asyncio.sleep(30)
+            assert len([line for line in caplog.messages if "wait for an intact entry" in line and QUEUE in line]) == 1
+            async with rig.consumer(replica=victim) as consumer:
+                assert [message.body for message in await consumer.fetch("other", 0, 0, 10)] == [b"1"]
+                with pytest.raises(UnreachableError, match="checksum does not match"):
+                    await consumer.fetch("t", 0, 0, COUNT)
+            rig.cluster.hosts[rig.master].disk.flip_bit(log_path(0), 9 * SECTOR)
+        await until(lambda: any("rebuilt from the log" in line and QUEUE in line for line in caplog.messages))
+        await assert_whole(rig, victim, COUNT + (50 if everywhere else 0))
+
+    Rig(log=replace(SMALL_LOG, verify_bytes=SECTOR, cache_bytes=2 << 10)).run(scenario)
+
+
+@pytest.mark.parametrize("path", ["configuration.json", "config/applied.json", "config/topics.json", "leaders.json"])
+def test_a_node_starts_without_a_file_that_it_can_do_without(path: str) -> None:
+    """Of each of these, what is lost is in the log, in the snapshot before, or with the others of the group."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        assert host.node is not None
+        await rig.cluster.loop.spawn(host.process, host.node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        host.disk.break_range(path, 0, SECTOR)
+        rig.cluster.start(victim)
+        await settled(rig)
+        await assert_whole(rig, victim, COUNT)
+
+    Rig().run(scenario)
