@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from broker.background.delivery_entry import batch_bytes, log_dropped, route_verified, store_with
+from broker.background.delivery_entry import batch_bytes, log_routed, route_verified, store_with
 from broker.backoff import RETRY_S, Backoff
 from broker.config.units import parse_duration_ms
 from broker.context import ServiceContext
@@ -96,7 +96,7 @@ class DelayLevelService:
         if routed is not None:
             command = store.command(AdvanceDelayLevel(level=level, offset=offset + len(due)))
             await store_with(self._context, [*routed.messages, *routed.restaged], command)
-            log_dropped(_logger, f"delay level {level}", routed)
+            log_routed(_logger, f"delay level {level}", (SCHEDULE_TOPIC, level - 1), routed)
 
 
 def _due_count(waiting: Sequence[Frame], stored_ms: int) -> int:

@@ -35,12 +35,20 @@ async def route_verified(context: ServiceContext, stored: StoredMessages, waitin
     return route(context.store.topics, waiting)  # topics may have changed meanwhile
 
 
-def log_dropped(logger: logging.Logger, service: str, routed: Routed) -> None:
+def log_routed(logger: logging.Logger, service: str, queue: tuple[str, int], routed: Routed) -> None:
+    """Tell what was stored otherwise than its producer would expect; ``queue``: where the messages waited."""
+    for offset in routed.changed:
+        log_changed(logger, service, queue, offset)
     if routed.dropped:
         text = "%s: dropped %d messages whose topic was deleted (they waited at offsets %d to %d)"
         logger.warning(
             text, service, len(routed.dropped), min(routed.dropped), max(routed.dropped), extra={"event": "delayed_messages_dropped"}
         )
+
+
+def log_changed(logger: logging.Logger, service: str, queue: tuple[str, int], offset: int) -> None:
+    text = "%s: properties of the message at %s/%d offset %d cannot be stored again; it goes on with '?' for what is wrong in them"
+    logger.warning(text, service, *queue, offset, extra={"event": "properties_changed"})
 
 
 async def store_with(context: ServiceContext, messages: Sequence[Frame], command: PreparedCommand[None]) -> None:

@@ -18,16 +18,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from broker.background.delivery_entry import batch_bytes, log_dropped, route_verified, store_with
+from broker.background.delivery_entry import batch_bytes, log_changed, log_routed, route_verified, store_with
 from broker.backoff import Backoff
 from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages, read_with_repair, unreadable_offset
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
-from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.tasks import BackgroundTasks
-from store.append.redelivery import Routed, moved
+from store.append.redelivery import Routed, due_at, is_changed, moved
 from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
 from store.queues.timer_window import NO_HORIZON, TimerWindow
@@ -219,8 +218,8 @@ class _Delivery:
 
     async def _send(self, routed: Routed, progress: TimerProgress) -> None:
         again_ms = self._context.env.clock.wall_ms() + int(MAX_SLEEP_S * 1000)
-        await self._propose([*routed.messages, *(_due_at(frame, again_ms) for frame in routed.restaged)], progress)
-        log_dropped(_logger, "timers", routed)
+        await self._propose([*routed.messages, *(due_at(frame, again_ms) for frame in routed.restaged)], progress)
+        log_routed(_logger, "timers", (TIMER_TOPIC, 0), routed)
 
     async def _renew_old(self) -> None:
         """Store messages that have waited for long again at the log's end, and advance ``low`` over what is delivered."""
@@ -250,7 +249,11 @@ class _Delivery:
                 frames = [frame for frame in frames if frame.queue_offset < offset]
                 self._log_unreadable(offset, unreadable[offset])
             if offset > self._progress.low:
-                await self._propose([moved(frame) for frame in frames], replace(self._progress, low=offset, seen=self._scanned_end))
+                due_ms = dict(zip(offsets[waiting].tolist(), units["tag_hash"][waiting].tolist(), strict=True))
+                again = [moved(frame, due_ms[frame.queue_offset]) for frame in frames]
+                await self._propose(again, replace(self._progress, low=offset, seen=self._scanned_end))
+                for changed in filter(is_changed, frames):
+                    log_changed(_logger, "timers", (TIMER_TOPIC, 0), changed.queue_offset)
                 self._window.drop_below(offset)
 
     async def _sealed_end(self) -> int:
@@ -297,7 +300,3 @@ class _Delivery:
         """How many of the messages go into one entry."""
         sizes = np.cumsum(units["size"], dtype=np.int64)
         return max(1, min(BATCH_MESSAGES, int(np.searchsorted(sizes, self._batch_bytes, side="right"))))
-
-
-def _due_at(frame: Frame, due_ms: int) -> Frame:
-    return replace(frame, queue_id=0, properties={**frame.properties, TIMER_OUT: str(due_ms)})

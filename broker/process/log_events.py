@@ -212,6 +212,12 @@ SERVICES = (
     LogEvent("service_recovered", "The service works again.", _NOTHING),
     LogEvent("delayed_messages_dropped", "Delayed messages were dropped: their topic was deleted.", _NOTHING),
     LogEvent(
+        "properties_changed",
+        "A waiting message had properties that cannot be stored again, as older releases took them from other clients. It is stored with "
+        "'?' for what is wrong in them; the text names where it waited.",
+        "Compare it with the original there, which stays until retention deletes it; mend the producer.",
+    ),
+    LogEvent(
         "message_held",
         "A delayed message is due and cannot be read: its bytes are damaged. The others are delivered.",
         "Bring all replicas up; it is delivered once one has the bytes.",

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice
 
+from broker.background.delivery_entry import log_changed
 from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves, verify_halves
 from broker.transactions.producer_sessions import ProducerSessions
@@ -24,6 +26,7 @@ from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.status import Perm
 from store.append.half_messages import first_check_ms, given_up, producer_group
+from store.append.redelivery import fitting, is_changed
 from store.commands.topics import CreateTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.offset_runs import runs_of
@@ -200,6 +203,8 @@ class TransactionChecker:
                 extra={"event": "half_messages_parked"},
             )
             await self._resolver.park([offset for offset, _ in halves], copies)
+            for changed in (offset for offset, half in halves if is_changed(half)):
+                log_changed(_logger, "transactions", (HALF_TOPIC, 0), changed)
             self._context.measures.transaction_checks["given up"] += len(halves)
 
     async def _check(self, taken: Sequence[_Due]) -> None:
@@ -211,7 +216,9 @@ class TransactionChecker:
         for offset, half in halves:
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)
-                asked = self._members.check(producer_group(half), offset, times, encode_frame(half))
+                asked = self._members.check(
+                    producer_group(half), offset, times, encode_frame(replace(half, properties=fitting(half.properties)))
+                )
                 self._context.measures.transaction_checks["asked" if asked else "no producer"] += 1
 
     def _with_frames(self, offsets: Sequence[int], halves: Sequence[Frame | None]) -> Iterator[tuple[int, Frame]]:
@@ -223,5 +230,5 @@ def _given_up(half: Frame, check_times: int) -> Frame:
     try:
         encode_frame(copy)
     except InvalidArgumentError:  # no room for one more property
-        copy.properties = dict(half.properties)
+        copy.properties = fitting(half.properties)
     return copy

@@ -8,9 +8,11 @@ transaction has ended are one payload: a later master finds both in its log or n
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from broker.background.delivery_entry import log_changed
 from broker.context import ServiceContext
 from broker.transactions.half_message_reads import read_halves, verify_halves
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
@@ -18,13 +20,15 @@ from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
-from store.append.redelivery import AtomicPayload, batches_of
+from store.append.redelivery import AtomicPayload, batches_of, is_changed, storable_frame
 from store.commands.transactions import EndTransactions
 from store.state.offset_runs import runs_of
 from store.state.transactions import Outcome
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 1 << 20
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class _Ready:
     offset: int
     outcome: Outcome
     copy: Frame | None
+    changed: bool = False  # its properties cannot be stored as they are
 
 
 class TransactionResolver:
@@ -140,6 +145,7 @@ class TransactionResolver:
                 return ready, answers | {offset: EndResult(error=error) for offset, error in damaged.items()}
 
     def _ready(self, end: EndRequest, half: Frame) -> _Ready:
+        changed, half = is_changed(half), storable_frame(half)
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
             # Whose it is instead is not told: the caller has rights on the group it named only.
             raise InvalidArgumentError(
@@ -155,7 +161,7 @@ class TransactionResolver:
         message = published(half, max(1, topic.write_queues))
         if message is None:
             raise InvalidArgumentError(f"half message {end.offset} does not say where it belongs")
-        return _Ready(end.offset, Outcome.COMMITTED, message)
+        return _Ready(end.offset, Outcome.COMMITTED, message, changed)
 
     # Storing
 
@@ -186,6 +192,8 @@ class TransactionResolver:
         except DledgerError as error:
             return {each.offset: EndResult(error=error) for each in part}
         if problem is None:
+            for changed in (each for each in part if each.changed):
+                log_changed(_logger, "transactions", (HALF_TOPIC, 0), changed.offset)
             return {each.offset: EndResult(each.outcome, now=True) for each in part}
         if len(part) == 1:
             return {part[0].offset: EndResult(error=problem)}

@@ -5,6 +5,8 @@ removed; everything else (body, unique id, keys, birth) stays.
 
 - A message whose topic takes no writes now is staged again behind the others: nothing is lost, and nothing waits for it.
 - A message belongs to the topic that existed when it was staged.  A topic created later under that name does not get it.
+- Properties that cannot be stored again, as older versions took them, are stored with ``?`` for what is wrong in them, so that the message
+  is delivered and holds up nobody behind it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 from dledger.runtime.env import Buffer
 from dledger_wire.batches.batch import encode_batch
 from dledger_wire.frames.frame import Frame, encode_frame
-from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZE
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
@@ -31,7 +33,12 @@ from store.state.topics import Topic, Topics
 DELAY = "DELAY"
 STAGED_POS = "PARKED_POS"  # where in the log a message was staged first, when it was moved since
 NO_HOST = "0.0.0.0:0"
+MAX_DIGITS = 20
+UNIQUE_ID = "UNIQ_KEY"
 _PLACE = (REAL_TOPIC, REAL_QUEUE, DELAY, TIMER_OUT, STAGED_POS)
+_SEPARATOR = "\x01"  # of a name and its value; the other one ends a property, so it is in none
+_NOT_UTF8 = "\ufffd"  # what decoding makes of it, which is longer
+_MAX_CHAR_BYTES = 4
 
 
 class AtomicPayload:
@@ -51,8 +58,45 @@ class AtomicPayload:
         return buffers
 
 
+def storable(properties: dict[str, str]) -> dict[str, str]:
+    """Properties as they were read, or others with ``?`` for what of them cannot be stored again."""
+    text = "".join(properties) + "".join(properties.values())
+    size = len(text) * _MAX_CHAR_BYTES + 2 * len(properties)
+    if _SEPARATOR in text:
+        properties = {name: value.replace(_SEPARATOR, "?") for name, value in properties.items()}
+    if size > MAX_PROPERTIES_BYTES and _NOT_UTF8 in text and packed_size(properties) > MAX_PROPERTIES_BYTES:
+        properties = {name.replace(_NOT_UTF8, "?"): value.replace(_NOT_UTF8, "?") for name, value in properties.items()}
+    return properties
+
+
+def packed_size(properties: dict[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
+
+
+def fitting(properties: dict[str, str]) -> dict[str, str]:
+    """Storable properties of a message that goes on waiting; what is beyond the limit is taken from its longest values."""
+    properties = storable(properties)
+    while (beyond := packed_size(properties) - MAX_PROPERTIES_BYTES) > 0:
+        sizes = {name: len(value.encode()) for name, value in properties.items() if name != UNIQUE_ID and name not in _PLACE}
+        longest = max(sizes, key=lambda name: sizes[name], default="")
+        if not sizes.get(longest):
+            break
+        properties = {**properties, longest: properties[longest].encode()[:-beyond].decode(errors="ignore")}
+    return properties
+
+
+def storable_frame(frame: Frame) -> Frame:
+    return replace(frame, properties=storable(frame.properties)) if is_changed(frame) else frame
+
+
+def is_changed(frame: Frame) -> bool:
+    """Whether the message's properties are not stored again as they are."""
+    return storable(frame.properties) is not frame.properties
+
+
 def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], reconsume_times: int) -> Frame:
-    """The message as it is stored again in another queue.  Position and times are stamped later; everything of its producer stays."""
+    """The message as it is stored again in another queue.  Position and times are stamped later; everything of its producer stays
+    that can be stored."""
     return replace(
         frame,
         topic=topic,
@@ -61,7 +105,7 @@ def copied(frame: Frame, topic: str, queue_id: int, properties: dict[str, str], 
         physical_offset=0,
         store_timestamp=0,
         store_host=NO_HOST,
-        properties=properties,
+        properties=storable(properties),
         reconsume_times=reconsume_times,
     )
 
@@ -76,37 +120,49 @@ def staged(message: Frame, level: int) -> Frame:
 def staged_pos(frame: Frame) -> int:
     """Where in the log a message was staged first."""
     text = frame.properties.get(STAGED_POS, "")
-    return min(int(text), frame.physical_offset) if text.isdecimal() and len(text) < 20 else frame.physical_offset
+    return min(int(text), frame.physical_offset) if text.isdecimal() and len(text) < MAX_DIGITS else frame.physical_offset
 
 
-def moved(frame: Frame) -> Frame:
-    """A staged message as it is stored again at the log's end.  Without room for the property it counts as staged there."""
-    properties = frame.properties | {STAGED_POS: str(staged_pos(frame))}
-    size = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
-    return replace(frame, properties=properties) if size <= MAX_PROPERTIES_BYTES else frame
+def moved(frame: Frame, due_ms: int) -> Frame:
+    """A message with a delivery time as it is stored again at the log's end.  Without room for the property it counts as staged there."""
+    timed = due_at(frame, due_ms)
+    properties = timed.properties | {STAGED_POS: str(staged_pos(frame))}
+    return replace(timed, properties=properties) if packed_size(properties) <= MAX_PROPERTIES_BYTES else timed
+
+
+def due_at(frame: Frame, due_ms: int) -> Frame:
+    """A message as it waits for a delivery time, which is found by where it stands: behind an id of fixed length."""
+    unique = frame.properties.get(UNIQUE_ID, "").encode("ascii", "replace").decode().ljust(UNIQUE_ID_SIZE, "?")[:UNIQUE_ID_SIZE]
+    first = {UNIQUE_ID: unique, TIMER_OUT: str(due_ms)}
+    return replace(frame, queue_id=0, properties=fitting(first | {**frame.properties, **first}))
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Where staged messages go: ``messages`` to their topics, ``restaged`` back to the staging queue.
 
-    ``dropped``: offsets in the staging queue of messages whose topic does not exist any more.
+    ``dropped``: offsets in the staging queue of messages whose topic does not exist any more; ``changed``: of those that go on with other
+    properties, because theirs cannot be stored again.
     """
 
     messages: list[Frame]
     restaged: list[Frame]
     dropped: list[int]
+    changed: list[int]
 
 
 def route(topics: Topics, waiting: Sequence[Frame]) -> Routed:
-    routed = Routed([], [], [])
+    routed = Routed([], [], [], [])
     for frame in waiting:
         message = real_message(frame)
         topic = topics.get(message.topic) if message is not None else None
         if message is None or topic is None or staged_pos(frame) < topic.created_pos:
             routed.dropped.append(frame.queue_offset)
-        elif not _takes(topic):
-            routed.restaged.append(frame)
+            continue
+        if is_changed(frame):
+            routed.changed.append(frame.queue_offset)
+        if not _takes(topic):
+            routed.restaged.append(replace(frame, properties=fitting(frame.properties)))
         else:
             # The topic may have fewer queues by now.
             routed.messages.append(replace(message, queue_id=message.queue_id % topic.write_queues))
@@ -124,7 +180,7 @@ def _takes(topic: Topic) -> bool:
 def real_message(frame: Frame) -> Frame | None:
     """The message for its real topic; None when its properties do not name one."""
     topic, queue = frame.properties.get(REAL_TOPIC, ""), frame.properties.get(REAL_QUEUE, "")
-    if not topic or not queue.isdecimal():
+    if not topic or not queue.isdecimal() or len(queue) >= MAX_DIGITS:
         return None
     properties = {name: value for name, value in frame.properties.items() if name not in _PLACE}
     return copied(frame, topic, int(queue), properties, frame.reconsume_times)

@@ -89,14 +89,14 @@ ID, DUE = b"UNIQ_KEY\x01" + b"0" * 32 + b"\x02", b"TIMER_OUT_MS\x011700000100000
 TO_T = b"REAL_TOPIC\x01t\x02REAL_QID\x010\x02"
 
 
-def raw_batch(topic: str, properties: bytes) -> bytes:
+def raw_batch(topic: str, properties: bytes, queue_id: int = 0) -> bytes:
     """A batch of one message with these bytes as its properties, whatever they are."""
-    frame = bytearray(encode_frame(frames_of(topic, 0, [b"x"])[0]))
+    frame = bytearray(encode_frame(frames_of(topic, queue_id, [b"x"])[0]))
     frame[-2:] = len(properties).to_bytes(2, "big") + properties
     frame[:4] = len(frame).to_bytes(4, "big")
     unique = decode_properties(properties).get("UNIQ_KEY")
     columns = np.array([len(frame)], np.uint32), np.zeros(1, np.int32), np.array([key_hash(topic, unique) if unique else 0], np.int32)
-    return encode_batch(topic, 0, bytes(frame), *columns, key_owners=np.empty(0, np.uint32), key_hashes=np.empty(0, np.int32))
+    return encode_batch(topic, queue_id, bytes(frame), *columns, key_owners=np.empty(0, np.uint32), key_hashes=np.empty(0, np.int32))
 
 
 async def opened() -> StoreRig:
