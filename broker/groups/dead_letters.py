@@ -95,6 +95,7 @@ class DeadLetterService:
         next_offset = first + len(copies)
         command = store.command(MarkRedriven(group=request.group, offset=next_offset))
         await self._locks.commit(request.group, self._context.raft.propose(AtomicPayload(batches, command)))
+        command.result()
         return retry_pb2.RedriveResponse(redriven=len(copies), next_offset=next_offset)
 
     def _copy(self, frame: Frame, request: retry_pb2.RedriveRequest, caller: Principal) -> Frame:

@@ -52,6 +52,7 @@ class _Work:
     term: int  # in a later term, what was read about the queue may be outdated
     rule: RetryRule
     results: dict[int, retry_pb2.SendBackResult]
+    created_pos: int  # of the topic, whose messages these are
 
     def decide(self, offset: int, outcome: retry_pb2.SendBackOutcome.ValueType, times: int = 0, error: DledgerError | None = None) -> None:
         detail = to_detail(error) if error is not None else None
@@ -73,7 +74,8 @@ class SendBackService:
         if not 0 < len(request.offsets) <= MAX_OFFSETS:
             raise InvalidArgumentError(f"{len(request.offsets)} offsets to send back; expected 1 to {MAX_OFFSETS}")
         rule = self._rule(request)
-        work = _Work((request.group, request.topic, request.queue_id), term, rule, {})
+        created_pos = self._context.store.topics.require(request.topic).created_pos
+        work = _Work((request.group, request.topic, request.queue_id), term, rule, {}, created_pos)
         try:
             async with asyncio.timeout(TIMEOUT_S), self._locks.hold(work.queue):
                 await self._take_back(work, sorted(set(request.offsets)))
@@ -156,6 +158,8 @@ class SendBackService:
         store = self._context.store
         if self._context.require_master() != work.term:
             raise NotReadyError("leadership changed during the request; nothing was stored")
+        if store.topics.require(work.queue[1]).created_pos != work.created_pos:
+            raise TopicNotFoundError(f"topic {work.queue[1]!r} was deleted and made again", topic=work.queue[1])
         batches = store.prepare(batches_of(copies), for_service=True)
         problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
         if isinstance(problem, TopicNotFoundError):
@@ -170,3 +174,4 @@ class SendBackService:
         group, topic, queue_id = work.queue
         mark = store.command(MarkSentBack(group=group, topic=topic, queue_id=queue_id, runs=runs_of(offsets)))
         await self._locks.commit(work.queue, self._context.raft.propose(AtomicPayload(batches, mark)))
+        mark.result()

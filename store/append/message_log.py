@@ -41,11 +41,12 @@ from dledger_wire.errors import (
 )
 from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
-from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
 from store.commands.producers import InitProducer
+from store.commands.redelivery import MarkRedriven, MarkSentBack
 from store.commands.security import MAX_COPY_BYTES, CopySecurity
 from store.commands.topics import DeleteTopic
 from store.queues.unit_tags import batch_due_times
@@ -108,34 +109,56 @@ class PreparedBatches:
         self._term = term
         self._parts: Sequence[_Part] = parts
 
-    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
-        """The records as they go into the log at ``pos``, in one buffer."""
+    def seal(self, pos: int, index: int, term: int, *, refusal: DledgerError | None = None) -> Sequence[Buffer]:
+        """The records as they go into the log at ``pos``, in one buffer; with ``refusal`` none of them is stored."""
         require(term == self._term, "a payload prepared in term %d is sealed in term %d", self._term, term)
         parts, self._parts = self._parts, ()
         out = bytearray().join([part.content for part in parts])  # the one copy; place() works within it
         at = 0
         for part in parts:
+            if refusal is not None:
+                part.outcome.error = refusal
             self._owner.place(part, out, at, pos + at, index)
             at += part.size
         return (out,)
 
 
 class PreparedCommand(Generic[ResultT]):
-    """A command to propose; ``result`` returns what it did, once it is applied."""
+    """A command to propose; ``result`` returns what it did, once it is applied.
+
+    A mark about a topic's messages is only for the topic that there is now.  When that is deleted first, the mark would outlive it, and be
+    taken for one of a topic made again: it leaves a void record instead (``refusal``).
+    """
 
     def __init__(self, owner: MessageLog, command: Command[ResultT], at_ms: int) -> None:
         self._owner = owner
         self._kind = command.KIND
         self.deletes = command.name if isinstance(command, DeleteTopic) else ""
         self.registers = command.identity if isinstance(command, InitProducer) else ""
+        self._marked = command.topic if isinstance(command, MarkSentBack) else ""
+        if isinstance(command, MarkRedriven):
+            self._marked = dlq_topic(command.group)
+        self._created_pos = owner.created_pos(self._marked)
         must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
         self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms}, must_be_known=must_be_known)
         self.size_bytes = len(self._record)
         self.term = 0
         self.outcome: CommandOutcome | None = None
 
+    @property
+    def refusal(self) -> DledgerError | None:
+        """Why it may not be placed in the log after what is in it now."""
+        if not self._marked or (self._created_pos >= 0 and self._created_pos == self._owner.created_pos(self._marked)):
+            return None
+        return TopicNotFoundError(f"topic {self._marked!r} was deleted", topic=self._marked)
+
     def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
         self.term = term
+        if (refusal := self.refusal) is not None:
+            self.outcome = CommandOutcome(error=refusal)
+            out = bytearray(self.size_bytes)
+            _write_void(out, 0, self.size_bytes)
+            return (out,)
         self._owner.command_placed(self, pos)
         return (self._record,)
 
@@ -305,10 +328,17 @@ class MessageLog:
 
     # Placing, in log order
 
+    def created_pos(self, topic: str) -> int:
+        """Where the log made a topic; -1 when there is none, or a command that deletes it is in the log."""
+        found = self._topics.get(topic)
+        return found.created_pos if found is not None and topic not in self._deleting else -1
+
     def place(self, part: _Part, out: bytearray, at: int, log_pos: int, index: int) -> None:
         """Stamp the batch that lies at ``out[at:]``, or void it when it may not be stored after all."""
         batch, outcome = part.batch, part.outcome
-        if not self._same_topic(part) or batch.topic in self._deleting:
+        if outcome.error is not None:
+            pass  # with what it belongs to
+        elif not self._same_topic(part) or batch.topic in self._deleting:
             outcome.error = TopicNotFoundError(f"topic {batch.topic!r} was deleted", topic=batch.topic)
         elif batch.sequence is not None:
             verdict = self._sequences.judge(part.key, batch.sequence, batch.count)

@@ -52,7 +52,7 @@ class AtomicPayload:
     def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
         buffers: list[Buffer] = []
         if self._batches is not None and self._batches.size_bytes:
-            buffers += self._batches.seal(pos, index, term)
+            buffers += self._batches.seal(pos, index, term, refusal=self._command.refusal)
             pos += self._batches.size_bytes
         buffers += self._command.seal(pos, index, term)
         return buffers

@@ -162,7 +162,7 @@ def test_a_message_with_a_delivery_time_is_stored_again_and_one_without_is_not()
         (outcome,) = await rig.send(raw_batch(TIMER_TOPIC, ID + DUE + b"n\x01\xc3\xa4\x02" + TO_T[:-1]))
         assert outcome.error is None
         (found,) = await rig.read_all((TIMER_TOPIC, 0))
-        prepared = rig.store.prepare(batches_of([moved(found)]), for_service=True)
+        prepared = rig.store.prepare(batches_of([moved(found, 1_700_000_100_000)]), for_service=True)
         rig.append(prepared)
         await rig.commit()
         units = await rig.units((TIMER_TOPIC, 0))

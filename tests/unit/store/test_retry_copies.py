@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from dledger_wire.errors import TopicNotFoundError
 from dledger_wire.frames.frame import Frame
+from store.append.message_log import PreparedCommand
+from store.append.redelivery import AtomicPayload
 from store.append.retry_copies import DEAD_AT_ONCE, RETRY_TOPIC, RetryRule, origin_of, sent_back
+from store.commands.redelivery import MarkRedriven, MarkSentBack
+from store.commands.topics import DeleteTopic
+from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.store.store_rig import StoreRig, batch_of, run
 
 
 def test_where_a_message_came_from_is_not_what_its_producer_wrote() -> None:
@@ -14,3 +23,50 @@ def test_where_a_message_came_from_is_not_what_its_producer_wrote() -> None:
     assert origin_of(sent_back(forged, rule)) == "orders"
     again = replace(forged, topic="%RETRY%billing")
     assert origin_of(sent_back(again, rule)) == "payroll"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
+def test_a_mark_placed_behind_the_deletion_of_its_topic_is_void_with_its_copies(again: bool) -> None:
+    """It would be taken for one of the next topic of that name, whose message would then count as sent back, and be lost to its group."""
+
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        for name in ("t", "%RETRY%g", "%DLQ%g"):
+            await rig.topic(name)
+        marks: list[PreparedCommand[None]] = [
+            rig.store.command(MarkSentBack(group="g", topic="t", queue_id=0, runs=((0, 1),))),
+            rig.store.command(MarkRedriven(group="g", offset=7)),
+        ]
+        copies = [rig.store.prepare(batch_of("%RETRY%g", 0, [b"copy"]), for_service=True) for _ in marks]
+        for name in ("t", "%DLQ%g"):
+            rig.append(rig.store.command(DeleteTopic(name=name)))
+            if again:
+                await rig.topic(name)
+        for batches, mark in zip(copies, marks, strict=True):
+            rig.append(AtomicPayload(batches, mark))  # type: ignore[arg-type]
+        await rig.commit()
+        for mark in marks:
+            with pytest.raises(TopicNotFoundError):
+                mark.result()
+        assert not rig.store.send_backs.sent(("g", "t", 0))
+        assert rig.store.send_backs.redriven("g") == 0
+        assert rig.store.reader.bounds("%RETRY%g", 0) == (0, 0)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_mark_is_placed_with_its_copies_while_its_topic_is_there() -> None:
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        for name in ("t", "%RETRY%g"):
+            await rig.topic(name)
+        mark = rig.store.command(MarkSentBack(group="g", topic="t", queue_id=0, runs=((0, 1),)))
+        rig.append(AtomicPayload(rig.store.prepare(batch_of("%RETRY%g", 0, [b"copy"]), for_service=True), mark))  # type: ignore[arg-type]
+        await rig.commit()
+        mark.result()
+        assert 0 in rig.store.send_backs.sent(("g", "t", 0))
+        assert rig.store.reader.bounds("%RETRY%g", 0) == (0, 1)
+        await rig.close()
+
+    run(scenario)
