@@ -61,8 +61,8 @@ class EntryCheck:
 
     def __init__(self, index: int, term: int, pos: int, chain_crc: int, end_pos: int) -> None:
         self.index, self.term, self.pos, self.chain_crc = index, term, pos, chain_crc  # of the next entry; term of the one before
+        self.end_pos = end_pos  # where the run ends
         self.units = bytearray()
-        self._end_pos = end_pos
         self._rest = bytearray()  # of an entry that is not whole yet
         self._wanted = ENTRY_HEADER_SIZE
 
@@ -83,7 +83,7 @@ class EntryCheck:
         while len(view) - at >= ENTRY_HEADER_SIZE:
             head = view[at : at + ENTRY_HEADER_SIZE]
             header = Header.unpack(head)
-            fault = header_fault(header, self._end_pos - self.pos)
+            fault = header_fault(header, self.end_pos - self.pos)
             fault = fault or link_fault(header, head, self.index, self.term, self.pos, self.chain_crc)
             if fault is not None:
                 raise CorruptEntryError(f"entry {self.index} at {self.pos}: {fault}", index=self.index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -131,13 +131,25 @@ class Manifest(_Model):
 
     def files(self) -> set[str]:
         """Every file that it needs."""
-        groups = self.groups.values()
-        return {part.file for group in groups for part in group.parts()} | {file.file for group in groups for file in group.state}
+        return set(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Every file that it needs, with its size."""
+        found: dict[str, int] = {}
+        for group in self.groups.values():
+            found |= {part.file: part.size_bytes for part in group.parts()} | {file.file: file.size_bytes for file in group.state}
+        return found
 
 
 def time_of_id(moment: datetime) -> str:
     """How the ids of backups begin that begin at a moment (UTC): they sort by time."""
     return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1000:03d}Z"
+
+
+def moment_of_id(backup_id: str) -> datetime:
+    """When a backup began, to the millisecond, as its id says."""
+    text = backup_id.partition("Z")[0]
+    return datetime.strptime(f"{text}000", "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
 
 
 def encode(manifest: Manifest) -> bytes:

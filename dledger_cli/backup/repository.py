@@ -31,6 +31,7 @@ MARK = "repository.json"
 MANIFESTS = "backups"
 UNFINISHED = ".part"
 READ_BYTES = 4 << 20
+UNKNOWN_SIZE = -1  # of a file, where the storage does not say it
 _BACKUP_ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 
 
@@ -108,11 +109,13 @@ class Repository:
         return found
 
     def add_whole(self, manifest: Manifest) -> None:
-        """Make what was written a backup.  StorageFailedError when a file of it is gone: another backup's --keep removed it."""
-        sizes = self.sizes()
-        gone = sorted(manifest.files() - sizes.keys())
-        if gone:
-            raise StorageFailedError(f"{self.place(gone[0])} was removed meanwhile; start the backup again")
+        """Make what was written a backup.  StorageFailedError when a file of it is not whole, or gone: another backup's --keep removed it."""
+        found = self.sizes()
+        for path, size in sorted(manifest.sizes().items()):
+            if path not in found:
+                raise StorageFailedError(f"{self.place(path)} was removed meanwhile; start the backup again")
+            if found[path] not in (size, UNKNOWN_SIZE):
+                raise StorageFailedError(f"{self.place(path)} has {found[path]} bytes, expected {size}; start the backup again")
         self._write_whole(_manifest_path(manifest.id), encode(manifest))
 
     # Files
@@ -144,14 +147,14 @@ class Repository:
         self.remove(_manifest_path(backup_id))
 
     def sizes(self) -> dict[str, int]:
-        """Every file of logs and states, with its size."""
+        """Every file of logs and states, with its size or ``UNKNOWN_SIZE``."""
         with self._told(""):
             try:
                 self._files.invalidate_cache()
                 found = self._files.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-        named = {self._relative(path): int(file["size"] or 0) for path, file in found.items()}
+        named = {self._relative(path): UNKNOWN_SIZE if file["size"] is None else int(file["size"]) for path, file in found.items()}
         return {path: size for path, size in named.items() if path != MARK and not path.startswith(f"{MANIFESTS}/")}
 
     def _relative(self, path: str) -> str:

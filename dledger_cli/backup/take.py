@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from dledger.log.start import LogStart
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan
 from dledger.snapshot.receiver import EntryCheck
 from dledger.snapshot.source import Budget
-from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, time_of_id
-from dledger_cli.backup.repository import PartWriter, Repository
+from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, moment_of_id, time_of_id
+from dledger_cli.backup.repository import UNKNOWN_SIZE, PartWriter, Repository
 from dledger_client.admin.replica_copy import Replica, ReplicaCopy
 from dledger_wire.checksum import crc32c
 from dledger_wire.clock import SystemClock
@@ -41,6 +43,7 @@ from store.durability.snapshots import APPLIED, config_path, described
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
 
+AFTER_THE_NEWEST = timedelta(milliseconds=1)
 # What another replica does not make better.
 _FINAL = (PermissionDeniedError, AuthenticationFailedError, StorageFailedError, StorageFullError)
 
@@ -54,6 +57,19 @@ class _End:
     pos: int
     chain_crc: int
 
+    @property
+    def entry(self) -> tuple[int, int, int]:
+        return self.index, self.term, self.chain_crc
+
+
+def _begin_of(start: LogStart) -> _End:
+    """What the first entry of a log goes on from."""
+    return _End(start.first_index - 1, start.before_term, start.first_pos, start.before_chain_crc)
+
+
+def _end_of(part: Part) -> _End:
+    return _End(part.last_index, part.last_term, part.end_pos, part.chain_crc)
+
 
 @dataclass(slots=True)
 class Taken:
@@ -63,9 +79,10 @@ class Taken:
     added_bytes: int
 
 
-def new_id() -> str:
-    """The id of a backup that begins now: ids sort by time."""
-    return f"{time_of_id(datetime.now(UTC))}-{secrets.token_hex(4)}"
+def new_id(known: Iterable[str]) -> str:
+    """The id of a backup that begins now: ids sort by time, and behind those that there are, also when the clock was ahead for a while."""
+    newest = max((moment_of_id(backup_id) for backup_id in known), default=datetime.min.replace(tzinfo=UTC))
+    return f"{time_of_id(max(datetime.now(UTC), newest + AFTER_THE_NEWEST))}-{secrets.token_hex(4)}"
 
 
 def newest_of(repository: Repository, group: str, left_aside: Callable[[DledgerError], None]) -> GroupBackup | None:
@@ -100,7 +117,8 @@ def _members(status: ReplicaGroupStatus) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class GroupTaker:
-    """Takes the backup of one group.  ``before``: its newest backup; ``progress`` is told how many bytes came."""
+    """Takes the backup of one group.  ``before``: its newest backup; ``progress`` is told how many bytes came, ``left_aside`` of files of
+    the backup before that are damaged."""
 
     repository: Repository
     backup_id: str
@@ -108,12 +126,18 @@ class GroupTaker:
     before: GroupBackup | None
     bytes_per_s: int = 0
     progress: Callable[[int], None] = lambda _size: None
+    left_aside: Callable[[DledgerError], None] = lambda _error: None
     added_bytes: int = 0
     _known: dict[int, list[Part]] = field(default_factory=dict)  # of each segment: what the repository has of it, from its start on
+    _continues: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # of each segment of the backup before: what it goes on from
+    _budget: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._budget = Budget(SystemClock(), self.bytes_per_s)
 
     async def take(self, replicas: Iterable[Replica]) -> Taken:
         """From the first of them that can give it.  NotReadyError says why none could."""
-        self._known = {segment.start_pos: list(segment.parts) for segment in self.before.segments} if self.before is not None else {}
+        await asyncio.to_thread(self._recall)
         problems = []
         for replica in replicas:
             try:
@@ -155,47 +179,68 @@ class GroupTaker:
 
     # The log
 
+    def _recall(self) -> None:
+        """What the repository has of the log: the parts of the backup before, in each segment up to one that is gone or cut short."""
+        before, self._known, self._continues = self.before, {}, {}
+        if before is None:
+            return
+        sizes = self.repository.sizes()
+        end = _begin_of(before.start)
+        for segment in before.segments:
+            self._continues[segment.start_pos] = end.entry
+            whole = list(takewhile(lambda part: sizes.get(part.file, 0) in (part.size_bytes, UNKNOWN_SIZE), segment.parts))
+            self._known[segment.start_pos] = whole
+            if len(whole) < len(segment.parts):
+                place = self.repository.place(segment.parts[len(whole)].file)
+                text = f"{place} is missing or cut short; it is read again, and backups that need that file stay damaged"
+                self.left_aside(StorageDamagedError(text, file=place, pos=0))
+            end = _end_of(segment.parts[-1])
+
     def _parts_of(self, segment: PlanSegment) -> list[Part]:
         """The parts that are here of a segment, from its start on without a gap."""
         return self._known.setdefault(segment.start_pos, [])
 
     async def _copy_log(self, copy: ReplicaCopy, plan: SnapshotPlan) -> None:
-        start = plan.start
-        end = _End(start.first_index - 1, start.before_term, start.first_pos, start.before_chain_crc)
-        missing: list[PlanSegment] = []
+        """Read what is not here.  There may be gaps anywhere: another replica's log may begin earlier, and files may be gone."""
+        end, pieces = _begin_of(plan.start), None
         for segment in plan.segments:
-            parts = self._parts_of(segment)
-            if parts and not missing:
-                end = _End(parts[-1].last_index, parts[-1].last_term, parts[-1].end_pos, parts[-1].chain_crc)
-            if missing or not parts or end.pos < segment.end_pos:
-                missing.append(segment)
-            elif end.pos > segment.end_pos:
+            if self._continues.get(segment.start_pos, end.entry) != end.entry:
                 raise CorruptEntryError(self._other_log(end))
-        if not missing:
-            return
-        from_pos = max(end.pos, missing[0].start_pos)
-        pieces, budget, continues = copy.log(from_pos), Budget(SystemClock(), self.bytes_per_s), end.index >= start.first_index
-        for segment in missing:
-            pos = max(from_pos, segment.start_pos)
-            check = EntryCheck(end.index + 1, end.term, pos, end.chain_crc, segment.end_pos)
-            part = _PartCopy(self.repository, f"{self.group}/log", self.backup_id, check, segment.end_pos)
-            try:
-                async for at, data in pieces:
-                    await part.take(at, data)
-                    self.progress(len(data))
-                    await budget.take(len(data))
-                    if part.done:
-                        break
-                made = await part.finished()
-            except CorruptEntryError as error:
-                if continues and check.index == end.index + 1:  # the first new entry does not fit
-                    raise CorruptEntryError(f"{self._other_log(end)} ({error.message})") from None
-                raise
-            finally:
-                await part.end()
-            self._parts_of(segment).append(made)
-            self.added_bytes += made.size_bytes
-            end, continues = _End(made.last_index, made.last_term, made.end_pos, made.chain_crc), False
+            parts = self._parts_of(segment)
+            end = _end_of(parts[-1]) if parts else end
+            if end.pos > segment.end_pos:
+                raise CorruptEntryError(self._other_log(end))
+            if parts and end.pos == segment.end_pos:
+                pieces = None  # what follows is another stretch
+                continue
+            pos = max(end.pos, segment.start_pos)
+            pieces = copy.log(pos) if pieces is None else pieces
+            parts.append(await self._copy_part(pieces, EntryCheck(end.index + 1, end.term, pos, end.chain_crc, segment.end_pos), end))
+            end = _end_of(parts[-1])
+
+    async def _copy_part(self, pieces: AsyncIterator[tuple[int, memoryview]], check: EntryCheck, end: _End) -> Part:
+        """The rest of a segment, behind ``end``."""
+        part = _PartCopy(self.repository, f"{self.group}/log", self.backup_id, check)
+        try:
+            async for at, data in pieces:
+                await part.take(at, data)
+                self.progress(len(data))
+                await self._budget.take(len(data))
+                if part.done:
+                    break
+            made = await part.finished()
+        except CorruptEntryError as error:
+            if self._is_of_before(end) and check.index == end.index + 1:  # the first new entry does not fit
+                raise CorruptEntryError(f"{self._other_log(end)} ({error.message})") from None
+            raise
+        finally:
+            await part.end()
+        self.added_bytes += made.size_bytes
+        return made
+
+    def _is_of_before(self, end: _End) -> bool:
+        """Whether it is an entry of the backup before."""
+        return self.before is not None and self.before.first_index <= end.index <= self.before.last_index
 
     def _other_log(self, end: _End) -> str:
         return (
@@ -238,9 +283,9 @@ def _store(repository: Repository, path: str, data: bytes) -> None:
 class _PartCopy:
     """One part of the log on its way into the repository; ``end`` it, and it is there only if it was ``finished``."""
 
-    def __init__(self, repository: Repository, folder: str, backup_id: str, check: EntryCheck, end_pos: int) -> None:
-        self._path = f"{folder}/{check.pos:020d}-{end_pos:020d}-{backup_id}"
-        self._repository, self._check, self._end_pos = repository, check, end_pos
+    def __init__(self, repository: Repository, folder: str, backup_id: str, check: EntryCheck) -> None:
+        self._path = f"{folder}/{check.pos:020d}-{check.end_pos:020d}-{backup_id}"
+        self._repository, self._check, self._end_pos = repository, check, check.end_pos
         self._start_pos = self._pos = check.pos
         self._sum = hashlib.sha256()
         self._file: PartWriter | None = None

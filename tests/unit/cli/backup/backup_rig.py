@@ -103,11 +103,12 @@ async def source(folder: Path, network: Callable[[], TcpNetwork] = TcpNetwork) -
         await log.close()
 
 
-async def back_up(repository: Repository, *replicas: Replica) -> tuple[Manifest, Taken]:
+async def back_up(repository: Repository, *replicas: Replica, told: list[str] | None = None) -> tuple[Manifest, Taken]:
     """What the command does for a cluster of one group."""
     repository.make(CLUSTER)
-    backup_id, begun_ms = new_id(), SystemClock().wall_ms()
+    backup_id, begun_ms = new_id(repository.ids()), SystemClock().wall_ms()
     taker = GroupTaker(repository, backup_id, GROUP, newest_of(repository, GROUP, lambda _error: None))
+    taker.left_aside = lambda error: told.append(error.message) if told is not None else None
     taken = await taker.take(replicas)
     manifest = manifest_of(backup_id, CLUSTER, begun_ms, {GROUP: taken})
     repository.add_whole(manifest)

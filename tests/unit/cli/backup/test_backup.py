@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dledger_cli.backup.check import check_repository
 from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, decode, encode
+from dledger_cli.backup.point import end_of
 from dledger_cli.backup.repository import Repository, open_repository
 from dledger_cli.backup.retention import keep_newest
 from dledger_client.admin.replica_copy import Replica
-from dledger_wire.errors import ConfigError, InvalidArgumentError, NotReadyError, StorageDamagedError, StorageFullError
-from tests.unit.cli.backup.backup_rig import CLUSTER, GROUP, back_up, local, source
+from dledger_wire.errors import ConfigError, InvalidArgumentError, NotReadyError, StorageDamagedError, StorageFailedError, StorageFullError
+from tests.unit.cli.backup.backup_rig import CLUSTER, GROUP, back_up, local, restore, source
 
 NOBODY = Replica(CLUSTER, GROUP, "n9", "127.0.0.1:9")
 
@@ -113,6 +115,67 @@ def test_a_log_that_does_not_continue_the_backups_is_refused(tmp_path: Path) -> 
         assert len(repository.ids()) == 1
         with pytest.raises(InvalidArgumentError, match="has backups of cluster old; expected a folder of its own for shop"):
             repository.make("shop")
+
+    asyncio.run(scenario())
+
+
+def test_another_replica_whose_log_begins_earlier_adds_what_is_before(tmp_path: Path) -> None:
+    """Each node deletes old segments by itself, and one that was installed by copy begins where its source did."""
+
+    async def scenario() -> None:
+        repository = local(tmp_path / "repository")
+        async with source(tmp_path / "n0") as trimmed, source(tmp_path / "n1") as whole:
+            for replica in (trimmed, whole):
+                await replica.append(100)
+            await trimmed.log.trim(50)
+            first, _ = await back_up(repository, trimmed.replica)
+            await whole.append(10)
+            second, taken = await back_up(repository, whole.replica)
+        assert (first.groups[GROUP].first_index, second.groups[GROUP].first_index) == (trimmed.log.first_index, 1)
+        log_bytes = [sum(part.size_bytes for part in made.groups[GROUP].parts()) for made in (first, second)]
+        state_bytes = sum(file.size_bytes for file in second.groups[GROUP].state)
+        assert taken.added_bytes - state_bytes == log_bytes[1] - log_bytes[0], "what lies behind it is shared"
+        assert damages(repository) == []
+        await restore(repository, second, end_of(second.groups[GROUP]), "n0", tmp_path / "new")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("left", [None, 0, 100])
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_a_part_that_is_gone_or_cut_short_is_read_again(tmp_path: Path, number: int, left: int | None) -> None:
+    async def scenario() -> None:
+        repository, told = local(tmp_path / "repository"), list[str]()
+        async with source(tmp_path / "n0") as replica:
+            await replica.append(100)
+            first, _ = await back_up(repository, replica.replica)
+            part = list(first.groups[GROUP].parts())[number]
+            file = tmp_path / "repository" / part.file
+            file.unlink() if left is None else os.truncate(file, left)
+            await replica.append(5)
+            second, taken = await back_up(repository, replica.replica, told=told)
+            await replica.append(5)
+            await back_up(repository, replica.replica, told=told)
+        assert told == [f"{file} is missing or cut short; it is read again, and backups that need that file stay damaged"]
+        assert taken.added_bytes < first.groups[GROUP].size_bytes / 2, "the other parts are shared"
+        assert part.file not in second.files()
+        assert len(damages(repository)) == 1, "of the first backup"
+        repository.remove_backup(first.id)
+        assert damages(repository) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_backup_whose_files_did_not_get_there_whole_is_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        repository = local(tmp_path / "repository")
+        async with source(tmp_path / "n0") as replica:
+            await replica.append(30)
+            made, _ = await back_up(repository, replica.replica)
+        part = next(made.groups[GROUP].parts())
+        os.truncate(tmp_path / "repository" / part.file, 7)
+        with pytest.raises(StorageFailedError, match=f"{part.file} has 7 bytes, expected {part.size_bytes}; start the backup again"):
+            repository.add_whole(made)
 
     asyncio.run(scenario())
 
