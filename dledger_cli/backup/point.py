@@ -37,6 +37,15 @@ def end_of(group: GroupBackup) -> Point:
     return Point(group, group, group.last_index, group.last_term, group.end_pos, group.chain_crc, group.stored_ms)
 
 
+def with_true_times(manifests: list[Manifest]) -> list[Manifest]:
+    """Backups in the order in which they were made, none begun later than one behind it: a clock that was ahead does not count."""
+    found: list[Manifest] = []
+    for manifest in reversed(manifests):
+        ahead = bool(found) and found[-1].created_ms < manifest.created_ms
+        found.append(manifest.model_copy(update={"created_ms": found[-1].created_ms}) if ahead else manifest)
+    return found[::-1]
+
+
 def backup_for(manifests: list[Manifest], at_ms: int, url: str) -> Manifest:
     """The earliest backup that has everything up to a time.  InvalidArgumentError when all are older."""
     for manifest in manifests:

@@ -50,6 +50,8 @@ def restore(
     manifest = _manifest(repository, manifests, backup_id, at_ms)
     nodes = _nodes(cluster, node_id, manifest, config)
     points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
+    for node in nodes:  # all of them before the first byte
+        _check_node(points[node.group.name], node, Path(data) / node.node.id)
     made = [_restore_node(repository, manifest, points[node.group.name], node, Path(data) / node.node.id) for node in nodes]
     left_out = sorted({group.name for group in cluster.groups} - manifest.groups.keys())
     for name in left_out:
@@ -64,12 +66,13 @@ def restore(
 def _readable(repository: Repository) -> list[Manifest]:
     """The backups that a time may be restored from, oldest first; a line on stderr for each damaged one."""
     from dledger_cli.backup.manifest import Manifest
+    from dledger_cli.backup.point import with_true_times
 
     found = repository.manifests().values()
     for each in found:
         if not isinstance(each, Manifest):
             note(f"left aside: {each.message}")
-    return [each for each in found if isinstance(each, Manifest)]
+    return with_true_times([each for each in found if isinstance(each, Manifest)])
 
 
 def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str, at_ms: int) -> Manifest:
@@ -81,7 +84,8 @@ def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str,
     ids = repository.ids()
     if not backup_id and not ids:
         raise InvalidArgumentError(f"{repository.url}: there is no backup yet")
-    manifest = repository.manifest(backup_id or ids[-1])
+    chosen = backup_id or ids[-1]
+    manifest = next((each for each in manifests if each.id == chosen), None) or repository.manifest(chosen)
     if at_ms and not manifest.covers(at_ms):
         raise InvalidArgumentError(f"backup {manifest.id} was begun at {time_text(manifest.created_ms)}, nothing later can be restored")
     return manifest
@@ -112,12 +116,17 @@ def _points(repository: Repository, manifests: list[Manifest], manifest: Manifes
     return {name: point_at(repository, manifests, manifest, name, at_ms) for name in groups}
 
 
-def _restore_node(repository: Repository, manifest: Manifest, point: Point, node: NodeSettings, folder: Path) -> dict[str, object]:
-    from dledger_cli.backup.node_folder import NodeFolder, check_empty, check_settings
-    from dledger_cli.backup.point import time_text
+def _check_node(point: Point, node: NodeSettings, folder: Path) -> None:
+    from dledger_cli.backup.node_folder import check_empty, check_settings
 
     check_settings(node, point)
     check_empty(folder)
+
+
+def _restore_node(repository: Repository, manifest: Manifest, point: Point, node: NodeSettings, folder: Path) -> dict[str, object]:
+    from dledger_cli.backup.node_folder import NodeFolder
+    from dledger_cli.backup.point import time_text
+
     done = 0
 
     def came(size: int) -> None:

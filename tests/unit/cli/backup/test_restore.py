@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from broker.config.cluster_file import ClusterConfig
 from broker.process.identity import FolderIdentity, open_identity, write_identity
@@ -20,6 +21,7 @@ from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
 from dledger.runtime.real_env import real_environment
+from dledger_cli.app import app
 from dledger_cli.backup import node_folder
 from dledger_cli.backup.manifest import Manifest
 from dledger_cli.backup.node_folder import TERMS_AHEAD, NodeFolder, check_empty, check_settings
@@ -173,6 +175,22 @@ def test_damage_in_the_repository_is_refused_and_leaves_no_folder(tmp_path: Path
             check_empty(tmp_path / "n0")
 
     asyncio.run(scenario())
+
+
+def test_a_folder_in_use_is_refused_before_the_first_node_is_restored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_backups(tmp_path):
+            pass
+
+    asyncio.run(scenario())
+    (tmp_path / "new.yaml").write_text(NEW_FILE)
+    (tmp_path / "data" / "n2").mkdir(parents=True)
+    (tmp_path / "data" / "n2" / "old").touch()
+    options = ["--from", str(tmp_path / "repository"), "--config", str(tmp_path / "new.yaml"), "--data", str(tmp_path / "data")]
+    refused = CliRunner().invoke(app, ["restore", *options])
+    assert isinstance(refused.exception, DataDirectoryError)
+    assert "n2 is not empty" in refused.exception.message
+    assert [folder.name for folder in (tmp_path / "data").iterdir()] == ["n2"]
 
 
 def test_an_interrupted_restore_is_no_data_folder(tmp_path: Path) -> None:

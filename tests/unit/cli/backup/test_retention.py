@@ -12,7 +12,9 @@ from dledger_cli.app import app
 from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy
 from dledger_cli.backup.repository import Repository
 from dledger_cli.backup.retention import keep_newest
+from dledger_cli.backup.take import new_id
 from dledger_cli.commands.restore import _manifest, _readable
+from dledger_wire.errors import InvalidArgumentError
 from tests.unit.cli.backup.backup_rig import CLUSTER, local
 
 
@@ -118,3 +120,29 @@ def test_a_time_is_restored_without_the_damaged_backup(tmp_path: Path, capsys: p
     assert capsys.readouterr().err == f"left aside: {manifest} is damaged: its checksum does not match\n"
     assert [each.id for each in readable] == ids(1, 3)
     assert _manifest(repository, readable, "", 2000).id == id_of(3)
+
+
+def test_a_clock_that_was_ahead_does_not_make_an_old_backup_the_newest(tmp_path: Path) -> None:
+    """Else ``--keep 1`` would remove each new backup, and a restore would take the old one."""
+    ahead = "20990101T000000999Z-00000000"
+    assert id_of(1) < new_id([]) < ahead
+    behind = new_id([id_of(1), ahead, id_of(2)])
+    assert behind.startswith("20990101T000001000Z-")
+    repository = repository_of(tmp_path, "a")
+    for backup_id, number in ((ahead, 2), (behind, 3)):
+        groups = {"a": group_backup("a", number)}
+        for part in groups["a"].parts():
+            with repository.create(part.file) as out:
+                out.write(b"123456789")
+        # What the clock said of each: the one in 2099 was begun when the one behind it was, at the latest.
+        created_ms = 4_070_908_800_999 if backup_id == ahead else 9_000
+        repository.add_whole(Manifest(id=backup_id, cluster=CLUSTER, software="1", created_ms=created_ms, groups=groups))
+    readable = _readable(repository)
+    assert [each.created_ms for each in readable] == [1000, 9000, 9000]
+    assert _manifest(repository, readable, "", 8000).id == ahead
+    with pytest.raises(InvalidArgumentError, match="the newest backup was begun at 1970-01-01T00:00:09"):
+        _manifest(repository, readable, "", 9001)
+    with pytest.raises(InvalidArgumentError, match=f"backup {ahead} was begun at 1970-01-01T00:00:09"):
+        _manifest(repository, readable, ahead, 9001)
+    assert keep_newest(repository, 1) == [id_of(1), ahead]
+    assert repository.ids() == [behind]
