@@ -11,6 +11,7 @@ import typer
 
 from dledger_cli.context import STATUS_DEADLINE_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of, parse_size_option
 from dledger_cli.output import is_terminal, note, print_json, print_line, print_table
+from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
     from dledger_cli.backup.manifest import GroupBackup, Manifest
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dledger_cli.backup.take import Taken
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.aio import Admin
-    from dledger_wire.errors import StorageDamagedError
+    from dledger_wire.errors import DledgerError, StorageDamagedError
 
 EPILOG = (
     "Examples: dledger backup --to /backup/orders | dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB | "
@@ -79,21 +80,34 @@ def _take(
     cluster = load_config(config)
 
     async def work(admin: Admin) -> tuple[Manifest, dict[str, Taken]]:
-        found = await admin.cluster_status(nodes=nodes_of(cluster), timeout_ms=int(min(timeout_s, STATUS_DEADLINE_S) * 1000))
+        name, found = await _all_groups(admin, nodes_of(cluster), min(timeout_s, STATUS_DEADLINE_S))
         chosen = _chosen(found, groups, from_node)
-        name = (await admin.describe_cluster()).name
         repository.make(name)
-        backup_id, begun_ms, taken = new_id(), SystemClock().wall_ms(), {}
+        backup_id, begun_ms, taken = new_id(repository.ids()), SystemClock().wall_ms(), {}
         for status in chosen:
-            before = newest_of(repository, status.name, lambda error: note(f"left aside: {error.message}"))
-            with_progress = _progress(status.name)
-            taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, with_progress)
+            before = newest_of(repository, status.name, _left_aside)
+            taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, _progress(status.name), _left_aside)
             taken[status.name] = await taker.take(sources(name, status, from_node))
         manifest = manifest_of(backup_id, name, begun_ms, taken)
         repository.add_whole(manifest)
         return manifest, taken
 
     return ask(config, timeout_s, work)
+
+
+async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]], limit_s: float) -> tuple[str, list[ReplicaGroupStatus]]:
+    """The cluster's name, and its replica groups: those that it knows, and those of the cluster file, which may name some that were removed
+    and not yet some that were added."""
+    described = await admin.describe_cluster()
+    nodes = of_file | {group.name: {node.id: node.address for node in group.nodes} for group in described.replica_groups}
+    removed = await removed_among(admin, nodes)
+    say_removed(removed)
+    kept = {name: nodes[name] for name in nodes if name not in removed}
+    return described.name, await admin.cluster_status(nodes=kept, timeout_ms=int(limit_s * 1000))
+
+
+def _left_aside(error: DledgerError) -> None:
+    note(f"left aside: {error.message}")
 
 
 def _chosen(found: list[ReplicaGroupStatus], groups: list[str], from_node: str) -> list[ReplicaGroupStatus]:

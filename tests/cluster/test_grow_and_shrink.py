@@ -49,11 +49,19 @@ def send_keys(cluster: Cluster, groups: set[str]) -> None:
 
 def check_stale_file(cluster: Cluster, stale: Path) -> None:
     """A file that still names g1: commands say so, and what they find of the others counts."""
-    for command in (("status",), ("status", "--json"), ("status", "--check", "all"), ("verify", "--online")):
+    backup = ("backup", "--to", str(cluster.data / "backups"))
+    for command in (("status",), ("status", "--json"), ("status", "--check", "all"), ("verify", "--online"), backup):
         result = cluster.cli(*command, "--config", str(stale))
         assert "replica group g1 was removed from the cluster; take it out of the cluster file" in result.stderr, command
         assert result.returncode == 0, (command, result.stdout, result.stderr)
         assert "no quorum" not in result.stdout
+
+
+def check_added(cluster: Cluster, old_file: Path, groups: set[str]) -> None:
+    """The cluster has these replica groups; a file from before one was added does not keep it out of a backup."""
+    assert set(directory(cluster)) == groups
+    made = json.loads(cluster.cli_ok("backup", "--to", str(cluster.data / "whole"), "--config", str(old_file), "--json"))
+    assert set(made["groups"]) == groups
 
 
 def names_in_file(cluster: Cluster) -> list[str]:
@@ -67,7 +75,7 @@ def directory(cluster: Cluster) -> dict[str, dict[str, Any]]:
 
 def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluster) -> None:
     two.cli_ok("topic", "create", "t", "--queues", "4")
-    data = str(two.data)
+    data, old = str(two.data), Path(shutil.copy(two.local.file, two.data / "old.yaml"))
     sent: list[SendResult] = []
     try:
         with Producer(two.bootstrap, group="load") as producer:
@@ -80,8 +88,8 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             assert {result.replica_group for result in sent} == {"g0", "g1"}
             two.cli_ok("cluster", "add-group", group_file(two, "g2", "x0"), "--data", data)
             assert names_in_file(two) == ["g0", "g1", "g2"]
-            assert set(directory(two)) == {"g0", "g1", "g2"}
             assert two.cli("cluster", "add-group", str(two.data / "g2.yaml"), "--data", data).returncode == 0, "repeated: nothing to do"
+            check_added(two, old, {"g0", "g1", "g2"})
             two.cli_ok("topic", "update", "t", "--groups", "g0,g1,g2", "--queues", "6")
             send(100)
             refused = two.cli("cluster", "remove-group", "g1", "--yes", "--data", data)
