@@ -109,7 +109,7 @@ class Repository:
         return found
 
     def add_whole(self, manifest: Manifest) -> None:
-        """Make what was written a backup.  StorageFailedError when a file of it is not whole, or gone: another backup's --keep removed it."""
+        """Make what was written a backup.  StorageFailedError when a file of it is not whole, or was removed by another backup's --keep."""
         found = self.sizes()
         for path, size in sorted(manifest.sizes().items()):
             if path not in found:

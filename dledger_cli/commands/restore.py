@@ -32,7 +32,7 @@ def restore(
     config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file of the new cluster.")],
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; a node's files go to DIR/ID, which must be empty.")],
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only this node. Default: all nodes of the cluster file.")] = "",
-    backup_id: Annotated[str, typer.Option("--backup", metavar="ID", help="Which backup. Default: the newest.")] = "",
+    backup_id: Annotated[str, typer.Option("--backup", metavar="ID", help="Which backup. Default: the newest, if it has all groups.")] = "",
     at: Annotated[str, typer.Option("--at", metavar="TIME", help="As of this time: nothing that was stored later.")] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -47,7 +47,8 @@ def restore(
     repository = found_repository(source)
     at_ms = time_ms(at, "--at")
     manifests = _readable(repository) if at_ms else []
-    manifest = _manifest(repository, manifests, backup_id, at_ms)
+    names = {cluster.node(node_id).group.name} if node_id else {group.name for group in cluster.groups}
+    manifest = _manifest(repository, manifests, names, backup_id, at_ms)
     nodes = _nodes(cluster, node_id, manifest, config)
     points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
     for node in nodes:  # all of them before the first byte
@@ -75,12 +76,14 @@ def _readable(repository: Repository) -> list[Manifest]:
     return with_true_times([each for each in found if isinstance(each, Manifest)])
 
 
-def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str, at_ms: int) -> Manifest:
+def _manifest(repository: Repository, manifests: list[Manifest], names: set[str], backup_id: str, at_ms: int) -> Manifest:
+    """The backup to restore the replica groups ``names`` from.  Unless it is named, it has each of them of which there is a backup."""
     from dledger_cli.backup.point import backup_for, time_text
     from dledger_wire.errors import InvalidArgumentError
 
     if not backup_id and at_ms:
-        return backup_for(manifests, at_ms, repository.url)
+        wanted = names & {name for each in manifests for name in each.groups}
+        return backup_for([each for each in manifests if wanted <= each.groups.keys()], at_ms, repository.url)
     ids = repository.ids()
     if not backup_id and not ids:
         raise InvalidArgumentError(f"{repository.url}: there is no backup yet")
@@ -88,7 +91,19 @@ def _manifest(repository: Repository, manifests: list[Manifest], backup_id: str,
     manifest = next((each for each in manifests if each.id == chosen), None) or repository.manifest(chosen)
     if at_ms and not manifest.covers(at_ms):
         raise InvalidArgumentError(f"backup {manifest.id} was begun at {time_text(manifest.created_ms)}, nothing later can be restored")
+    if not backup_id and names - manifest.groups.keys():
+        _refuse_limited(repository, manifest, names)
     return manifest
+
+
+def _refuse_limited(repository: Repository, newest: Manifest, names: set[str]) -> None:
+    """InvalidArgumentError when an older backup has a replica group that the newest one, which --replica-group limited, has not."""
+    from dledger_wire.errors import InvalidArgumentError
+
+    for each in reversed(_readable(repository)):
+        for name in sorted((names - newest.groups.keys()) & each.groups.keys()):
+            text = f"the newest backup {newest.id} has no replica group {name}, backup {each.id} has it; expected --backup"
+            raise InvalidArgumentError(f"{repository.url}: {text} with the one to restore (dledger backup --list)")
 
 
 def _nodes(cluster: ClusterConfig, node_id: str, manifest: Manifest, file: str) -> list[NodeSettings]:

@@ -119,7 +119,7 @@ def test_a_time_is_restored_without_the_damaged_backup(tmp_path: Path, capsys: p
     readable = _readable(repository)
     assert capsys.readouterr().err == f"left aside: {manifest} is damaged: its checksum does not match\n"
     assert [each.id for each in readable] == ids(1, 3)
-    assert _manifest(repository, readable, "", 2000).id == id_of(3)
+    assert _manifest(repository, readable, {"a"}, "", 2000).id == id_of(3)
 
 
 def test_a_clock_that_was_ahead_does_not_make_an_old_backup_the_newest(tmp_path: Path) -> None:
@@ -139,10 +139,25 @@ def test_a_clock_that_was_ahead_does_not_make_an_old_backup_the_newest(tmp_path:
         repository.add_whole(Manifest(id=backup_id, cluster=CLUSTER, software="1", created_ms=created_ms, groups=groups))
     readable = _readable(repository)
     assert [each.created_ms for each in readable] == [1000, 9000, 9000]
-    assert _manifest(repository, readable, "", 8000).id == ahead
+    assert _manifest(repository, readable, {"a"}, "", 8000).id == ahead
     with pytest.raises(InvalidArgumentError, match="the newest backup was begun at 1970-01-01T00:00:09"):
-        _manifest(repository, readable, "", 9001)
+        _manifest(repository, readable, {"a"}, "", 9001)
     with pytest.raises(InvalidArgumentError, match=f"backup {ahead} was begun at 1970-01-01T00:00:09"):
-        _manifest(repository, readable, ahead, 9001)
+        _manifest(repository, readable, {"a"}, ahead, 9001)
     assert keep_newest(repository, 1) == [id_of(1), ahead]
     assert repository.ids() == [behind]
+
+
+def test_a_backup_of_one_group_is_not_taken_for_one_of_all(tmp_path: Path) -> None:
+    repository = repository_of(tmp_path, "ab", "ab", "a")
+    readable, all_groups = _readable(repository), {"a", "b", "new"}
+    with pytest.raises(InvalidArgumentError) as refused:
+        _manifest(repository, [], all_groups, "", 0)
+    text = f"the newest backup {id_of(3)} has no replica group b, backup {id_of(2)} has it; expected --backup with the one to restore"
+    assert refused.value.message == f"{tmp_path}: {text} (dledger backup --list)"
+    assert _manifest(repository, [], {"a", "new"}, "", 0).id == id_of(3), "of a group without any backup nothing is missing"
+    assert _manifest(repository, [], all_groups, id_of(3), 0).id == id_of(3), "it is what was asked for"
+    assert _manifest(repository, readable, all_groups, "", 1500).id == id_of(2)
+    with pytest.raises(InvalidArgumentError, match="nothing later can be restored"):
+        _manifest(repository, readable, all_groups, "", 2500)
+    assert _manifest(repository, readable, {"a"}, "", 2500).id == id_of(3)
