@@ -1,7 +1,8 @@
 """Recovers the configurations in force at a start without reading the whole log.
 
 Owns ``configuration.json``: the newest configuration among the entries applied so far, and the last index it covers.  It is only a
-shortcut: the log is authoritative, a start scans what follows, and without the file it scans everything.
+shortcut: the log is authoritative, a start scans what follows, and without the file it scans everything.  A log that ends before that
+index has lost entries, and the node does not start.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.log.lost_end import check_log_reaches
 from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Disk, read_unless_lost
 from dledger_wire import strict_json
@@ -113,14 +115,6 @@ class ConfigurationFile:
                 "%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error, extra={"event": "file_rebuilt"}
             )
             last_index, index, configuration = 0, 0, None
-        if last_index > log.last.index:
-            _logger.warning(
-                "%s belongs to another log (entry %d, the log ends at %d); rebuilding it",
-                PATH,
-                last_index,
-                log.last.index,
-                extra={"event": "file_rebuilt"},
-            )
-            last_index, index, configuration = 0, 0, None
+        check_log_reaches(last_index, log.last.index, self._disk.local_path(PATH))
         self._last_index = self._saved_index = last_index
         self._index, self._configuration = index, configuration

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from dledger.log.lost_end import check_log_reaches
 from dledger.runtime.env import Disk, FileCut, is_full
 from dledger_wire.errors import DataDirectoryError, DledgerError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
@@ -71,9 +72,12 @@ class Recovering:
 
 
 async def recover_state(parts: Recovering, *, clean: bool) -> StoreRecovery:
-    """Fill ``parts`` from disk.  StorageDamagedError when the log's head was deleted and no snapshot fits what is left."""
+    """Fill ``parts`` from disk.  StorageDamagedError when no snapshot fits a log without its beginning, or the log's end is gone."""
     found = StoreRecovery(clean=clean)
-    snapshot = _fitting(await parts.snapshots.load(), parts.log)
+    snapshots = await parts.snapshots.load()
+    for each in snapshots:
+        check_log_reaches(each.index, parts.log.last.index, parts.disk.local_path(config_path(APPLIED)))
+    snapshot = _fitting(snapshots, parts.log)
     found.damaged_files += parts.snapshots.damaged
     if snapshot is None:
         if parts.log.first_index > 1:

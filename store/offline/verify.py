@@ -12,7 +12,7 @@ import numpy as np
 
 from dledger.log.report import DamageKind, Finding
 from dledger.log.segment import FilePool, InUse, list_starts, log_path
-from dledger.log.start import load_log_start
+from dledger.log.start import LogStart, load_log_start
 from dledger.runtime.env import Disk, is_unreadable, read_unless_lost
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_wire.checksum import crc32c
@@ -20,6 +20,7 @@ from dledger_wire.errors import DledgerError, StorageDamagedError
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.timer import due_times
 from dledger_wire.java_hash import java_hash
+from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from store.durability.persistence import ABORT_PATH
@@ -36,7 +37,8 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
     """Everything that is not as it should be, the snapshot first, then queue by queue, then the key index."""
     snapshots = Snapshots(disk)
     found = await snapshots.load()
-    first_index = await _first_index(disk)
+    log_start = await _log_start(disk)
+    first_index = log_start.first_index
     starts = first_index == 1 or any(snapshot.index >= first_index - 1 for snapshot in found)
     for path in snapshots.damaged:
         instead = (
@@ -46,6 +48,10 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
     if not starts:
         yield Finding(disk.local_path(config_path(APPLIED)), 0, 0, DamageKind.SNAPSHOT, no_snapshot(first_index))
     if not found or not starts:
+        return
+    lost = await _lost_end(disk, log_start, max(snapshot.end_pos for snapshot in found))
+    if lost is not None:
+        yield lost
         return
     files = FilePool(disk, OPEN_FILES)
     clean = snapshots.newest_is_good and not await disk.exists(ABORT_PATH)
@@ -59,12 +65,35 @@ async def verify_store(disk: Disk) -> AsyncIterator[Finding]:
         await files.close()
 
 
-async def _first_index(disk: Disk) -> int:
-    """Where the log begins; 1 where that is not known, which the check of the log reports."""
+async def _log_start(disk: Disk) -> LogStart:
+    """Where the log begins; at its first entry where that is not known, which the check of the log reports."""
     try:
-        return (await load_log_start(disk)).first_index
+        return await load_log_start(disk)
     except StorageDamagedError:
-        return 1
+        return LogStart()
+
+
+async def _lost_end(disk: Disk, start: LogStart, end_pos: int) -> Finding | None:
+    """The log's file that is missing, too short or only prepared although a snapshot was made of it: the log alone looks whole."""
+    if end_pos <= start.first_pos:
+        return None
+    starts = [found for found in (await list_starts(disk, LOG_FOLDER))[0] if found < end_pos]
+    last = max(starts, default=start.first_pos)
+    size = await _written_bytes(disk, log_path(last)) if starts else 0
+    if last + size >= end_pos:
+        return None
+    text = f"the log's files end at position {last + size}, but the state was made of it up to {end_pos}: a start refuses that"
+    return Finding(disk.local_path(log_path(last)), size, 0, DamageKind.MISSING_SEGMENT, text)
+
+
+async def _written_bytes(disk: Disk, path: str) -> int:
+    """How large a file of the log is; 0 for one that was made ahead of use."""
+    file = await disk.open(path)
+    try:
+        size = await file.size()
+        return size if any(await read_unless_lost(file, 0, min(size, ENTRY_HEADER_SIZE)) or b"?") else 0
+    finally:
+        await file.close()
 
 
 class _Check:

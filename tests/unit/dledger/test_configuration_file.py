@@ -14,7 +14,7 @@ from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import ConfigurationFile
 from dledger.node import RaftNode
-from dledger_wire.errors import NotReadyError
+from dledger_wire.errors import NotReadyError, StorageDamagedError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Recorder, Text, run
 
 OLDER, NEWER, LAST = 20, 60, 100
@@ -60,6 +60,23 @@ def test_a_replay_stopped_before_the_newest_configuration_leaves_that_one_in_the
             await file.save()  # as an orderly stop does
             assert file.newest == (NEWER, configuration("abcd"))
         assert (await ConfigurationFile(disk).find_all(log, SNAPSHOT))[-1] == (NEWER, configuration("abcd"))
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_log_that_ends_before_what_the_file_covers_has_lost_entries() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        log = await logged(disk)
+        file = ConfigurationFile(disk)
+        await file.find_all(log, 0)
+        await apply(file, log, 1, LAST)
+        await file.save()
+        log.cut(LAST)
+        await log.flush()
+        with pytest.raises(StorageDamagedError, match=f"configuration.json was made from the log up to entry {LAST}, but the log ends at"):
+            await ConfigurationFile(disk).find_all(log, 0)
         await log.close()
 
     run(scenario())

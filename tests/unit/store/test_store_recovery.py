@@ -14,7 +14,7 @@ import pytest
 
 from dledger.log.segment import log_path
 from dledger_client.aio import Message
-from dledger_wire.errors import UnreachableError
+from dledger_wire.errors import StorageDamagedError, UnreachableError
 from store.durability.persistence import ABORT_PATH
 from store.log_view import ReadableLog
 from store.queues import queue_reader
@@ -220,6 +220,36 @@ def test_both_kinds_of_stop_lose_nothing_and_are_told_apart(stop: str) -> None:
             assert host.node.store.recovery.clean == (stop == "orderly")
             await assert_whole(rig, node_id, COUNT)
         await fill(rig, COUNT, COUNT + 20)
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("lost", ["config/", "configuration.json"])
+def test_a_node_whose_log_is_gone_does_not_vote_with_what_it_forgot(lost: str) -> None:
+    """The files of its log are lost, or their disk is not mounted.  It must not be a majority with one that was away."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        master, (away, victim) = rig.master, rig.followers
+        rig.cluster.kill(away)
+        await fill(rig, 0, COUNT)
+        for node_id in (victim, master):
+            await rig.cluster.stop(node_id)
+        host = rig.cluster.hosts[victim]
+        for names in (host.disk.names, host.disk.durable_names):
+            for path in [path for path in names if path.startswith(("commitlog/", "index-units/", lost))]:
+                del names[path]
+        for node_id in (victim, away):
+            rig.cluster.start(node_id)
+        await until(lambda: host.ended is not None)
+        assert isinstance(host.ended, StorageDamagedError)
+        assert (
+            "but the log ends at entry 0: its files were lost or replaced, so the node must not vote; put them back" in host.ended.message
+        )
+        host.problems.clear()
+        rig.cluster.start(master)
+        await until(lambda: rig.cluster.master() is not None)
+        await assert_whole(rig, rig.master, COUNT)
 
     Rig().run(scenario)
 

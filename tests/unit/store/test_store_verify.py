@@ -36,6 +36,11 @@ def flip_tag_hash(disk: SimDisk) -> None:
     disk.flip_bit(QUEUE, 100 * 20 + 19, 0)
 
 
+def remove_log(disk: SimDisk) -> None:
+    for path in [path for path in disk.names if path.startswith(("commitlog/", "index-units/"))]:
+        del disk.names[path], disk.durable_names[path]
+
+
 def nothing(_disk: SimDisk) -> None:
     return None
 
@@ -67,6 +72,10 @@ async def findings(rig: Rig, node_id: str, *, clean: bool, tamper: Callable[[Sim
         (cut_short, [(QUEUE, 760, DamageKind.QUEUE_FILE, f"38 units; expected {COUNT}")]),
         (add_units, [(QUEUE, COUNT * 20, DamageKind.QUEUE_FILE, f"units from offset {COUNT} on that nothing belongs to")]),
         (unreadable_sector, [(QUEUE, 0, DamageKind.QUEUE_FILE, "cannot be read: input/output error")]),
+        (
+            remove_log,
+            [("commitlog/00000000000000000000", 0, DamageKind.MISSING_SEGMENT, "the log's files end at position 0, but the state")],
+        ),
         (unreadable_index_marks, [("config/keyIndex.json", 0, DamageKind.INDEX_FILE, "not what was written")]),
         (remove_file, [(QUEUE, 0, DamageKind.QUEUE_FILE, f"0 units; expected {COUNT}")]),
         (damaged_snapshot, [(SNAPSHOT, 0, DamageKind.SNAPSHOT, "not what was written")]),
