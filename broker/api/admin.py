@@ -15,6 +15,7 @@ from broker.api.membership_changes import check_new_member, membership_steps
 from broker.api.node_state import conditions_of, states_of, warnings_of
 from broker.api.waiting_for_topic import waiting_for
 from broker.context import ServiceContext
+from broker.keyed_lock import KeyedLock
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
 from broker.security.certificate_watch import CertificateWatch
@@ -22,7 +23,7 @@ from dledger.core.types import NodeId
 from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, UnsafeShrinkError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.names import is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
@@ -55,6 +56,7 @@ class AdminService:
         self._process = process
         self._store_id = store_id
         self._damage = damage
+        self._deletions = KeyedLock()
         self._started_at_ms = context.env.clock.wall_ms()
 
     def register(self, server: Server) -> None:
@@ -99,11 +101,27 @@ class AdminService:
     async def delete_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         spec = request
         self._check_topic(spec)
-        if spec.only_if == DRAINED:
-            await self._check_nothing_waits(spec.name)
-        if spec.only_if:
-            return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
-        return await self._change_topic(DeleteTopic(name=spec.name))
+        async with self._deletions.hold(spec.name):
+            if spec.only_if == DRAINED:
+                await self._check_nothing_waits(spec.name)
+            if spec.incarnation:
+                await self._check_incarnation(spec.name, spec.incarnation)
+            if spec.only_if:
+                return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
+            return await self._change_topic(DeleteTopic(name=spec.name))
+
+    async def _check_incarnation(self, name: str, wanted: str) -> None:
+        """TopicNotFoundError unless the topic is the one that is meant.
+
+        It still is when the command of the caller, who holds the lock of deletions, comes through: only this node adds to the log, and
+        another topic of that name could be made only behind another deletion.
+        """
+        self._context.require_master()
+        await self._context.raft.apply_all(COMMAND_TIMEOUT_S)
+        now = self._context.store.topics.require(name).topic_epoch
+        if now != wanted:
+            text = f"topic {name!r} was deleted and created again meanwhile; nothing was deleted"
+            raise TopicNotFoundError(text, topic=name, incarnation=now)
 
     async def _check_nothing_waits(self, name: str) -> None:
         """UnsafeShrinkError when messages that were acknowledged for the topic are still to be stored in it."""

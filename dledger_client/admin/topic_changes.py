@@ -75,12 +75,12 @@ async def update_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Seq
     if not force:
         _check_shrink(spec, staying, counts, [seen.parts[group] for group in leaving])
     if staying:
-        await _remove(calls, spec.name, leaving, force=force)
+        await _remove(calls, seen, leaving, force=force)
     there = replace(seen, parts=staying or seen.parts)
     await _open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec.perm)
     await _change_parts(calls, spec, staying, counts, targets, force=force)
     if not staying:
-        await _remove(calls, spec.name, leaving, force=force)
+        await _remove(calls, seen, leaving, force=force)
     return joined((await look_at(calls, spec.name)).parts.values(), created=False)
 
 
@@ -154,12 +154,12 @@ async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> No
     if replica_group:
         await calls.replica_group(replica_group)
         seen = await look_at(calls, name)
-        await _remove(calls, name, [replica_group], force=True)
+        await _remove(calls, seen, [replica_group], force=True)
         await _tell(calls, seen, [group for group in seen.parts if group != replica_group])
         return
     seen = await look_at(calls, name)
     seen.require_all("nothing was deleted")
-    await _remove(calls, name, sorted(seen.parts), force=True)
+    await _remove(calls, seen, sorted(seen.parts), force=True)
 
 
 async def forget_group(calls: ClusterCalls, removed: str) -> bool:
@@ -268,18 +268,21 @@ async def _undone(
     return type(error)(f"{error.message}; {text}", **error.details)
 
 
-async def _remove(calls: ClusterCalls, name: str, groups: Sequence[str], *, force: bool) -> None:
+async def _remove(calls: ClusterCalls, seen: TopicParts, groups: Sequence[str], *, force: bool) -> None:
+    """Delete the parts that were seen: not those of a topic that somebody makes anew under the name, also when a call is repeated."""
+
     async def remove(group: str) -> None:
-        request = admin_pb2.TopicSpec(name=name, group=group, only_if="" if force else DRAINED)
+        incarnation = seen.parts[group].topic_epoch if group in seen.parts else ""
+        request = admin_pb2.TopicSpec(name=seen.name, group=group, only_if="" if force else DRAINED, incarnation=incarnation)
         try:
             await calls.ask_leader(group, methods.DELETE_TOPIC, request, done=_is_deleted)
         except UnsafeShrinkError as error:
             raise UnsafeShrinkError(f"in {group}: {error.message} (--force takes it away anyway)", **error.details) from None
-        except TopicNotFoundError:
-            if len(groups) == 1:
+        except TopicNotFoundError as error:
+            if len(groups) == 1 or "incarnation" in error.details:
                 raise
 
-    await _of_each(calls, name, groups, remove)
+    await _of_each(calls, seen.name, groups, remove)
 
 
 def _is_deleted(error: DledgerError) -> admin_pb2.TopicReply | None:

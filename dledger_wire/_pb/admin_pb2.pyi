@@ -35,6 +35,7 @@ class TopicSpec(google.protobuf.message.Message):
     FORCE_FIELD_NUMBER: builtins.int
     ONLY_IF_FIELD_NUMBER: builtins.int
     GROUPS_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     name: builtins.str
     read_queues: builtins.int
     """0: keep (update) or default (create)"""
@@ -46,6 +47,8 @@ class TopicSpec(google.protobuf.message.Message):
     """update: also when messages would be left that nobody can read"""
     only_if: builtins.str
     """delete: "empty": nothing was ever stored in it; "drained": nothing is written to it, and all groups have read it"""
+    incarnation: builtins.str
+    """delete: TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """create, update: every replica group that has queues of the topic; none: not told (update: kept)"""
@@ -62,8 +65,9 @@ class TopicSpec(google.protobuf.message.Message):
         force: builtins.bool = ...,
         only_if: builtins.str = ...,
         groups: collections.abc.Iterable[builtins.str] | None = ...,
+        incarnation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "groups", b"groups", "if_not_exists", b"if_not_exists", "name", b"name", "only_if", b"only_if", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "group", b"group", "groups", b"groups", "if_not_exists", b"if_not_exists", "incarnation", b"incarnation", "name", b"name", "only_if", b"only_if", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]) -> None: ...
 
 global___TopicSpec = TopicSpec
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from dledger_client.aio import Message
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
+from dledger_wire.rpc import methods
 from tests.unit.client.sim_rig import Rig
 
 
@@ -67,3 +72,39 @@ def test_topics_are_made_for_producers_only_where_that_is_allowed() -> None:
 
     Rig(settings="broker: {autoCreateTopicEnable: true}\n").run(scenario)
     Rig().run(forbidden)
+
+
+def test_a_deletion_that_names_a_topic_spares_the_one_made_anew() -> None:
+    """Also when that happens while the leader looks whether the topic is still the one that is meant, and its log is busy."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("busy")
+        async with rig.admin() as admin, rig.producer() as producer:
+            ask = admin._calls.ask_leader
+
+            async def later(after_s: float, method: Any, **spec: Any) -> admin_pb2.TopicReply:
+                await asyncio.sleep(after_s)
+                answer = await ask("g0", method, admin_pb2.TopicSpec(name="t", group="g0", **spec))
+                assert isinstance(answer, admin_pb2.TopicReply)
+                return answer
+
+            deleted = 0
+            for number in range(30, 60):
+                await later(0, methods.CREATE_TOPIC, write_queues=1, if_not_exists=True)
+                (old,) = await admin.describe_topic("t")
+                gone, *_ = await asyncio.gather(
+                    later(0.001, methods.DELETE_TOPIC, incarnation=old.topic_epoch),
+                    later(0.001 + number / 20_000, methods.DELETE_TOPIC),
+                    later(0.00101 + number / 20_000, methods.CREATE_TOPIC, write_queues=2),
+                    *(producer.send(Message("busy", b"x")) for _ in range(3)),
+                    return_exceptions=True,
+                )
+                deleted += isinstance(gone, admin_pb2.TopicReply)
+                assert not isinstance(gone, admin_pb2.TopicReply) or gone.write_queues == 1, "the one made anew was deleted"
+                await later(0, methods.CREATE_TOPIC, write_queues=1, if_not_exists=True)
+                with pytest.raises(TopicNotFoundError, match="was deleted and created again meanwhile; nothing was deleted"):
+                    await later(0, methods.DELETE_TOPIC, incarnation=old.topic_epoch)
+                await admin.delete_topic("t")
+            assert deleted
+
+    Rig().run(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,15 +17,19 @@ from dledger_wire.errors import InvalidArgumentError, OutcomeUnknownError, Topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from tests.sim.spread.users import create_users
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import Rig, until
 
 
 class LostAnswers:
-    """Each next call of the methods in ``next`` reaches the leader, and its answer is lost; with ``before`` also the request is."""
+    """Each next call of the methods in ``next`` reaches the leader, and its answer is lost; with ``before`` also the request is.
+
+    ``then`` is done before the caller learns that.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.next: list[UnaryMethod[Any, Any]] = []
         self.before = False
+        self.then: Callable[[], Awaitable[object]] | None = None
         watched = LeaderCalls._watched
 
         async def lossy(calls: LeaderCalls, leader: ReplicaGroup, method: Any, request: Any, left_s: float) -> bytes:
@@ -33,6 +38,8 @@ class LostAnswers:
             self.next.remove(method)
             if not self.before:
                 await watched(calls, leader, method, request, left_s)
+            if self.then is not None:
+                await self.then()
             raise UnreachableError(f"{leader.leader_address}: the connection broke", address=leader.leader_address)
 
         patch.setattr(LeaderCalls, "_watched", lossy)
@@ -59,6 +66,30 @@ def test_a_deleted_topic_is_deleted(lost: LostAnswers, before: bool) -> None:
                 await admin.delete_topic("t")
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_topic_made_anew_meanwhile_is_not_deleted_by_the_repeated_call(lost: LostAnswers, groups: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2 * groups)
+        async with rig.admin() as admin, rig.admin() as other, rig.producer() as producer:
+            deleted = 0
+
+            async def made_anew() -> None:
+                nonlocal deleted
+                deleted += 1
+                if deleted < groups:
+                    await until(lambda: not lost.next and deleted == groups)
+                    return
+                await other.create_topic("t", 2 * groups)
+                await producer.send(Message("t", b"of the new one"), queue_id=0)
+
+            lost.next, lost.then = [methods.DELETE_TOPIC] * groups, made_anew
+            await admin.delete_topic("t")
+            assert not lost.next
+            assert sum(queue.messages for queue in await admin.topic_offsets("t")) == 1
+
+    Rig(groups=groups).run(scenario)
 
 
 @pytest.mark.parametrize("before", [True, False])
