@@ -170,6 +170,7 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     from broker.metrics.ports import node_port
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms
+    from broker.registration.added_name_servers import AddedNameServers
     from dledger_wire.security import principal
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
@@ -178,6 +179,7 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     machine = machine_of(settings.cluster, own, folder, lambda: node.security.known_users())
     node = BrokerNode(settings, machine.env, process=machine.stats, utc_offset_ms=local_utc_offset_ms, security=machine.security)
     node.log_ring = log.ring
+    node.added_name_servers = AddedNameServers(settings.cluster).look
     log.term = lambda: node.raft.term if node.is_open else None
     async with node_port(node, machine), manager.telling(lambda: node_told(node)):
         await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder, manager)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -117,6 +117,7 @@ class BrokerNode:
     ) -> None:
         self.settings = settings
         self.log_ring: LogRing | None = None  # of the process, where it has one
+        self.added_name_servers: Callable[[], Awaitable[Sequence[str]]] | None = None  # since its start, where that can be told
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
         # What stores and serves lives by the group's time; the log below by this machine's.
@@ -230,7 +231,7 @@ class BrokerNode:
         for service in (*background, sessions, transactions):
             self.roles.register(service)
         names = self._names = self._name_service()
-        registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail)
+        registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail, self.added_name_servers)
         self.roles.register(LeaderSpread(context, registrar.directory))
         self.roles.register(SpareTaking(context, registrar, self._env.network))
         names.sees = lambda caller, topic: context.access.may_topic(caller, Action.DESCRIBE, topic)

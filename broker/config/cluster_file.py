@@ -198,13 +198,19 @@ class ClusterConfig(_Model):
     security: SecurityConfig | None = None
     console: ConsoleConfig | None = None
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
-    _folder: str = PrivateAttr(default="")
+    _file: str = PrivateAttr(default="")
+
+    @property
+    def file(self) -> str:
+        """Its absolute path; empty for one that was not made by ``load`` or ``parse``."""
+        return self._file
 
     @property
     def folder(self) -> str:
         """Where relative paths of the block ``security`` begin."""
         own = self.security.folder if self.security is not None else None
-        return os.path.join(self._folder, own) if own is not None else self._folder
+        place = os.path.dirname(self._file)
+        return os.path.join(place, own) if own is not None else place
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -224,7 +230,7 @@ class ClusterConfig(_Model):
         except ValidationError as error:
             problems += [problem_of(detail, cls) for detail in error.errors()]
         else:
-            config._folder = os.path.dirname(os.path.abspath(file))
+            config._file = os.path.abspath(file)
             problems += problems_between(config)
             if not problems:
                 return config

@@ -70,6 +70,11 @@ PROCESS = (
         "Correct the cluster file on every machine.",
     ),
     LogEvent(
+        "name_servers_added",
+        "The cluster file names name servers that it did not name when the node was started; it registers with them, too.",
+        "Nothing. Everything else that was changed in the file counts when the node is started again.",
+    ),
+    LogEvent(
         "audit_log_failed",
         "Records of the audit log are lost: its file cannot be written.",
         "Free disk space, or mend the folder's rights.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from broker.context import ServiceContext
@@ -26,6 +26,7 @@ from store.commands.replica_group import SetReplicaGroup
 ACKNOWLEDGED_S = 1.0  # the longest that a change of topics waits for name servers
 DIRECTORY_TIMEOUT_S = 3.0
 CHECK_S = 1.0
+LOOK_S = 2.0  # how often is looked for name servers that were added
 COMMAND_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +45,10 @@ class OwnNameService(Protocol):
 
 
 class Registrar:
-    """Of one node: ``start`` it once, ``stop`` it once.  ``env`` is the machine's: rows expire by its clock."""
+    """Of one node: ``start`` it once, ``stop`` it once.  ``env`` is the machine's: rows expire by its clock.
+
+    ``added``: tells the addresses of name servers that may have been added since the node was started.
+    """
 
     def __init__(
         self,
@@ -53,8 +57,10 @@ class Registrar:
         process: Callable[[], ProcessStats],
         service: OwnNameService,
         failed: Callable[[BaseException], object],
+        added: Callable[[], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
         self._context = context
+        self._added, self._look_for_added = list[str](), added
         self._env = env
         self._service = service
         self._settings = context.settings
@@ -79,6 +85,8 @@ class Registrar:
         self.refresh()
         self._tasks.spawn(self._repeat(), "repeat")
         self._tasks.spawn(self._watch_disk(), "watch disk")
+        if self._look_for_added is not None:
+            self._tasks.spawn(self._take_added(self._look_for_added), "added name servers")
         self._connect()
 
     async def stop(self) -> None:
@@ -153,7 +161,8 @@ class Registrar:
     def name_servers(self) -> list[str]:
         """Addresses where nodes register and clients ask for routes."""
         cluster = self._settings.cluster
-        return self.groups.addresses_of(cluster.groups[0].name) if cluster.nodes_serve_names else cluster.registration_addresses
+        known = self.groups.addresses_of(cluster.groups[0].name) if cluster.nodes_serve_names else cluster.registration_addresses
+        return [*known, *(address for address in self._added if address not in known)]
 
     def _connect(self) -> None:
         """A link for every name server but this node itself."""
@@ -164,6 +173,17 @@ class Registrar:
                 link = NameServerLink(address, channel, self._own, self._env.random, interval_ms, self._answered, self._check)
                 self._links[address] = link
                 self._tasks.spawn(link.run(), f"register at {address}")
+
+    async def _take_added(self, look: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """Register with name servers that were added, as well."""
+        while True:
+            known = self.name_servers()
+            added = [address for address in await look() if address not in known]
+            if added:
+                self._added += added
+                _logger.info("registers with added name servers: %s", ", ".join(added), extra={"event": "name_servers_added"})
+                self._connect()
+            await asyncio.sleep(LOOK_S)
 
     async def _repeat(self) -> None:
         """Tell the own name service that this node is alive, and let it look who is not."""

@@ -13,9 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from broker.config.cluster_file import ClusterConfig
 from broker.config.name_servers import PASSWORD_VARIABLE
+from dledger_cli.local.processes import LocalCluster
 from dledger_client import Admin, Message, Producer
+from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import TopicNotFoundError
 from tests.cluster.harness import Cluster, dledger
 from tests.waiting import LIMIT_MS, wait_until
@@ -169,6 +173,27 @@ def test_status_and_stopping_in_order(named: Cluster) -> None:
     log = named.local.log_file("ns1").read_text(encoding="utf-8")
     assert "Traceback" not in log
     assert [json.loads(line)["event"] for line in log.splitlines() if "broker.main" in line] == ["started", "stopping"]
+
+
+def test_a_name_server_that_is_added_to_the_file_is_told_without_a_restart_of_nodes(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(nodes=1)
+    file, up = cluster.data / "wanted.yaml", ("up", "--data", str(cluster.data), "--config")
+    shutil.copy(cluster.local.file, file)
+    cluster.cli_ok(*up, str(file))
+    before = cluster.local.running()
+    content = yaml.safe_load(file.read_text())
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    content["name_servers"] = [{"id": "ns0", "address": addresses[0], "quorum_address": addresses[1]}]
+    file.write_text(yaml.safe_dump(content))
+    try:
+        assert cluster.cli_ok(*up, str(file)).splitlines()[-1] == "all 1 name servers know the whole cluster and agree"
+        assert {
+            name: pid
+            for name, pid in LocalCluster(ClusterConfig.load(str(cluster.local.file)), cluster.data).running().items()
+            if name != "ns0"
+        } == before
+    finally:
+        cluster.cli_ok("down", "--kill", "--data", str(cluster.data))
 
 
 def started(cluster: Cluster, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
