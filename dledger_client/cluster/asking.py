@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
+from dledger_wire.errors import AuthenticationFailedError, ClientClosedError, DledgerError, PermissionDeniedError
 
 MAX_REFUSALS = 2  # a password that two nodes do not accept is wrong: the others are not asked, nor is it tried again
 HEDGE_S = 0.15  # without an answer by then, the next address is asked in parallel
@@ -50,8 +50,9 @@ def _refusals(problems: Sequence[DledgerError]) -> int:
 
 
 def refused(problems: Sequence[DledgerError]) -> DledgerError | None:
-    """The error of a node that knows the caller as nobody, or refuses it: no other node will answer otherwise."""
-    return next((error for error in problems if isinstance(error, AuthenticationFailedError | PermissionDeniedError)), None)
+    """The error of a node that knows the caller as nobody, or refuses it, or of a closed client: no other node will answer otherwise."""
+    final = AuthenticationFailedError | ClientClosedError | PermissionDeniedError
+    return next((error for error in problems if isinstance(error, final)), None)
 
 
 def drop(*tasks: asyncio.Future[Any]) -> None:

@@ -128,6 +128,7 @@ class Router:
 
     async def all_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
         """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all."""
+        self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
             await self._ask_for(names)
@@ -144,6 +145,7 @@ class Router:
 
     async def name_server_addresses(self) -> tuple[str, ...]:
         """Where the name servers of the cluster are."""
+        self._channels.require_open()
         return await self._names.addresses()
 
     async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:

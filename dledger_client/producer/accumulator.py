@@ -25,10 +25,10 @@ from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import Partitioner, QueueKey, Run
 from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
+from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
 from dledger_wire.frames.compress import compression_of
 
-CLOSED = "the producer is closed, or was made before the process forked"
+CLOSED = "the producer is closed, or was made before the process forked; nothing was stored"
 
 
 class WakeUp(Protocol):
@@ -240,7 +240,7 @@ class RecordAccumulator:
     def _with_room(self, topic: str, size: int) -> Partitioner | None:
         """The queues of a topic; None when there is no room for ``size`` more bytes."""
         if self.closed:
-            raise NotSentError(CLOSED)
+            raise ClientClosedError(CLOSED)
         if self.buffered_bytes + size > self._options.max_buffered_bytes and self.buffered_bytes:
             return None
         partitioner = self._topics.get(topic)

@@ -24,7 +24,7 @@ from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.producer.topic_routes import REFRESH_PAUSE_S, TopicRoutes
-from dledger_wire.errors import InvalidArgumentError, NotSentError
+from dledger_wire.errors import ClientClosedError, InvalidArgumentError
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.tasks import BackgroundTasks
 
@@ -71,7 +71,7 @@ class ProducerCore:
     async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
         if self.closed:
-            raise NotSentError(CLOSED)
+            raise ClientClosedError(CLOSED)
         await self.routes.resolve(topic, deadline_ms, queue_id, by_key=by_key)
         if self._refreshing is None:
             self._refreshing = self.tasks.spawn(self._refresh(), "refresh routes")

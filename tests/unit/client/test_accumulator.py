@@ -15,7 +15,7 @@ from dledger_client.producer.in_flight import InFlightQueue
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.send_many import SendManyFuture, append_parts
 from dledger_client.producer.settings import ProducerOptions
-from dledger_wire.errors import InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
+from dledger_wire.errors import ClientClosedError, InvalidArgumentError, MessageTooLargeError, NotSentError, TopicNotFoundError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 SIZE = 1 + MESSAGE_OVERHEAD_BYTES  # of a message of one byte
@@ -206,7 +206,7 @@ def test_a_closed_accumulator_takes_nothing_and_wakes_who_waits() -> None:
     made.when_room(lambda: woken.append(1))
     made.close()
     assert woken == [1]
-    with pytest.raises(NotSentError):
+    with pytest.raises(ClientClosedError):
         made.append(Message("t", b"x"), None, None)
     assert len(drained(made)) == 1  # what is there may still be sent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -14,7 +15,7 @@ from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_wire.errors import DeadlineExceededError, InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import ClientClosedError, DeadlineExceededError, InvalidArgumentError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -44,6 +45,26 @@ def test_nodes_that_are_named_are_asked_although_no_other_answers() -> None:
             (group,) = await admin.cluster_status(nodes={"g0": {"n7": "10.9.9.9:1"}}, timeout_ms=300)
             assert [(node.id, node.reachable) for node in group.nodes] == [("n7", False)]
             assert (group.leader, group.takes_messages) == (None, False)
+
+    Rig().run(scenario)
+
+
+def test_a_closed_admin_says_so_at_once_and_calls_no_node_unreachable() -> None:
+    """docs/reference/semantics.md, row R10."""
+
+    async def scenario(rig: Rig) -> None:
+        admin = rig.admin()
+        await admin.list_topics()
+        await admin.close()
+        began_s = asyncio.get_running_loop().time()
+        for call in (admin.list_topics, admin.cluster_status, admin.status, admin.describe_cluster, admin.list_groups, admin.name_servers):
+            with pytest.raises(ClientClosedError):
+                await call()
+        never_used = rig.admin()
+        await never_used.close()
+        with pytest.raises(ClientClosedError):
+            await never_used.list_topics()
+        assert asyncio.get_running_loop().time() - began_s < 1
 
     Rig().run(scenario)
 

@@ -200,7 +200,7 @@ def test_a_closed_transaction_producer_begins_no_tasks() -> None:
     async def scenario(rig: Rig) -> None:
         producer = rig.transactions(lambda _message: TransactionState.UNKNOWN)
         await producer.close()
-        with pytest.raises(NotSentError, match="closed"):
+        with pytest.raises(ClientClosedError, match="closed"):
             await producer.prepare(Message("t", b"x"))
         assert not producer._tasks
 
@@ -251,7 +251,7 @@ def test_a_closed_producer_looks_nothing_up() -> None:
         for producer in (used, unused):
             await producer.close()
             for topic in ("t", "never used"):
-                with pytest.raises(NotSentError, match="closed"):
+                with pytest.raises(ClientClosedError, match="closed"):
                     await producer.send(Message(topic, b"late"))
             assert not producer._core.router.is_open
 

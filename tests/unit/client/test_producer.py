@@ -8,6 +8,7 @@ import pytest
 
 from dledger_client.aio import Message, PullConsumer
 from dledger_wire.errors import (
+    ClientClosedError,
     DeadlineExceededError,
     DledgerError,
     InvalidArgumentError,
@@ -112,8 +113,9 @@ def test_what_cannot_be_sent_says_why() -> None:
                 await producer.send(Message("t", bytes(1001)))
             with pytest.raises(InvalidArgumentError, match="queue 7 takes no messages; expected one of 0"):
                 await producer.send(Message("t", b""), queue_id=7)
-        with pytest.raises(NotSentError, match="closed"):
+        with pytest.raises(ClientClosedError, match="closed.*nothing was stored") as closed:
             await producer.send(Message("t", b""))
+        assert not closed.value.retriable
 
     Rig().run(scenario)
 
