@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 RESET_EXAMPLES = (
     "Examples: dledger group reset-offset audit --topic orders --to first --dry-run | "
-    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00"
+    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00 | "
+    "dledger group reset-offset audit --topic orders --queue 2 --offset 1001"
 )
 
 WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
@@ -83,7 +84,9 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
 def reset_offset(
     name: NameArgument,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to reset.")],
-    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")],
+    to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")] = "",
+    queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="With --offset: the queue, the only one that is reset.")] = -1,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="With --queue: the next message to read.")] = -1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Also for a group that does not exist yet: where it begins.")] = False,
     groups: Annotated[str, typer.Option("--groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
@@ -91,14 +94,17 @@ def reset_offset(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a group to the start or the end of a topic, or to a time."""
+    """Move a group to the start or the end of a topic, to a time, or in one queue to an offset.
+
+    A message that a group cannot process, and that blocks a queue of orderly consumers, is skipped by the offset behind it.
+    """
     from dledger_wire.errors import NotLeaderError, UnreachableError
     from dledger_wire.names import check_group, check_topic
 
     check_group(name)
     check_topic(topic)
     named = [group for group in groups.split(",") if group]
-    target: ResetTarget = "first" if to == "first" else "last" if to == "last" else time_ms(to, "--to")
+    target = _reset_target(to, queue, offset)
 
     async def work(admin: Admin) -> list[OffsetReset]:
         if not new:
@@ -122,6 +128,14 @@ def reset_offset(
         if dry_run
         else f"consumer group {name} was reset in topic {topic}"
     )
+
+
+def _reset_target(to: str, queue: int, offset: int) -> ResetTarget:
+    if bool(to) == (offset >= 0) or (queue >= 0) != (offset >= 0):
+        raise typer.BadParameter("expected --to, or --queue with --offset", param_hint="--to")
+    if offset >= 0:
+        return {queue: offset}
+    return "first" if to == "first" else "last" if to == "last" else time_ms(to, "--to")
 
 
 def delete(

@@ -16,16 +16,19 @@ from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.topic_parts import look_at
 from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
 from dledger_client.cluster.followers_first import ReadAt
+from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
 from dledger_wire._pb import broker_pb2, retry_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.names import check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
 COMMIT_MAX = 1000  # offsets in one call
 
-ResetTarget: TypeAlias = Literal["first", "last"] | int
+FIRST_TIME_MS = 10**12  # in 2001: an earlier time is a number of seconds, or an offset, and would bring all messages again
+
+ResetTarget: TypeAlias = Literal["first", "last"] | int | Mapping[QueueNumber, int]  # queue -> offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +222,7 @@ async def reset_offsets(
     calls: ClusterCalls, name: str, topic: str, to: ResetTarget, replica_groups: Sequence[str], *, dry_run: bool, create: bool
 ) -> list[OffsetReset]:
     check_group(name)
-    at_ms = -1
-    if isinstance(to, int):
-        within(0, MAX_OFFSET, to=to)
-        at_ms = to
-    elif to not in ("first", "last"):
-        raise InvalidArgumentError(f"to {to!r}: expected first, last, or milliseconds since 1970")
+    at_ms = _time_of(to)
     seen = await look_at(calls, topic)
     if not replica_groups or not (seen.parts or seen.missing):
         seen.require_all("nothing was reset")
@@ -236,14 +234,49 @@ async def reset_offsets(
         raise _unknown(name)
     parts = {group: seen.parts[group] for group in groups if group in seen.parts}
     ranges = (await ranges_of(calls.at_leaders(), parts, at_ms, Sources(), only_readable=True)).complete()
-    moves = []
-    for held in (each for of_part in ranges.values() for each in of_part):
-        after = {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time)
-        before = positions.get((topic, held.replica_group, held.queue_id))
-        moves.append(OffsetReset(held.replica_group, held.queue_id, before, after, held.min_offset))
+    queues = {(held.replica_group, held.queue_id): held for of_part in ranges.values() for held in of_part}
+    moves = [
+        OffsetReset(held.replica_group, held.queue_id, positions.get((topic, *queue)), after, held.min_offset)
+        for queue, after in _targets(topic, to, queues).items()
+        if (held := queues[queue])
+    ]
     if not dry_run:
         await _commit(calls, name, topic, moves)
     return moves
+
+
+def _time_of(to: ResetTarget) -> int:
+    """The time to look up offsets by; -1 for none."""
+    if isinstance(to, int):
+        within(0, MAX_OFFSET, to=to)
+        if 0 < to < FIRST_TIME_MS:
+            raise InvalidArgumentError(f"to {to}: expected a time in milliseconds since 1970, of 13 digits, or {{queue: offset}}")
+        return to
+    if to not in ("first", "last") and not (isinstance(to, Mapping) and to):
+        raise InvalidArgumentError(f"to {to!r}: expected first, last, milliseconds since 1970, or {{queue: offset}}")
+    return -1
+
+
+def _targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], QueueRange]) -> dict[tuple[str, int], int]:
+    """The new offset of each queue that is reset."""
+    if not isinstance(to, Mapping):
+        return {queue: {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time) for queue, held in queues.items()}
+    found: dict[tuple[str, int], int] = {}
+    for number, offset in to.items():
+        same = [queue for queue in queues if number in (queue, queue[1])]
+        if not same:
+            known = ", ".join(f"{group}/{queue_id}" for group, queue_id in sorted(queues))
+            raise InvalidArgumentError(f"topic {topic}: no queue {number}; expected one of {known}")
+        if len(same) > 1:
+            groups = ", ".join(sorted(group for group, _ in same))
+            raise InvalidArgumentError(f"topic {topic}: queue {number} is in the replica groups {groups}: name one of them")
+        held = queues[same[0]]
+        if not held.min_offset <= offset <= held.max_offset:
+            expected = f"{held.min_offset} (its first message) to {held.max_offset} (its end)"
+            text = f"{topic}/{held.queue_id}: offset {offset}; expected {expected}"
+            raise OffsetOutOfRangeError(text, min_offset=held.min_offset, max_offset=held.max_offset)
+        found[same[0]] = offset
+    return found
 
 
 async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset]) -> None:

@@ -378,23 +378,28 @@ class Admin(MessageAdmin):
         create: bool = False,
         replica_groups: Sequence[str] = (),
     ) -> list[OffsetReset]:
-        """Move a consumer group to the start or the end of a topic, or to a time; returns the move in each queue.
+        """Move a consumer group to the start or the end of a topic, to a time or to offsets; returns the move in each queue.
+
+        A reset is how a group gets past a message that it cannot process: in an orderly group such a message blocks its queue.
 
         Args:
             consumer_group: The group.
             topic: The topic.
-            to: ``"first"``, ``"last"``, or a time in milliseconds since 1970.
+            to: ``"first"``, ``"last"``, a time in milliseconds since 1970, or offsets of the next messages to read:
+                ``{queue: offset}``, which leaves other queues alone. A queue is a number, or (replica group, number).
             dry_run: Change nothing; only return what would change.
             create: Allow a group that does not exist yet.
             replica_groups: Only in the queues of these.  Default: in all; nothing is changed while one has no leader.
 
         Raises:
-            InvalidArgumentError: The group does not exist, and ``create`` is False.
+            InvalidArgumentError: The group does not exist, and ``create`` is False; or the topic has no such queue.
+            OffsetOutOfRangeError: The queue does not hold the offset.
             TopicNotFoundError: The topic does not exist.
             NotLeaderError: A replica group that may have queues of the topic has no leader.
 
         Examples:
             >>> moves = admin.reset_offsets("audit", "orders", "first", dry_run=True)
+            >>> moves = admin.reset_offsets("audit", "orders", {2: 1001})
         """
         return self._run(
             self._inner.reset_offsets(consumer_group, topic, to, dry_run=dry_run, create=create, replica_groups=replica_groups)

@@ -100,6 +100,7 @@ NOT_RUN = (
     "dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger",
     "dledger status --check lag=10000,disk=85",  # the disk of the machine that runs the tests may be fuller
     "dledger group describe audit --watch 1",
+    "dledger group reset-offset audit --topic orders --queue 2 --offset 1001",
     "dledger log tail --node n1 --level warning --follow",
     "dledger top",
     "dledger top --sort lag",

@@ -87,7 +87,13 @@ def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest
         (("consume", "t", "--format", "%z"), "'%z': expected one of %t"),
         (("consume", "t", "--format", ""), "an empty text prints nothing; expected one such as '%b\\n'"),
         (("consume", "t", "--json", "--format", "%b"), "give either --format or --json"),
-        (("consume", "t", "--from", "yesterday"), "'yesterday': expected milliseconds since 1970, or a time such as"),
+        (("consume", "t", "--from", "yesterday"), "'yesterday': expected milliseconds since 1970 (13 digits), or a time such as"),
+        (("group", "reset-offset", "g", "--topic", "t", "--to", "17"), "'17': expected milliseconds since 1970 (13 digits)"),
+        (("group", "reset-offset", "g", "--topic", "t", "--to", "1795796680"), "'1795796680': expected milliseconds"),
+        (("group", "reset-offset", "g", "--topic", "t"), "expected --to, or --queue with --offset"),
+        (("group", "reset-offset", "g", "--topic", "t", "--offset", "17"), "expected --to, or --queue with --offset"),
+        (("group", "reset-offset", "g", "--topic", "t", "--queue", "1", "--to", "last"), "expected --to, or --queue with --offset"),
+        (("group", "reset-offset", "g", "--topic", "t", "--queue", "1", "--offset", "1", "--to", "last"), "expected --to, or --queue"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_sent_or_read(arguments: tuple[str, ...], expected: str) -> None:

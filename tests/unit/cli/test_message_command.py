@@ -32,9 +32,10 @@ def test_wrong_usage(arguments: str) -> None:
 
 
 def test_times() -> None:
-    assert [time_ms(text, "--from") for text in ("", "17", "1970-01-01T00:00:01", "1970-01-02", "1970-01-01T01:00:00.250+01:00")] == [
+    texts = ("", "1700000000017", "1970-01-01T00:00:01", "1970-01-02", "1970-01-01T01:00:00.250+01:00")
+    assert [time_ms(text, "--from") for text in texts] == [
         0,
-        17,
+        1_700_000_000_017,
         1000,
         86_400_000,
         250,

@@ -15,7 +15,7 @@ from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_wire.errors import ClientClosedError, DeadlineExceededError, InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import ClientClosedError, DeadlineExceededError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -140,6 +140,19 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
             assert (await admin.describe_group("audit")).lag == 4
             await admin.reset_offsets("audit", "t", "last")
             assert (await admin.describe_group("audit")).lag == 0
+            for to in ({busy.queue_id: 3}, {("g0", busy.queue_id): 3}):
+                (move,) = await admin.reset_offsets("audit", "t", to)
+                assert (move.queue_id, move.before, move.after, move.repeated) in ((busy.queue_id, 6, 3, 3), (busy.queue_id, 3, 3, 0))
+            positions = {row.queue_id: row.offset for row in (await admin.describe_group("audit")).queues}
+            assert positions == {busy.queue_id: 3, 1 - busy.queue_id: 0}, "other queues stay"
+            for wrong, error, text in (
+                ({2: 0}, InvalidArgumentError, "no queue 2; expected one of g0/0, g0/1"),
+                ({busy.queue_id: 7}, OffsetOutOfRangeError, "offset 7; expected 0 .* to 6"),
+                ({}, InvalidArgumentError, "expected first, last"),
+                (17, InvalidArgumentError, "13 digits"),
+            ):
+                with pytest.raises(error, match=text):
+                    await admin.reset_offsets("audit", "t", wrong)
             with pytest.raises(InvalidArgumentError, match="no consumer group 'nosuch'"):
                 await admin.reset_offsets("nosuch", "t", "last")
             with pytest.raises(InvalidArgumentError, match="expected first, last"):

@@ -113,7 +113,7 @@ def test_what_cannot_be_sent_says_why() -> None:
                 await producer.send(Message("t", bytes(1001)))
             with pytest.raises(InvalidArgumentError, match="queue 7 takes no messages; expected one of 0"):
                 await producer.send(Message("t", b""), queue_id=7)
-        with pytest.raises(ClientClosedError, match="closed.*nothing was stored") as closed:
+        with pytest.raises(ClientClosedError, match=r"closed.*nothing was stored") as closed:
             await producer.send(Message("t", b""))
         assert not closed.value.retriable
 

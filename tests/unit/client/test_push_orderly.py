@@ -193,6 +193,27 @@ def test_an_orderly_listener_tries_again_in_place() -> None:
     Rig().run(scenario)
 
 
+def test_a_message_that_blocks_an_orderly_queue_is_skipped_by_a_reset() -> None:
+    """docs/reference/semantics.md, rows G4 and K5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, orderly=True, suspend_current_queue_time_ms=50)
+        group.answers = [Action.COMMIT, *[Action.SUSPEND] * 1000]
+        await send(rig, 4)
+        await group.start("a")
+        await until(lambda: len(group.seen) > 3)
+        async with rig.admin() as admin:
+            await admin.reset_offsets("g", "t", {0: 2})
+        await until(lambda: b"2" in group.bodies())
+        group.answers = []
+        await until(lambda: b"3" in group.bodies())
+        assert sorted(group.bodies()) == group.bodies(), "what was skipped does not come again"
+        await group.stop()
+
+    Rig().run(scenario)
+
+
 def test_an_orderly_message_with_its_attempts_used_up_goes_to_the_dead_letters() -> None:
     """docs/reference/semantics.md, row K5."""
 
