@@ -143,7 +143,8 @@ class PushConsumer:
             sql: An SQL92 filter of properties, instead of tags.
 
         Raises:
-            InvalidArgumentError: The consumer is started, or the expression has a mistake.
+            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes: the
+                consumer warns of it in its log, and its listener gets nothing of the topic.
 
         Examples:
             >>> consumer.subscribe("orders", "created || paid")

@@ -23,6 +23,7 @@ from dledger_client.consumer.group_session import GroupSession, LockGrant, Membe
 from dledger_client.consumer.process_queue import Messages
 from dledger_client.consumer.queue_consumer import QueueConsumer, message_kind
 from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.unlike_members import UnlikeMembers
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
@@ -66,6 +67,7 @@ class Rebalancer:
         self.queues: dict[MessageQueue, QueueConsumer] = {}
         self._router, self._fetcher, self._member = router, fetcher, member
         self._subscriptions = subscriptions
+        self._unlike = UnlikeMembers(member)
         self._allocate = options.strategy()
         self._locking = options.orderly and not options.broadcast
         self._sessions: dict[str, GroupSession] = {}
@@ -325,6 +327,7 @@ class Rebalancer:
             self._changed.clear()
             if not self._stopping:
                 self._apply_assignment()
+                self._unlike.compare(self._members(list(self._sessions)) or ())
             self._report()
 
     def _apply_assignment(self) -> None:

@@ -19,8 +19,8 @@ def parse_tags(expression: str) -> list[str]:
         return []
     tags = [tag.strip() for tag in expression.split("||")]
     tags = [tag for tag in tags if tag]  # RocketMQ lets ``a || || b`` pass
-    if not tags:
-        raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *")
+    if not tags or any(" && " in tag for tag in tags):  # it would be one tag, which no message has
+        raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *; a message has one tag")
     return list(dict.fromkeys(tags))
 
 

@@ -149,7 +149,7 @@ def consumer_group() -> str:
 
 
 def retry() -> str:
-    picture = Canvas(820, 230, "Retry: from the topic to the retry topic, and after 16 attempts to the dead letters")
+    picture = Canvas(820, 230, "Retry: from the topic to the retry topic, and after 16 retries to the dead letters")
     picture.box(20, 80, 140, 60, "orders", fill=BLUE)
     picture.box(260, 80, 150, 60, "listener", fill=GREEN)
     picture.box(500, 20, 200, 56, "%RETRY%audit\n10 s ... 2 h", fill=ORANGE)

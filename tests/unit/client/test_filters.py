@@ -134,6 +134,6 @@ def test_a_mistake_in_an_expression_is_typed_and_points_at_its_column() -> None:
 
 def test_empty_tags_between_others_are_left_out() -> None:
     assert parse_tags("a||||b || || a") == ["a", "b"]
-    for text in ("||", " || || "):
+    for text in ("||", " || || ", "a && b"):
         with pytest.raises(InvalidArgumentError, match=r"expected tag \|\| tag"):
             parse_tags(text)

@@ -1,4 +1,4 @@
-"""A push consumer that may not read its topic, or whose topic does not exist, says so: a warning, once for each reason."""
+"""A push consumer that may not read its topic, or whose topic does not exist, or whose group differs, warns once for each reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dledger_client.admin.security import AccessRule
 from dledger_client.aio import Action, Message, PushConsumer
 from dledger_client.runtime.environment import use_environment
 from tests.sim.spread.users import EVERYWHERE_S, create_users
-from tests.unit.client.push_rig import here
+from tests.unit.client.push_rig import Group, here
 from tests.unit.client.sim_rig import Rig, until
 
 USER = "mallory"
@@ -47,6 +47,35 @@ def test_a_topic_that_may_not_be_read_is_warned_of_once(sees: bool, caplog: pyte
 
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig(secured=True).run(scenario)
+
+
+def test_members_that_want_different_messages_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each skips in its queues what only the other wants, so the group loses it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        filters = {"a": "paid||created", "b": "created || paid", "c": "late"}
+        for name, expression in filters.items():
+            group.add(name).consumer.subscribe("t", expression)
+        await group.start("a", "b")
+        await asyncio.sleep(LONG_S)
+        assert not caplog.records, "the same tags in another order"
+        await group.start("c")
+        await asyncio.sleep(LONG_S)
+        texts = [record.message for record in caplog.records]
+        assert len(texts) == len(filters) + 1, "once each, but for the two spellings that c sees"
+        assert sum("wants 'late' of topic t" in text for text in texts) == 2
+        assert all("all members need the same filter" in text for text in texts)
+        caplog.clear()
+        await group.stop("c")
+        await group.start("d", orderly=True)
+        await asyncio.sleep(LONG_S)
+        assert sum("is orderly, this one is not" in record.message for record in caplog.records) == 2
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
 
 
 def test_a_topic_that_does_not_exist_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
