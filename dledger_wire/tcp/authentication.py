@@ -74,6 +74,8 @@ class DialledAuthentication:
         if not self._over.done():
             self._over.set_exception(self._connection.gone())
 
+    def shed(self) -> None: ...
+
 
 class AcceptedAuthentication:
     """The acceptor's side: calls ``admitted`` with the principal, or refuses the connection."""
@@ -114,6 +116,7 @@ class AcceptedAuthentication:
             self._connection.violate(f"a frame of kind {kind} before it had authenticated")
 
     def lost(self) -> None: ...
+    def shed(self) -> None: ...
 
     def _answer(self, message: str) -> None:
         exchange = cast(ServerExchange, self._exchange)

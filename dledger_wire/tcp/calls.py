@@ -159,13 +159,18 @@ class Calls:
         whole = self._wholes.get(call)
         if whole is None:
             return  # of a call that was cancelled or timed out
+        is_complete = whole.add(part)
         self.connection.took_in(len(part))
-        if whole.add(part):
+        if is_complete and call in self._wholes:  # else the connection was dropped
             self._resolve(call, whole.joined())
             self._whole_gone(call)
 
     def lost(self) -> None:
         self._fail(self.connection.gone())
+
+    def shed(self) -> None:
+        for call in list(self._wholes):
+            self._whole_gone(call)
 
     def _fail(self, error: DledgerError) -> None:
         self._error = self._error or error
@@ -212,10 +217,13 @@ class ServedCalls:
             self.connection.violate(f"a frame of kind {kind} and {len(payload)} bytes between calls")
 
     def lost(self) -> None:
-        for call in list(self._wholes):
-            self._whole_gone(call)
+        self.shed()
         for task in self._running.values():
             task.cancel()
+
+    def shed(self) -> None:
+        for call in list(self._wholes):
+            self._whole_gone(call)
 
     def _request(self, payload: bytes) -> None:
         call, length = _HEAD.unpack_from(payload)
@@ -243,8 +251,9 @@ class ServedCalls:
         if found is None:
             return  # of a call that was refused or cancelled
         whole, name, handler = found
+        is_complete = whole.add(part, self._loop.time())
         self.connection.took_in(len(part))
-        if whole.add(part, self._loop.time()):
+        if is_complete and call in self._wholes:  # else the connection was dropped
             self._whole_gone(call)
             self._run(call, name, handler, whole.joined())
 

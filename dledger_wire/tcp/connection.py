@@ -6,8 +6,8 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
 
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
 its own once a part of it is there: of some 2 MiB, then of four times what has arrived; never of a length that was only claimed.
-``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the largest unfinished message loses
-its connection.
+``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit who holds the most of it loses the
+connection.
 """
 
 from __future__ import annotations
@@ -52,12 +52,17 @@ class Receiver(Protocol):
         """The connection is gone."""
         ...
 
+    def shed(self) -> None:
+        """Keep nothing of what has come and was not taken yet: nobody will answer it."""
+        ...
+
 
 class Nobody:
     """The receiver before and after there is one."""
 
     def frame(self, kind: int, payload: bytes) -> None: ...
     def lost(self) -> None: ...
+    def shed(self) -> None: ...
 
 
 NOBODY = Nobody()
@@ -79,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
 
     receiver: Receiver = NOBODY
     max_frame = MAX_MESSAGE_BYTES
+    is_members = True  # of a member of the cluster, or one that this process has dialled
 
     def __init__(self, peer: str, memory: ReceivedBytes, *, write_buffer: int = WRITE_BUFFER_BYTES) -> None:
         self._loop = asyncio.get_running_loop()
@@ -236,7 +242,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def took_in(self, size: int) -> None:
         """A receiver keeps (or, negative, gives back) so many bytes of complete messages."""
-        self._memory.held += size
+        self._memory.wait(self, size)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes of complete messages a receiver may keep before it pauses reading."""
+        return self._memory.waiting_bytes
 
     def pause_reading(self) -> None:
         self._reading_paused = True
@@ -381,6 +392,11 @@ class Connection(asyncio.BufferedProtocol):
             self.put(ERROR, to_detail(error).SerializeToString())
             self.put(END, b"")
         self.close_after_flush()
+
+    def drop(self, error: DledgerError) -> None:
+        """As ``refuse``, and nothing is kept of what has come."""
+        self.refuse(error)
+        self.receiver.shed()
 
     def revoke(self, error: DledgerError) -> None:
         """As ``refuse``, for a connection that was in use: what its other side does not read in time is not kept for it."""

@@ -207,6 +207,7 @@ class _Joint(asyncio.Protocol):
             self._far.write(data)
 
     def frame(self, kind: int, payload: bytes) -> None: ...
+    def shed(self) -> None: ...
 
     def lost(self) -> None:
         self._connecting.cancel()

@@ -49,6 +49,8 @@ class _Context:
 class _Accepted(Connection):
     """A connection just accepted."""
 
+    is_members = False  # until it is known
+
     def __init__(self, server: TcpServer, memory: ReceivedBytes, arrival: Arrival) -> None:
         super().__init__("a peer", memory)
         self.prologue = self._opening
@@ -87,6 +89,7 @@ class _Accepted(Connection):
         """It is known who it is; whether it is none too many."""
         if not self._server.arrivals.known(self.arrival, is_member=is_member):
             return False
+        self.is_members = is_member
         self._no_deadline()
         return True
 

@@ -22,7 +22,6 @@ from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
 from dledger_wire.tcp.stored_frame import put_stored, sends_stored
 
-QUEUED_BYTES_LIMIT = 8 << 20  # received and not yet read: then the socket is left alone
 MESSAGE_OVERHEAD_BYTES = 64  # the object and its place in the queue
 LINGER_S = 5.0  # how long the acceptor waits for the dialler to close
 
@@ -55,7 +54,7 @@ class Stream:
             self._queue.append(payload)
             self._queued_bytes += MESSAGE_OVERHEAD_BYTES + len(payload)
             self.connection.took_in(MESSAGE_OVERHEAD_BYTES + len(payload))
-            if self._queued_bytes > QUEUED_BYTES_LIMIT and not self._paused_reading:
+            if self._queued_bytes > self.connection.waiting_bytes and not self._paused_reading:
                 self._paused_reading = True
                 self.connection.pause_reading()
         elif kind == END:
@@ -71,6 +70,9 @@ class Stream:
         if self._error is None and not (self._ended and self._end_sent):
             self._error = self.connection.gone()
         self._wake_reader()
+
+    def shed(self) -> None:
+        self.leave()
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -115,7 +117,7 @@ class Stream:
         message = self._queue.popleft()
         self._queued_bytes -= MESSAGE_OVERHEAD_BYTES + len(message)
         self.connection.took_in(-MESSAGE_OVERHEAD_BYTES - len(message))
-        if self._paused_reading and self._queued_bytes <= QUEUED_BYTES_LIMIT // 2:
+        if self._paused_reading and self._queued_bytes <= self.connection.waiting_bytes // 2:
             self._paused_reading = False
             self.connection.resume_reading()
         return message

@@ -10,7 +10,7 @@ import logging
 import resource
 import struct
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -24,7 +24,7 @@ from dledger_wire.tcp import connection as tcp_connection
 from dledger_wire.tcp import listener as tcp_listener
 from dledger_wire.tcp import server as tcp_server
 from dledger_wire.tcp.connection import Connection
-from dledger_wire.tcp.network import TcpNetwork
+from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.rare_warning import RareWarning
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
@@ -228,6 +228,75 @@ def test_beyond_the_limit_over_all_connections_the_largest_unfinished_message_is
         await rig.well()
 
     rig.run(scenario)
+
+
+def message(size: int) -> bytes:
+    return struct.pack(">BI", 1, size) + bytes(size)
+
+
+def test_messages_that_nobody_takes_cost_their_own_connections_and_no_others() -> None:
+    """Whoever fills a server with messages that wait loses them, and not a replica or a client that has sent a part of one."""
+    rig, over = Rig(limit=32 << 20), asyncio.Event()
+
+    async def take_none(_stream: ByteStream, _context: CallContext) -> None:
+        await over.wait()
+
+    rig.server.add_stream(STREAM, take_none)
+
+    async def scenario() -> None:
+        greedy = [await rig.dial(opening(STREAM)) for _ in range(40)]
+        for _, writer in greedy:
+            writer.write(message(1 << 20))
+        await until(lambda: rig.memory.held >= 30 << 20)
+        reader, small = await rig.dial(opening(SMALL) + struct.pack(">BI", 1, 1000) + bytes(500))
+        channel = TcpNetwork().connect(rig.address)
+        link = channel.open(LINK)
+        for _ in range(2):
+            await link.write(bytes(16 << 20))
+            assert await link.read() == b"16777216"
+        small.write(bytes(500))
+        assert await reader.readexactly(9) == struct.pack(">BI", 1, 4) + b"1000"
+        over.set()
+        await channel.close()
+        for writer in (small, *(writer for _, writer in greedy)):
+            writer.close()
+        await until(lambda: not rig.server._connections)
+        assert rig.memory.held == 0
+
+    rig.run(scenario)
+
+
+def test_callers_who_send_faster_than_a_server_takes_are_slowed_down_before_one_is_refused() -> None:
+    rig, begun = Rig(limit=32 << 20), asyncio.Event()
+
+    async def take_slowly(stream: ByteStream, _context: CallContext) -> None:
+        await begun.wait()
+        await stream.write(str(len([0 async for _ in _messages(stream)])).encode())
+
+    rig.server.add_stream(STREAM, take_slowly)
+
+    async def send(channel: TcpChannel) -> bytes | None:
+        stream = channel.open(STREAM)
+        for _ in range(48):
+            await stream.write(bytes(256 << 10))
+        await stream.close()
+        return await stream.read()
+
+    async def scenario() -> None:
+        channel = TcpNetwork().connect(rig.address)
+        sent = asyncio.gather(*(send(channel) for _ in range(16)))
+        accepted = rig.server._connections
+        await until(lambda: sent.done() or (len(accepted) == 16 and all(each._reading_paused for each in accepted)))
+        begun.set()
+        assert await sent == [b"48"] * 16
+        await channel.close()
+
+    rig.run(scenario)
+
+
+async def _messages(stream: ByteStream) -> AsyncIterator[bytes]:
+    while (each := await stream.read()) is not None:
+        yield each
 
 
 @pytest.mark.parametrize("begin", [b"", b"junk", opening(STREAM), opening(STREAM) + CLAIM + bytes(1 << 19), opening("/test.Tcp/None")])
