@@ -43,6 +43,7 @@ MAX_ANSWER_BYTES = 256 << 20
 IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
 # How much one request may filter out; then it is answered with how far it came, and the client asks again.
 MAX_SCANNED_BYTES = 64 << 20
+MAX_FILTERED_MS = 500  # clients give up after seconds, and begin anew: many who read at once would all do so for ever
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
 _NAME = method_name(methods.FETCH.path)
@@ -64,6 +65,8 @@ class _Answer:
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
         self._left_messages = request.max_messages
         self._left_to_scan = MAX_SCANNED_BYTES
+        self._filters_since_ms = self._clock.monotonic_ms()
+        self._has_filtered_enough = False
         self._stopwatch = context.measures.stopwatch
         self.waited_s = 0.0  # for messages that were not there yet
 
@@ -95,7 +98,9 @@ class _Answer:
         if request.max_messages:
             self._left_messages -= chunk.count
         enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
-        return chunk, at_end or enough or self._left_to_scan <= 0
+        took_ms = self._clock.monotonic_ms() - self._filters_since_ms
+        self._has_filtered_enough = self._left_to_scan <= 0 or (took_ms >= MAX_FILTERED_MS and not self._wanted.everything)
+        return chunk, at_end or enough or self._has_filtered_enough
 
     def _check_topic_epoch(self) -> None:
         """Checked before and after reading: the topic may have been recreated meanwhile."""
@@ -110,7 +115,7 @@ class _Answer:
         while True:
             before = self._offset
             chunk, end = await self.next_chunk()
-            if chunk.count or self._left_to_scan <= 0:
+            if chunk.count or (self._has_filtered_enough and self._offset > before):
                 return chunk, end
             if self._offset > before:
                 continue  # everything was filtered out
@@ -125,6 +130,7 @@ class _Answer:
             return await self._store.wait_for_messages(self._request.topic, self._request.queue_id, self._offset, left_s)
         finally:
             self.waited_s += self._stopwatch() - began_s
+            self._filters_since_ms = self._clock.monotonic_ms()
 
 
 class FetchService:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import broker.api.fetch
 from dledger_client.aio import Message
 from dledger_client.fetch.subscription import parse_tags
 from dledger_wire.errors import InvalidArgumentError
+from store.queues import queue_reader
 from tests.unit.client.sim_rig import Rig
 
 
@@ -81,6 +83,30 @@ def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.Monk
                 if "sql" in how:
                     assert requests > 2  # a chunk's worth of frames at a time
             assert [each async for each in consumer.read_chunks("t", 0, 0, 20_000, sql="amount < 0")] == []
+
+    Rig().run(scenario)
+
+
+def test_a_node_that_looks_at_messages_slowly_answers_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many readers with filters share its processor: each has to come forward, or all begin anew for ever."""
+    look = queue_reader.choose
+
+    async def looked_slowly(*given: Any) -> Any:
+        await asyncio.sleep(0.4)
+        return await look(*given)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, 20_000)
+        monkeypatch.setattr(queue_reader, "choose", looked_slowly)
+        async with rig.consumer() as consumer:
+            at, loop = 0, rig.cluster.loop
+            while at < 20_000:
+                began_s = loop.now_s
+                chunks = await consumer.fetch_chunks("t", 0, at, 1000, sql=f"amount IN (-1, {', '.join(['-2'] * 400)})")
+                assert loop.now_s - began_s < 1.5
+                assert chunks[-1].next_offset > at
+                at = chunks[-1].next_offset
 
     Rig().run(scenario)
 
