@@ -18,6 +18,7 @@ from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerErr
 
 ASK_TIMEOUT_MS = 3_000
 ASK_AGAIN_S = 2.0  # after no node has answered
+LOOK_AGAIN_S = 30.0  # after one has said that there are no users: they may be introduced while the console runs
 MAX_AT_ONCE = 8  # checks of passwords, each of which costs a node some milliseconds
 WAIT_S = 1.0  # for one of them to end
 LOG_IN_S = 5.0
@@ -32,6 +33,7 @@ class Gate:
         self.sessions = SessionTable(settings.idle_s, clock)
         self._everybody: Session | None = None
         self._users = False if settings.as_started else settings.users
+        self._is_told = self._users is not None  # and need not ask
         self._asking: asyncio.Task[None] | None = None
         self._ask_again_s = float("-inf")
         self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
@@ -46,10 +48,11 @@ class Gate:
         return self._everybody
 
     async def wants_users(self) -> bool:
-        """Whether a log in is needed; yes, while no node has answered.  All requests wait for one question, and none soon after it."""
-        if self._users is None and self._asking is None and self._clock() >= self._ask_again_s:
+        """Whether a log in is needed; yes, while no node has answered.  All requests wait for one question, and none soon after it; nor
+        while the cluster had no users when it was asked last."""
+        if not (self._is_told or self._users) and self._asking is None and self._clock() >= self._ask_again_s:
             self._asking = asyncio.create_task(self._ask(), name="has the cluster users")
-        if self._asking is not None:
+        if self._asking is not None and self._users is None:
             await asyncio.shield(self._asking)
         return self._users is not False
 
@@ -65,9 +68,11 @@ class Gate:
             self._users = False
         except (AuthenticationFailedError, PermissionDeniedError):
             self._users = True
+            await self._end_everybody()
         except (DledgerError, TimeoutError):
-            self._ask_again_s = self._clock() + ASK_AGAIN_S
+            pass  # as it was
         finally:
+            self._ask_again_s = self._clock() + (ASK_AGAIN_S if self._users is None else LOOK_AGAIN_S)
             self._asking = None
 
     async def log_in(self, user: str, password: str, source: str) -> str:
@@ -102,5 +107,9 @@ class Gate:
     async def close(self) -> None:
         """End all sessions."""
         await self.sessions.end()
-        if self._everybody is not None:
-            await self._everybody.end()
+        await self._end_everybody()
+
+    async def _end_everybody(self) -> None:
+        everybody, self._everybody = self._everybody, None
+        if everybody is not None:
+            await everybody.end()

@@ -17,7 +17,8 @@ from dledger_console.web.cookies import cookie_name, cookie_of
 from dledger_console.web.gate import Gate
 from dledger_console.web.hosts import is_host_allowed, is_same_origin
 from dledger_console.web.sessions import MAX_KEPT, MAX_SESSIONS, MAX_SESSIONS_OF_USER, Session, SessionEndedError, SessionTable
-from dledger_wire.errors import AuthenticationFailedError, BusyError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerError, UnreachableError
+from tests.waiting import until
 
 NOBODY = "127.0.0.1:1"
 
@@ -324,6 +325,32 @@ def test_while_nobody_says_whether_there_are_users_one_has_to_log_in() -> None:
         everybody = Gate(ConsoleSettings(NOBODY, users=False))
         assert await everybody.session("") is await everybody.session("anything")
         await everybody.close()
+
+    asyncio.run(work())
+
+
+def test_a_cluster_that_gets_users_wants_a_log_in_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[DledgerError | None] = [None]
+
+    async def answer(admin: Admin, *_: object) -> None:
+        if answers[-1] is not None:
+            raise answers[-1]
+
+    async def work() -> None:
+        monkeypatch.setattr(Admin, "describe_cluster", answer)
+        clock = Clock()
+        gate = Gate(ConsoleSettings(NOBODY), clock)
+        everybody = await gate.session("")
+        assert everybody is not None
+        for error, is_open in ((UnreachableError("down"), True), (AuthenticationFailedError("expected a user"), False)):
+            answers.append(error)
+            clock.now_s += 60
+            await gate.session("")  # nobody waits for the question
+            await until(lambda: gate._asking is None)
+            assert (await gate.session("") is everybody) is is_open
+        assert everybody.ended
+        assert await gate.wants_users()
+        await gate.close()
 
     asyncio.run(work())
 
