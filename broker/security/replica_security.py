@@ -6,7 +6,7 @@ other groups watch that group, and have a copy in theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.config.cluster_file import NodeSettings
 from broker.context import ServiceContext
@@ -39,6 +39,7 @@ class ReplicaSecurity:
         self.access = AccessControl(None)
         self._raft: RaftNode | None = None
         self._watch: SecurityWatch | None = None  # of a node that does not belong to the first group
+        self._is_home: Callable[[], bool] = lambda: True  # whether users are changed in the own replica group, so that nobody is watched
         self._replicas: ReplicaCheck | None = None
         if process.admission is not None:
             process.admission.is_current = self._is_current
@@ -85,7 +86,7 @@ class ReplicaSecurity:
         return state if state.version or told else None
 
     def _is_current(self) -> bool:
-        if self._watch is not None and self._watch.is_told:
+        if self._watch is not None and self._watch.is_told and not self._is_home():
             return self._watch.is_current
         raft = self._raft
         return raft is not None and raft.leader is not None and raft.commit_index - self._store.applied_index < APPLIED_SOON
@@ -117,6 +118,7 @@ class ReplicaSecurity:
             nodes = groups.members_of(name) if name != own else ()
             return [(principal.node(cluster.cluster, name, node.id), node.address) for node in nodes]
 
+        self._is_home = lambda: home() == own
         if own != first:
             self._watch = SecurityWatch(self._env.network, watched, self._store.security)
             self._watch.on_change(self._changed)
