@@ -157,17 +157,39 @@ async def _change(
     """Make a change; ``user``: of whom, since everybody may ask about himself."""
     found = await calls.replica_groups()
     groups = sorted(found)
-    home = groups[0]
+    asked = home = await _answering(calls, groups, user)
     try:
         changed = await calls.ask_leader(home, method, request, done=done)
     except InvalidArgumentError as error:
         home = error.details.get("group", "")
-        if home not in groups or home == groups[0]:
+        if home not in groups or home == asked:
             raise
         changed = await calls.ask_leader(home, method, request, done=done)
     version = changed.version or await _version_found(calls, home, request, user)
     waiting, _ = await asyncio.gather(_spread(calls, version, groups, user), _known_at_nodes(calls, version, found.values(), user))
     return SecurityChange(version, waiting)
+
+
+async def _answering(calls: ClusterCalls, groups: Sequence[str], user: str) -> str:
+    """A replica group that answers now, and so tells which one makes changes: one that is down is not to keep them from being made."""
+    request = security_pb2.SecurityListRequest(user=user)
+
+    async def ask(name: str) -> None:
+        await calls.router.call_leader(name, methods.LIST_USERS, request, deadline_ms=calls.group_deadline_ms(name))
+
+    left = {asyncio.ensure_future(ask(name)): name for name in groups} if len(groups) > 1 else {}
+    try:
+        while left:
+            ended, _ = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            names = [(left.pop(each), each.exception()) for each in ended]
+            answered = sorted(name for name, error in names if error is None)
+            if answered:
+                return answered[0]
+    finally:
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+    return groups[0]
 
 
 def _is_done(user: str) -> Callable[[DledgerError], security_pb2.SecurityChanged | None]:
