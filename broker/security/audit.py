@@ -1,6 +1,6 @@
 """The audit log of a node or a name server: administrative actions, and refusals.
 
-Owns what a record says, and how many refusals of one source are written one by one: the others of ten seconds are summed in one record.
+Owns what a record says, and how many refusals of one host are written one by one: the others of ten seconds are summed in one record.
 Text from outside is cut and, as JSON in ASCII, escaped.  Where records go is a sink's affair (``broker/process/audit_file.py``).
 """
 
@@ -21,7 +21,8 @@ from store.commands.security import Action, Resource
 Record: TypeAlias = dict[str, Any]
 
 WINDOW_MS = 10_000
-OF_ONE_SOURCE = 5  # refusals that are written one by one, in one window
+OF_ONE_SOURCE = 5  # refusals that are written one by one, in one window: of a host under one name
+OF_ONE_HOST = 20  # under all names: who tries many must neither hide others nor push older records out of the files
 OF_ALL_SOURCES = 200
 MAX_SOURCES = 1_000
 EVERYBODY_ELSE = "*"
@@ -83,6 +84,7 @@ class Audit:
         self._clock = clock
         self._window_ms = clock.monotonic_ms()
         self._sources: dict[tuple[str, str], _Source] = {}
+        self._of_host: Counter[str] = Counter()  # written in this window
         self._written = 0
 
     # What happened
@@ -129,14 +131,18 @@ class Audit:
     def _has_room(self, address: str, who: Principal) -> bool:
         if self._clock.monotonic_ms() - self._window_ms >= WINDOW_MS:
             self.sum_up()
-        key = (host_of(address), who.name)
+        host = host_of(address)
+        key = (host, who.name)
+        if self._of_host[host] >= OF_ONE_HOST:
+            key = (host, EVERYBODY_ELSE)
         if key not in self._sources and len(self._sources) >= MAX_SOURCES:
             key = (EVERYBODY_ELSE, EVERYBODY_ELSE)
         source = self._sources.setdefault(key, _Source())
-        if source.written >= OF_ONE_SOURCE or self._written >= OF_ALL_SOURCES:
+        if source.written >= OF_ONE_SOURCE or self._of_host[host] >= OF_ONE_HOST or self._written >= OF_ALL_SOURCES:
             source.left_out += 1
             return False
         source.written += 1
+        self._of_host[host] += 1
         self._written += 1
         return True
 
@@ -145,6 +151,7 @@ class Audit:
         silent = {key: source.left_out for key, source in self._sources.items() if source.left_out}
         self._window_ms, self._written = self._clock.monotonic_ms(), 0
         self._sources.clear()
+        self._of_host.clear()
         named = dict(sorted(silent.items(), key=lambda each: -each[1])[:OF_ALL_SOURCES])
         rest = sum(silent.values()) - sum(named.values())
         if rest:

@@ -113,6 +113,20 @@ def test_a_flood_of_one_source_is_summed_and_hides_nobody_else() -> None:
     assert rig.audit.refused["denied"] == 1_002
 
 
+def test_a_host_that_tries_many_names_hides_no_other_and_fills_no_file() -> None:
+    rig = Rig()
+    for number in range(3_000):
+        rig.refuse(who=f"user{number % 1_500}")
+    rig.refuse(who="bob", host="10.0.0.2")
+    assert [each["user"] for each in rig.kept.records][audit_module.OF_ONE_HOST :] == ["bob"]
+    rig.clock.now_ms += audit_module.WINDOW_MS
+    rig.audit.sum_up()
+    [summed] = rig.kept.records[audit_module.OF_ONE_HOST + 1 :]
+    assert (summed["user"], summed["address"], summed["count"]) == ("*", "10.0.0.1", 3_000 - audit_module.OF_ONE_HOST)
+    rig.refuse(who="carol")
+    assert rig.kept.records[-1]["user"] == "carol"
+
+
 def test_a_flood_of_many_sources_is_bounded_in_records_and_in_memory() -> None:
     rig = Rig()
     for number in range(5_000):
