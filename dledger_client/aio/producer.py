@@ -285,7 +285,7 @@ class Producer:
         spans = tracing.spans()
         if spans is None:
             return await self._send_batch(list(messages), queue_key, queue_id)
-        with spans.sending_batch(messages) as traced:
+        with spans.sending_batch(messages, self._options.max_message_bytes) as traced:
             return await self._send_batch(traced, queue_key, queue_id)
 
     async def _send_batch(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None) -> list[SendResult]:

@@ -25,6 +25,7 @@ from opentelemetry.trace import (
 
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, traced
+from dledger_client.producer.batches import size_of
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.send_many import SendManyFuture
@@ -56,11 +57,12 @@ class Spans:
         return future
 
     @contextlib.contextmanager
-    def sending_batch(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """The messages of a batch as they are to be sent inside of the block."""
+    def sending_batch(self, messages: Sequence[Message], max_bytes: int) -> Iterator[list[Message]]:
+        """The messages of a batch as they are to be sent inside of the block: without a context if they fit only so."""
         span = self._sending(messages)
         with self._failing(span):
-            yield [_carrying(each, span) for each in messages]
+            carrying = [_carrying(each, span) for each in messages]
+            yield list(messages) if size_of(messages) <= max_bytes < size_of(carrying) else carrying
         span.end()
 
     def send_many(self, columns: MessageColumns, send: Callable[[MessageColumns], ManyFuture]) -> ManyFuture:

@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dledger_client.aio import Action, ConsumeContext, Message, Producer, PushConsumer, ReceivedMessage, TransactionState
 from dledger_client.message import ROOM_BYTES
+from dledger_client.producer.batches import size_of
 from dledger_client.runtime.environment import use_environment
 from dledger_client.tracing import TraceContext, processing
 from dledger_wire.errors import TopicNotFoundError
@@ -48,6 +49,24 @@ def test_without_a_tracer_a_message_carries_what_the_application_says_and_nothin
         assert plain.properties.keys() == {"UNIQ_KEY"}
         assert plain.trace_context is None
         assert told.trace_context == OWN
+
+    Rig().run(scenario)
+
+
+def test_a_batch_that_has_no_room_for_the_context_is_sent_without_it() -> None:
+    """Whoever cuts batches at ``max_message_bytes`` loses none because somebody traces."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        batch = [Message("t", b"x" * 100) for _ in range(10)]
+        async with rig.producer(max_message_bytes=size_of(batch)) as producer:
+            await producer.send_batch(batch)
+            with recorded() as spans:
+                await producer.send_batch(batch)
+                await producer.send_batch(batch[:2])
+        found = await read(rig, "t", count=22)
+        assert [each.trace_context is None for each in found] == [True] * 20 + [False] * 2
+        assert spans.names() == ["send t"] * 2
 
     Rig().run(scenario)
 
