@@ -91,14 +91,15 @@ class PeerStores:
         """Whether ``peer`` was met with this folder before, or is named with it."""
         return bool(store_id) and self._stores.get(peer) == store_id
 
-    def settle(self, committed: Membership, *, by_snapshot: bool = False) -> bool:
+    def settle(self, committed: Membership, *, over_others: bool = False) -> bool:
         """A configuration is committed: its folders count, and who is out of it may come back with another one.
 
-        A copy may have brought it over others in between, so who is not named by it may have been out, too.  True when something changed.
+        ``over_others``: not everyone in between was seen, as with a copy, so who is not named by it may have been out, too.  True when
+        something changed.
         """
         before = dict(self._stores)
         for peer in before:
-            if peer not in committed or (by_snapshot and not committed.store_of(peer)):
+            if peer not in committed or (over_others and not committed.store_of(peer)):
                 del self._stores[peer]
                 self._boots.pop(peer, None)
         for peer, store in committed.stores:

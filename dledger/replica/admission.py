@@ -79,9 +79,9 @@ class PeerAdmission:
             # peers may not notice: it must stop.
             self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
 
-    def settle(self, committed: Membership, *, by_snapshot: bool = False) -> None:
+    def settle(self, committed: Membership, *, over_others: bool = False) -> None:
         """A configuration is committed; see ``PeerStores.settle``."""
-        if self.stores.settle(committed, by_snapshot=by_snapshot):
+        if self.stores.settle(committed, over_others=over_others):
             self._tasks.spawn(self.stores.save(), "save-peer-stores")
 
     def moved(self, links: RaftLinks) -> dict[str, str]:

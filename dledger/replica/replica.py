@@ -285,9 +285,13 @@ class Replica:
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         self.proposer.proposals.applied(entries[-1].index, _terms_of(entries))
         self.driver.applied(entries[-1].index)
+        newest = self.configurations.newest[0]
         for entry in entries:
-            if entry.kind is EntryKind.CONFIG:
-                self.admission.settle(Configuration.decode(entry.body_bytes()).membership)
+            # What a start applies again up to the newest configuration is the past: a member that was out of the group once would be taken
+            # for a new one, with any folder.  The newest itself may not have been written by those who have seen it applied.
+            if entry.kind is EntryKind.CONFIG and entry.index >= newest:
+                by_replay = entry.index == newest
+                self.admission.settle(Configuration.decode(entry.body_bytes()).membership, over_others=by_replay)
         if self.configurations.applied(entries):
             self.tasks.spawn(self.configurations.save(), "save-configuration")
 
@@ -449,7 +453,7 @@ class Replica:
             return self.settings.membership
         self.members.learn(plan.configuration_index, plan.configuration)
         self.members.committed(plan.last.index)
-        self.admission.settle(plan.configuration.membership, by_snapshot=True)
+        self.admission.settle(plan.configuration.membership, over_others=True)
         return plan.configuration.membership
 
     async def _state_replaced(self) -> None:

@@ -233,6 +233,41 @@ def test_a_folder_put_back_from_an_older_copy_is_refused_and_its_node_stops(capl
         run(scenario())
 
 
+def test_an_older_copy_is_refused_by_those_who_apply_again_that_its_member_was_out_once() -> None:
+    """What a start applies again are configurations of the past: who came back since is known by its newest start all the same."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        name, other = (follower.identity.node_id for follower in cluster.followers(leader))
+        await caught_up(cluster)
+        for voters, learners in (([leader.identity.node_id, other], []), ([leader.identity.node_id, other], [name]), (cluster.names, [])):
+            await change(leader, cluster, list(voters), learners)
+        await caught_up(cluster)
+        await cluster.kill(name)
+        older = copy.deepcopy(cluster.disks[name].files)
+        await cluster.start_one(name)
+        await leader.propose(Text("later"))
+        await caught_up(cluster)
+        voters = [leader.identity.node_id, other]
+        await cluster.until(lambda: all(cluster.nodes[each]._replica.admission.stores._boots[name].start == 2 for each in voters))
+        await cluster.kill(name)
+        for voter in voters:
+            await cluster.nodes[voter].stop(hand_over=False)
+            await cluster.kill(voter)
+            node = await cluster.start_one(voter)
+        await cluster.leader()
+        await caught_up(cluster, *voters)
+        cluster.disks[name].files = older
+        node = await cluster.start_one(name)
+        error = await asyncio.wait_for(asyncio.shield(node.failed), 30)
+        assert "its data folder is older than what it acknowledged" in str(error)
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_a_folder_taken_back_without_a_start_in_between_is_known_by_what_it_acknowledged() -> None:
     """As a machine is set back to a snapshot of its disk: the leader knows what it acknowledged."""
 
