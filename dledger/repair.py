@@ -327,7 +327,7 @@ class PeerRepair:
     async def _whole_blocks(self, log: Log, start_pos: int, following: Segment | None, entry: RawEntry) -> tuple[int, bytes]:
         """Position and bytes of the blocks that an entry lies in, made of what peers have committed around it.
 
-        StorageDamagedError when they cannot provide all of it now, or the log goes on in the last block and is still written there.
+        StorageDamagedError when they cannot provide all of it now, or the log ends in the last block and may be written there meanwhile.
         """
         last_index = following.first_index - 1 if following is not None else log.durable.index
         pos = entry.pos - (entry.pos - start_pos) % BLOCK_BYTES
@@ -340,10 +340,13 @@ class PeerRepair:
         pieces: list[Buffer] = [piece for each in entries for piece in each.buffers]
         behind = entries[-1].end_pos
         if behind < end:
-            if following is None:
+            if following is None and not isinstance(log.failure, StorageDamagedError):
                 raise StorageDamagedError(
-                    f"entry {entry.index}: it shares a block that cannot be read with the log's end", index=entry.index
+                    f"entry {entry.index}: it shares a block that cannot be read with the log's end; restart this node", index=entry.index
                 )
+            if following is None:  # opened with damage, so nobody writes; what was behind the last entry was never reported durable
+                pieces += [bytes(end - behind)]
+                return pos, b"".join(pieces)[pos - entries[0].pos :]
             end = min(end, following.start_pos)
             pieces += [FILLER.pack(MAGIC_FILLER, following.start_pos - behind), bytes(max(0, end - behind - FILLER_SIZE))]
         return pos, b"".join(pieces)[pos - entries[0].pos :][: end - pos]

@@ -15,6 +15,7 @@ from dledger.log.index_units import EntryPlace
 from dledger.membership.configuration_file import PATH
 from dledger.node import RaftNode
 from dledger.repair import PeerRepair
+from dledger.runtime.env import BLOCK_BYTES
 from dledger_wire.errors import StorageDamagedError
 from tests.sim.disk_content import SECTOR, Unreadable
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
@@ -90,6 +91,29 @@ def test_K3_a_sector_that_cannot_be_read_is_written_again_by_a_start(segment: in
         assert node.recovery.is_clean
         await leader.propose(Text("after"))
         await cluster.until(lambda: len(cluster.machines[name].bodies) == 61)
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [10, 4000], ids=["small entries", "large entries"])
+def test_K3_the_sector_that_the_log_ends_in_is_written_again_by_a_start(size: int) -> None:
+    async def scenario() -> None:
+        cluster, name = await filled(1)
+        leader = await cluster.leader()
+        for number in range(20):
+            await leader.propose(Text(f"n{number}", size))
+        await cluster.until(lambda: cluster.nodes[name].commit_index == leader.log.last.index)
+        await asyncio.sleep(1)  # index units are synced a little later than their entries
+        await cluster.kill(name)
+        end = leader.log.end_pos
+        assert end % BLOCK_BYTES, "the log ends within a block"
+        break_sector(cluster.disks[name], end - 1)
+        node = await cluster.start_one(name)
+        assert node.recovery.is_clean
+        assert cluster.disks[name].files[FIRST][:end] == cluster.disks[leader.identity.node_id].files[FIRST][:end]
+        await leader.propose(Text("after"))
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 22)
         await cluster.stop()
 
     run(scenario())
