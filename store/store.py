@@ -119,6 +119,7 @@ class MessageStore:
         self.recovery = await recover_state(parts, clean=clean)
         self.time.seen(self.applied.store_ms)
         self._reader = reader = QueueReader(self.settings, log, self.topics, self.queues, lambda: self.applied.index, self._repaired)
+        self.queues.rebuild_with(reader.repair)
         if self.settings.messageIndexEnable:
             self._start_index(log)
         self._query = MessageQuery(self.settings, log, self.queues, reader, self._index, lambda: self.applied)
@@ -258,7 +259,7 @@ class MessageStore:
     async def _write_queues(self) -> None:
         try:
             await self.queues.flush(sync=False)
-        except OSError as error:
+        except (OSError, StorageDamagedError) as error:
             # Units stay in memory; the background flush logs it and retries.
             _logger.warning("queue files could not be written: %s", error, extra={"event": "queue_files_not_written"})
 

@@ -56,6 +56,11 @@ def is_unreadable(error: OSError) -> bool:
     return error.errno in (errno.EIO, errno.ENODATA, errno.EBADMSG)
 
 
+def is_unwritable(error: OSError) -> bool:
+    """Whether a write failed because the rest of its block cannot be read: the file has to be made anew, since no part of it can be."""
+    return is_unreadable(error) and not isinstance(error, SyncFailedError)
+
+
 class After(NamedTuple):
     """Bytes that go into another file in the same step, once what they speak of is synced."""
 

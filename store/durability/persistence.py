@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from dledger.runtime.env import Disk, Environment, is_full
-from dledger_wire.errors import NotReadyError
+from dledger_wire.errors import NotReadyError, StorageDamagedError
 from store.durability.checkpoint import Checkpoint, write_checkpoint
 from store.durability.snapshots import Snapshot, Snapshots
 from store.log_view import ReadableLog
@@ -71,6 +71,8 @@ class Persistence:
                 if not is_full(error):
                     raise
                 self._tell_full(error)
+            except StorageDamagedError as damage:  # of the log, from which a queue file has to be made anew
+                _logger.warning("queue files and snapshots are written later: %s", damage.message, extra={"event": "write_deferred"})
             else:
                 self.disk_full = False
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from dledger.log.lost_end import check_log_reaches
-from dledger.runtime.env import Disk, FileCut, is_full
+from dledger.runtime.env import Disk, FileCut, is_full, is_unwritable
 from dledger_wire.errors import DataDirectoryError, DledgerError, StorageDamagedError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.append.dispatcher import Dispatcher
@@ -130,20 +130,37 @@ async def _cut_foreign_queues(parts: Recovering, found: FoundFiles, known: Colle
 async def _settle_files(parts: Recovering, files: FoundFiles, found: StoreRecovery) -> None:
     """Cut each queue's files back to the snapshot and rebuild those that are missing or short."""
     wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
-    cuts: list[FileCut] = []
+    cuts: list[tuple[FileCut, ConsumeQueue]] = []
     for queue in parts.queues:
         sizes = files.get(queue.key, {})
         cut = await queue.files.settle(sizes, queue.file_numbers().start, queue.max_offset)
-        cuts += [cut] if cut is not None else []
-        if len(cuts) >= CUTS_AT_ONCE:
-            await parts.disk.cut_files(cuts)
-            cuts.clear()
+        cuts += [(cut, queue)] if cut is not None else []
         short = [number for number in queue.file_numbers() if _is_short(queue, number, sizes.get(number, 0))]
         if short:
             wanted[queue.key] = (queue, short)
-    await parts.disk.cut_files(cuts)
+    for at in range(0, len(cuts), CUTS_AT_ONCE):
+        for queue in await _lost_by_cutting(parts.disk, cuts[at : at + CUTS_AT_ONCE]):
+            numbers = wanted.setdefault(queue.key, (queue, []))[1]
+            last = queue.file_numbers()[-1]  # a cut is in the last file
+            numbers += [last] if last not in numbers else []
     if wanted:
         await _rebuild(parts, wanted, found)
+
+
+async def _lost_by_cutting(disk: Disk, cuts: Sequence[tuple[FileCut, ConsumeQueue]]) -> list[ConsumeQueue]:
+    """Cut files; the queues of those that are gone instead, since the block at the cut cannot be read and so be written in part."""
+    try:
+        await disk.cut_files([cut for cut, _ in cuts])
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+        if len(cuts) > 1:
+            half = len(cuts) // 2
+            return await _lost_by_cutting(disk, cuts[:half]) + await _lost_by_cutting(disk, cuts[half:])
+        ((cut, queue),) = cuts
+        await disk.remove(cut.path)
+        return [queue]
+    return []
 
 
 async def _rebuild(parts: Recovering, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], found: StoreRecovery) -> None:

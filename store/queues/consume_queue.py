@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dledger.runtime.env import FileWrite, is_unreadable
+from dledger.runtime.env import FileWrite, is_unreadable, is_unwritable
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
@@ -187,10 +187,16 @@ class ConsumeQueue:
     # Writing (one call at a time: the store's file lock)
 
     async def flush(self) -> None:
-        """Write what is in memory only."""
+        """Write what is in memory only.  DamagedQueueFileError when a block that it goes into cannot be read."""
         first, end = self._written, self.max_offset
         if first < end:
-            self._unsynced.update(dict.fromkeys(await self.files.write(first, self._held(first, end))))
+            try:
+                written = await self.files.write(first, self._held(first, end))
+            except OSError as error:
+                if not is_unwritable(error):
+                    raise
+                raise DamagedQueueFileError(self, first // self.files.file_units) from error
+            self._unsynced.update(dict.fromkeys(written))
             self._written = end
 
     def unsynced_writes(self) -> tuple[int, list[FileWrite]]:

@@ -7,20 +7,21 @@ topic that is created again never meets its predecessor's units.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 
 from dledger.log.segment import FilePool
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, is_unwritable
 from dledger_wire.check import require
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
-from store.queues.consume_queue import ConsumeQueue, QueueMark
+from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError, QueueMark
 from store.queues.queue_files import FoundFiles, QueueFiles, queue_folder
 from store.settings import StoreSettings
 from store.state.sequences import QueueKey
 
 BUFFERS_LIMIT_BYTES = 32 << 20
 REMOVED_AT_ONCE = 256
+REBUILDS_AT_ONCE = 8  # of files that cannot be written as they are, for one flush
 QUEUES_AT_ONCE = 32  # of which files are written and synced: others wait so long for the thread that does it
 
 
@@ -43,6 +44,7 @@ class QueueTable:
         self._changed: dict[QueueKey, ConsumeQueue] = {}  # since then
         self.marks_changed = False  # in another way than by new units: what a snapshot says of them is no longer so
         self.touched: dict[QueueKey, None] = {}  # changed since the owner last looked, in order
+        self._rebuild: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]] | None = None
 
     @property
     def file_units(self) -> int:
@@ -131,7 +133,23 @@ class QueueTable:
         return bool(self._dirty or self._doomed)
 
     async def flush(self, *, sync: bool, min_flush_units: int = 0) -> None:
-        """Bring the files up to what is in memory; with ``sync`` durably so.  Queues with fewer new units than ``min_flush_units`` wait."""
+        """Bring the files up to what is in memory; with ``sync`` durably so.  Queues with fewer new units than ``min_flush_units`` wait.
+
+        A file with a block that cannot be read is made anew from the log.  StorageDamagedError while that cannot be read, either.
+        """
+        for left in reversed(range(REBUILDS_AT_ONCE + 1)):
+            try:
+                return await self._flush(sync, min_flush_units)
+            except DamagedQueueFileError as damage:
+                if self._rebuild is None or not left:
+                    raise damage.__cause__ or damage from None
+                await self._rebuild([damage])
+
+    def rebuild_with(self, rebuild: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]) -> None:
+        """Set what makes damaged files anew from the log."""
+        self._rebuild = rebuild
+
+    async def _flush(self, sync: bool, min_flush_units: int) -> None:
         async with self.files_lock:
             while self._doomed:
                 await self._doomed[0].remove()
@@ -155,7 +173,13 @@ class QueueTable:
         waiting = iter(list(self._dirty.values()))
         while batch := list(islice(waiting, QUEUES_AT_ONCE)):
             planned = [(queue, *queue.unsynced_writes()) for queue in batch]
-            await self._disk.write_files([write for _, _, writes in planned for write in writes])
+            try:
+                await self._disk.write_files([write for _, _, writes in planned for write in writes])
+            except OSError as error:
+                if is_unwritable(error):
+                    for queue in batch:  # one after the other, to learn which it is
+                        await queue.flush()
+                raise
             for queue, end, _ in planned:
                 queue.synced(end)
                 if queue.is_synced and self._dirty.get(queue.key) is queue:

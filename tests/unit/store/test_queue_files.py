@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from dledger.log.segment import FilePool
+from dledger.runtime.env import FileCut
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
 from store.queues.queue_files import QueueFiles, Units, queue_folder
 from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.store.store_rig import StoreRig, batch_of, run
 
 FILE_UNITS = 8
 
@@ -45,3 +49,39 @@ def test_a_reader_amid_the_removal_of_a_file_leaves_no_handle_to_its_successor(m
         assert (await after.read(0, FILE_UNITS)).tobytes() == units_of(200).tobytes()
 
     asyncio.run(scenario())
+
+
+class TornBlocks(CrashDisk):
+    """Some files cannot be cut, since a block that would be kept in part cannot be read."""
+
+    torn: frozenset[str] = frozenset()
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        for cut in cuts:
+            if cut.path in self.torn and cut.path in self.files:
+                raise OSError(errno.EIO, "input/output error")
+        await super().cut_files(cuts)
+
+
+@pytest.mark.parametrize("torn", [1, 2])
+def test_a_file_that_a_start_cannot_cut_is_made_anew(torn: int) -> None:
+    async def scenario() -> None:
+        disk = TornBlocks()
+        rig = await StoreRig.open(disk)
+        await rig.topic(queues=4)
+        for number in range(10):
+            for queue_id in range(4):
+                await rig.send(batch_of("t", queue_id, [b"%d" % number]))
+        await rig.save()
+        for queue_id in range(4):  # behind the snapshot: a start cuts it off
+            await rig.send(batch_of("t", queue_id, [b"10"]))
+        await rig.store.queues.flush(sync=True)
+        after = TornBlocks({path: bytes(file.current) for path, file in disk.files.items()})
+        after.torn = frozenset(f"consumequeue/t/{queue_id}/{140:020d}" for queue_id in range(torn))
+        rig = await StoreRig.open(after)
+        assert len(rig.store.recovery.rebuilt_files) == torn
+        for queue_id in range(4):
+            assert [frame.body for frame in await rig.read_all(("t", queue_id))] == [b"%d" % number for number in range(11)]
+        await rig.close()
+
+    run(scenario)

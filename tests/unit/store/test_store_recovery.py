@@ -364,3 +364,29 @@ def test_a_node_starts_without_a_file_that_it_can_do_without(path: str) -> None:
         await assert_whole(rig, victim, COUNT)
 
     Rig().run(scenario)
+
+
+def test_a_queue_file_whose_last_block_cannot_be_read_is_made_anew_when_it_is_written() -> None:
+    """Nobody reads the queue here: what finds it out is the write of its next messages."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        await asyncio.sleep(10)  # the snapshot covers it all
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        rig.cluster.kill(victim)
+        unreadable_last_sector(host.disk)
+        rig.cluster.start(victim)
+        await settled(rig)
+        await fill(rig, COUNT, 2 * COUNT)
+        await settled(rig)
+        await asyncio.sleep(10)
+        await assert_whole(rig, victim, 2 * COUNT)
+        rig.cluster.kill(victim)
+        rig.cluster.start(victim)
+        await settled(rig)
+        await assert_whole(rig, victim, 2 * COUNT)
+
+    Rig().run(scenario)
