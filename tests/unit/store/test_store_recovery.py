@@ -390,3 +390,38 @@ def test_a_queue_file_whose_last_block_cannot_be_read_is_made_anew_when_it_is_wr
         await assert_whole(rig, victim, 2 * COUNT)
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("stop", ["orderly", "killed"])
+@pytest.mark.parametrize("tamper", [None, remove_file, wipe_derived], ids=["whole", "a queue file is missing", "all derived is missing"])
+def test_a_start_on_a_full_disk_serves_what_is_there(stop: str, tamper: Callable[[SimDisk], None] | None) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig, 0, COUNT)
+        await settled(rig)
+        await asyncio.sleep(10)
+        await fill(rig, COUNT, COUNT + 50)
+        await settled(rig)
+        victim = rig.followers[0]
+        host = rig.cluster.hosts[victim]
+        assert host.node is not None
+        if stop == "orderly":
+            await rig.cluster.loop.spawn(host.process, host.node.stop(), "stop")  # type: ignore[arg-type]
+        rig.cluster.kill(victim)
+        if tamper is not None:
+            tamper(host.disk)
+        host.disk.settings = replace(host.disk.settings, capacity_bytes=host.disk.used_bytes())
+        rig.cluster.start(victim)
+        await until(lambda: rig.cluster.is_up(host) and host.node is not None and host.node.store.queues.max_offset(("t", 0)) == COUNT + 50)
+        await asyncio.sleep(30)
+        host.disk.settings = replace(host.disk.settings, capacity_bytes=1 << 40)
+        await fill(rig, COUNT + 50, COUNT + 60)
+        await settled(rig)
+        await asyncio.sleep(10)
+        low, high = host.node.store.reader.bounds("t", 0)  # the oldest were deleted for want of room
+        async with rig.consumer(replica=victim) as consumer:
+            messages = await consumer.fetch("t", 0, low, 2 * COUNT)
+        assert [message.body for message in messages] == [b"%d" % number for number in range(low, COUNT + 60)]
+        assert high == COUNT + 60
+
+    Rig().run(scenario)
