@@ -97,12 +97,34 @@ class LogReader:
             )  # derived: the next start writes it
 
     async def read_bytes(self, pos: int, size: int) -> bytes:
-        """A range of bytes of one file, as it stands."""
+        """A range of bytes of one file, as it stands.  StorageDamagedError names the first entry in it that cannot be read."""
         segment = self._segments.of_pos(pos)
-        data = await self._pread(segment, pos, size)
+        try:
+            data = await self._pread(segment, pos, size)
+        except StorageDamagedError:
+            await self._name_unreadable(segment, pos, pos + size)
+            raise
         if len(data) < size:
+            await self._name_unreadable(segment, pos + len(data), pos + size)
             raise self._damaged(segment, pos + len(data), 0, f"the file ends {size - len(data)} bytes short")
         return data
+
+    async def _name_unreadable(self, segment: Segment, pos: int, end: int) -> None:
+        """StorageDamagedError for the first entry between two positions that cannot be read: a repair has to know which it is."""
+        after = self._segments.after(segment)
+        index, past = segment.first_index, after.first_index if after is not None else self._places.next_index
+        high = past
+        while high - index > 1:
+            middle = (index + high) // 2
+            if (await self.find(middle)).pos <= pos:
+                index = middle
+            else:
+                high = middle
+        while index < past and (place := await self.find(index)).pos < end:
+            data = await self._pread(segment, place.pos, place.size, index)
+            if len(data) < place.size:
+                raise self._damaged(segment, place.pos + len(data), index, f"the file ends {place.size - len(data)} bytes short")
+            index += 1
 
     async def _pread(self, segment: Segment, pos: int, size: int, index: int = 0) -> bytes:
         """``index``: of the entry to name when its bytes cannot be read."""

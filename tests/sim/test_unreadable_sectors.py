@@ -45,3 +45,28 @@ def test_a_follower_goes_on_and_its_sectors_are_written_again(sectors: tuple[int
         assert not node.raft.status().damaged
 
     rig.run(scenario)
+
+
+def test_a_sector_that_a_consumer_cannot_read_is_written_again() -> None:
+    rig = Rig(log=dataclasses.replace(SMALL_LOG, cache_bytes=2 << 10))
+
+    async def scenario(rig: Rig) -> None:
+        cluster = rig.cluster
+        await rig.topic()
+        name = rig.followers[0]
+        host, master = cluster.hosts[name], cluster.hosts[rig.master]
+        async with rig.producer() as producer:
+            for number in range(MESSAGES):
+                await producer.send(Message("t", b"%d" % number * 500))
+        node = host.node
+        assert node is not None
+        await until(lambda: len(node.raft.log.segments) > 2 and node.store.queues.max_offset(("t", 0)) == MESSAGES)
+        host.disk.break_range(FIRST, 20 * SECTOR, SECTOR)
+        async with rig.consumer(replica=name) as consumer:
+            found = await consumer.fetch("t", 0, 0, MESSAGES)
+        assert [message.body for message in found] == [b"%d" % number * 500 for number in range(len(found))]
+        whole = host.disk.names[FIRST]
+        assert whole.unreadable.spares(0, whole.current.size)
+        assert whole.current.whole() == master.disk.names[FIRST].current.whole()
+
+    rig.run(scenario)
