@@ -53,7 +53,9 @@ def membership_steps(now: Membership, action: str, node: str, replaces: str = ""
         return [_without(now, node_id)]
     if action == "replace":
         gone = NodeId(replaces)
-        _require(gone in now, f"{replaces} is not a member; the members are {', '.join((*now.voters, *now.learners))}")
+        members = ", ".join((*now.voters, *now.learners))
+        todo = f"if it was removed already: dledger member add --id {node}"
+        _require(gone in now, f"{replaces} is not a member; the members are {members}; {todo}")
         _require(node_id not in now, f"{node} is already a member")
         removed = _without(now, gone)
         return [removed, Membership(removed.voters, (*removed.learners, node_id))]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
+from dledger_client.cluster.retry import until
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.rpc import methods
 
 
@@ -56,8 +57,52 @@ async def transfer_leader(calls: ClusterCalls, to: str, replica_group: str) -> L
 async def change_member(
     calls: ClusterCalls, action: str, node_id: str, replica_group: str, *, address: str = "", replaces: str = ""
 ) -> Membership:
-    """``action``: add, promote, remove or replace."""
-    group = await calls.replica_group(replica_group)
+    """``action``: add, promote, remove or replace.
+
+    An attempt whose answer is lost may have made the change, and one whose leader fails the first half of a replacement; the next attempt
+    is refused then.  So a refusal is held against the members there were before.
+    """
+    group = (await calls.replica_group(replica_group)).name
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address, replaces=replaces)
-    reply = await calls.ask_leader(group.name, methods.CHANGE_MEMBER, request)
-    return Membership(group.name, tuple(reply.voters), tuple(reply.learners))
+    before = await _members(calls, group, committed=False)
+    try:
+        reply = await calls.ask_leader(group, methods.CHANGE_MEMBER, request)
+    except InvalidArgumentError:
+        now = await _members(calls, group, committed=True)
+        if _is_done(request, now) and not _is_done(request, before):
+            return now
+        is_half = action == "replace" and replaces in _ids(before) and not {replaces, node_id} & _ids(now)
+        if not is_half:
+            raise
+        rest = admin_pb2.MemberRequest(action="add", id=node_id, address=address)
+        reply = await calls.ask_leader(group, methods.CHANGE_MEMBER, rest)
+    return Membership(group, tuple(reply.voters), tuple(reply.learners))
+
+
+def _is_done(request: admin_pb2.MemberRequest, now: Membership) -> bool:
+    match request.action:
+        case "add":
+            return request.id in now.learners
+        case "promote":
+            return request.id in now.voters
+        case "replace":
+            return request.id in now.learners and request.replaces not in _ids(now)
+        case _:
+            return request.id not in _ids(now)
+
+
+def _ids(membership: Membership) -> set[str]:
+    return {*membership.voters, *membership.learners}
+
+
+async def _members(calls: ClusterCalls, group: str, *, committed: bool) -> Membership:
+    """As the leader has them.  ``committed``: and its log up to them is, too."""
+    last_index = 0
+    async for attempt in until(calls.deadline_ms(), calls.router.clock, calls.router.random):
+        with attempt:
+            told = await calls.ask_leader(group, methods.NODE_STATUS, admin_pb2.Empty())
+            last_index = last_index or told.last_index
+            if committed and not (told.leader_confirmed and told.committed_index >= last_index):
+                raise NotReadyError(f"{group}: the newest change of members is not committed yet")
+            return Membership(group, tuple(told.voters), tuple(told.learners))
+    raise NotReadyError(f"{group}: no attempt was made before the deadline")

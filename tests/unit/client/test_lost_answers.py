@@ -12,8 +12,15 @@ from dledger_client.admin import security
 from dledger_client.aio import Message
 from dledger_client.cluster.leader_calls import LeaderCalls
 from dledger_client.cluster.routes import ReplicaGroup
-from dledger_wire._pb import retry_pb2, security_pb2
-from dledger_wire.errors import InvalidArgumentError, OutcomeUnknownError, TopicNotFoundError, UnreachableError
+from dledger_wire._pb import admin_pb2, retry_pb2, security_pb2
+from dledger_wire.errors import (
+    DledgerError,
+    InvalidArgumentError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    TopicNotFoundError,
+    UnreachableError,
+)
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 from tests.sim.spread.users import create_users
@@ -174,3 +181,59 @@ def test_whose_password_a_user_has_is_not_known(lost: LostAnswers) -> None:
             await security._change(admin._calls, methods.PUT_USER, request, "billing")
 
     Rig(secured=True).run(scenario)
+
+
+NEW = "n9"
+NEW_ADDRESS = "10.0.0.99:10911"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_members_are_added_replaced_and_removed(lost: LostAnswers, before: bool) -> None:
+    lost.before = before
+
+    async def scenario(rig: Rig) -> None:
+        gone, other = rig.followers
+        rig.cluster.kill(gone)
+        async with rig.admin() as admin:
+            lost.next = [methods.CHANGE_MEMBER]
+            changed = await admin.replace_member(NEW, NEW_ADDRESS, replaces=gone)
+            assert (set(changed.voters), changed.learners) == ({rig.master, other}, (NEW,))
+            lost.next = [methods.CHANGE_MEMBER]
+            changed = await admin.remove_member(NEW)
+            assert (set(changed.voters), changed.learners) == ({rig.master, other}, ())
+            lost.next = [methods.CHANGE_MEMBER]
+            changed = await admin.add_member(gone, rig.cluster.hosts[gone].address)
+            assert (changed.learners, lost.next) == ((gone,), [])
+            with pytest.raises(InvalidArgumentError, match=f"{gone} is already a member"):
+                await admin.add_member(gone, rig.cluster.hosts[gone].address)
+            with pytest.raises(InvalidArgumentError, match=f"{NEW} is not a member"):
+                await admin.remove_member(NEW)
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("answer", [NotLeaderError, UnreachableError])
+def test_a_replacement_goes_on_after_its_first_half(monkeypatch: pytest.MonkeyPatch, answer: type[DledgerError]) -> None:
+    """The leader fails between the removal of the lost member and the addition of the new one; its successor carries out the rest."""
+    watched, halves = LeaderCalls._watched, 0
+
+    async def half(calls: LeaderCalls, leader: ReplicaGroup, method: Any, request: Any, left_s: float) -> bytes:
+        nonlocal halves
+        if method is methods.CHANGE_MEMBER and request.action == "replace" and not halves:
+            halves = 1
+            await watched(calls, leader, method, admin_pb2.MemberRequest(action="remove", id=request.replaces), left_s)
+            raise answer("the leader failed")
+        return await watched(calls, leader, method, request, left_s)
+
+    async def scenario(rig: Rig) -> None:
+        gone, other = rig.followers
+        rig.cluster.kill(gone)
+        async with rig.admin() as admin:
+            monkeypatch.setattr(LeaderCalls, "_watched", half)
+            changed = await admin.replace_member(NEW, NEW_ADDRESS, replaces=gone)
+            assert (set(changed.voters), changed.learners, halves) == ({rig.master, other}, (NEW,), 1)
+            with pytest.raises(InvalidArgumentError) as refused:
+                await admin.replace_member("n8", "10.0.0.98:10911", replaces=gone)
+            assert refused.value.message.endswith("; if it was removed already: dledger member add --id n8")
+
+    Rig().run(scenario)
