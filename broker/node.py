@@ -45,6 +45,7 @@ from broker.groups.sessions import SessionService
 from broker.leadership.leader_history import LeaderHistory
 from broker.leadership.role_manager import RoleManager
 from broker.measures import MeasuredServer, ServiceMeasures
+from broker.nameserver.removals import KeptRemovals
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.table import RouteTable
 from broker.process.folder_formats import refuse_newer_files
@@ -137,6 +138,7 @@ class BrokerNode:
             failed=self.fail,
         )
         self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean)
+        self._removals = KeptRemovals(env.disk, settings.cluster.cluster)
         self.security = ReplicaSecurity(security, settings, env, self.store)
         self.damage = FoundDamage()
         self._stopping = False
@@ -197,6 +199,8 @@ class BrokerNode:
         raft_settings = raft_settings_of(settings, self._log_config)
         self.roles.start()
         await self.leader_history.open(self._tasks)
+        if settings.runs_name_service:
+            await self._removals.open(self._tasks)
         try:
             self._raft = await RaftNode.open(
                 raft_identity,
@@ -267,6 +271,8 @@ class BrokerNode:
         cluster, everything = self.settings.cluster, self.settings.runs_name_service
         names = [group.name for group in cluster.groups] if everything else [self.settings.group.name]
         table = RouteTable(names, expire_after_ms=cluster.name_service.expireAfter)
+        if everything:
+            self._removals.keep(table)
         size = cluster.store.maxMessageSize
         place = ServicePlace(cluster.cluster, (), size, is_name_server=everything, configured=cluster.node_ids())
         return NameService(table, place, self._env.clock, process=self._process)
@@ -292,6 +298,7 @@ class BrokerNode:
         await self._tasks.stop()
         await self.looks.stop()
         await self.leader_history.close()
+        await self._removals.close()
         if self._registrar is not None:
             await self._registrar.stop()
         if self._names is not None:

@@ -59,6 +59,7 @@ FORMATS: Final = (
     Format("progress of a copy", "copy/progress.json"),
     Format("copy to be installed", "copy/install.json"),
     Format("changes of leader", "leaders.json"),
+    Format("removed replica groups", "removed.json"),
 )
 
 _FIRST_FIELD: Final = re.compile(rb'\A(?:\{"crc32c": *"[0-9a-f]{1,8}"\}\n)?\{\s*"format(?:_version)?"\s*:\s*(\d{1,9})\s*[,}]')

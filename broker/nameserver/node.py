@@ -17,6 +17,7 @@ from broker.config.name_servers import NameServerSettings
 from broker.measures import MeasuredServer, ServiceMeasures
 from broker.nameserver.directory import metadata_reply
 from broker.nameserver.quorum import Quorum
+from broker.nameserver.removals import KeptRemovals
 from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.spreading import Spreading
 from broker.nameserver.table import RouteTable
@@ -74,6 +75,7 @@ class NameServerNode:
             security.admission.is_current = lambda: self._users.is_current
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
+        self._removals = KeptRemovals(env.disk, cluster.cluster)
         self._server: Server | None = None
         self.measures = ServiceMeasures(env.stopwatch)
         self.access = security.access(self.users)
@@ -96,6 +98,8 @@ class NameServerNode:
         self._failed = asyncio.get_running_loop().create_future()
         try:
             access = self.access
+            await self._removals.open(self._tasks)
+            self._removals.keep(self.table)
             self.service.sees = lambda caller, topic: access.may_topic(caller, Action.DESCRIBE, topic)
             server = ReflectedServer(
                 self._security.guarded(MeasuredServer(self._env.network.serve(self.settings.server.listened), self.measures), access)
@@ -122,6 +126,7 @@ class NameServerNode:
     async def stop(self) -> None:
         """End every answer that waits, and listen no more.  Idempotent."""
         await self._tasks.stop()
+        await self._removals.close()
         self.service.stop()
         server, self._server = self._server, None
         if server is not None:

@@ -7,17 +7,39 @@ from collections.abc import Iterator
 from broker.nameserver.registered import GroupRow, NodeRow
 from broker.nameserver.table import RouteTable
 from dledger_wire._pb import routes_pb2
+from dledger_wire.status import REMOVED
 
 
 def retold(table: RouteTable, cluster: str) -> Iterator[tuple[int, routes_pb2.Registration]]:
-    """When each live node was heard, and its registration; one of each group has what the nodes of the group agree on."""
+    """When each live node was heard, and its registration; one of each group has what the nodes of the group agree on.
+
+    Nodes of a removed group are heard no more: one registration says that it was removed."""
     for group in table.groups:
+        if group.removed:
+            yield 0, tombstone(group, cluster)
+            continue
         rows = [row for row in group.rows.values() if not row.expired]
         speaker = group.leader or (rows[0] if rows else None)
         for row in rows:
             yield row.heard_ms, _registration(row, cluster, group, whole=row is speaker)
     for row in table.spares:
         yield row.heard_ms, _registration(row, cluster, GroupRow(""), whole=False)
+
+
+def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
+    """As the node told last that the group was removed."""
+    version, order, node_id = group.state_rank
+    return routes_pb2.Registration(
+        cluster=cluster,
+        group=group.name,
+        node_id=node_id,
+        term=max(order.term, group.fence),
+        state=REMOVED,
+        state_version=max(0, version),
+        wanted_voters=group.wanted[0],
+        wanted_learners=group.wanted[1],
+        group_epoch=group.epoch,
+    )
 
 
 def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -> routes_pb2.Registration:

@@ -8,7 +8,7 @@ lifts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from broker.nameserver.encoding import (
@@ -58,6 +58,7 @@ class RouteTable:
         self._directory_version: int | None = 0
         self._group_marks: dict[str, int] = {}  # what of the directory's version each group makes
         self._complete: bool | None = False
+        self.removals_changed: Callable[[], object] = lambda: None  # called when a group was removed, or its name is taken anew
 
     # What is known
 
@@ -266,10 +267,14 @@ class RouteTable:
         """Only the tombstone is left."""
         self._forget_content(group, change)
         group.rows, group.members, group.hint = {}, (), (0, "")
+        self.removals_changed()
 
     def _begin_anew(self, group: GroupRow, epoch: int, change: Change) -> None:
         self._forget_content(group, change)
+        was_removed = group.removed
         group.begin_anew(epoch)
+        if was_removed:
+            self.removals_changed()
 
     def _forget_content(self, group: GroupRow, change: Change) -> None:
         self._forget_derived(group)

@@ -28,6 +28,7 @@ _FILES = (
     "peers.json",
     "lives.json",
     "leaders.json",
+    "removed.json",
     "checkpoint",
     "abort",
     "unsynced.json",

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.nameserver import removals
 from dledger_cli.removed_groups import removed_among
 from dledger_client.admin import replica_groups, topic_changes
 from dledger_client.aio import Message, Producer
@@ -48,6 +49,9 @@ async def restart_the_others(rig: Rig) -> None:
         servers.wipe(name)
         servers.ensure_running(name, rig.cluster.config)
     kill_group(rig, "g0")
+    for node_id in rig.cluster.groups["g0"].node_ids:
+        names = rig.cluster.hosts[node_id].disk.names
+        names.pop(removals.PATH, None)
     await start_group(rig, "g0")
     await asyncio.sleep(3)
 
@@ -222,6 +226,58 @@ def test_a_cluster_file_that_names_a_removed_group_is_told_from_one_whose_group_
             assert await removed_among(admin, ["g0", "g1", "g9"]) == []
 
     Rig(41, groups=2, name_servers=name_servers).run(scenario)
+
+
+async def restart_names(rig: Rig) -> None:
+    """Whoever serves the names, all at once, with the cluster file as it was: it still names g1."""
+    await asyncio.sleep(3)  # what is kept is on the disk by then
+    servers = rig.cluster.name_servers
+    for name in servers.hosts:
+        servers.kill(name)
+    if not servers.hosts:
+        kill_group(rig, "g0")
+        await start_group(rig, "g0")
+    for name in servers.hosts:
+        servers.start(name, rig.cluster.config)
+
+
+@pytest.mark.parametrize("name_servers", [0, 3])
+def test_a_removal_is_remembered_by_who_serves_the_names_over_a_restart_of_all(name_servers: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        await drain(rig)
+        await remove(rig)
+        for _ in range(2):
+            await restart_names(rig)
+            await asyncio.sleep(7)
+            async with rig.admin() as admin:
+                directory = await admin.directory()
+                assert {group.name: group.is_removed for group in directory.groups} == {"g0": False, "g1": True}
+                assert directory.from_name_server
+                assert (await admin.remove_replica_group("g1")).state == "removed"
+        rig.cluster.start("n3")  # by mistake, with its data of before
+        await asyncio.sleep(7)
+        async with rig.admin() as admin:
+            assert await removed_among(admin, ["g1"]) == ["g1"]
+
+    Rig(42, groups=2, name_servers=name_servers).run(scenario)
+
+
+def test_a_name_server_with_a_new_disk_is_told_of_removals() -> None:
+    async def scenario(rig: Rig) -> None:
+        await drain(rig)
+        await remove(rig)
+        await asyncio.sleep(3)
+        servers = rig.cluster.name_servers
+        for name in ("ns2", "ns1"):
+            servers.wipe(name)
+            await asyncio.sleep(6)  # the others notice
+            servers.start(name, rig.cluster.config)
+            await asyncio.sleep(10)
+        for host in servers.hosts.values():
+            assert host.node is not None
+            assert (host.node.table.knows("g1"), host.node.table.group("g1"), host.node.table.is_complete) == (True, None, True)
+
+    Rig(43, groups=2, name_servers=3).run(scenario)
 
 
 def test_a_topic_deleted_meanwhile_is_not_missed() -> None:
