@@ -5,7 +5,7 @@ Owns the comparison and the checks against what runs.  The plan of a cluster tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,22 +35,34 @@ class PolicyChange:
 
 @dataclass
 class Plan:
-    """In the order in which it is carried out; ``notes`` are for the operator."""
+    """In the order in which it is carried out; ``notes`` are for the operator.
+
+    ``forget``: removed groups that topics still name, as after a command that died; ``removed``: all that were removed before.
+    """
 
     add: list[GroupConfig] = field(default_factory=list)
     policies: list[PolicyChange] = field(default_factory=list)
     drain: list[str] = field(default_factory=list)
+    forget: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> list[str]:
         nodes = {group.name: ", ".join(f"{node.id} at {node.address}" for node in group.nodes) for group in self.add}
         added = [f"add replica group {name}: {text}" for name, text in nodes.items()]
-        return [change.text for change in self.policies] + added + [f"drain replica group {name}, then remove it" for name in self.drain]
+        leaving = [f"drain replica group {name}, then remove it" for name in self.drain]
+        leaving += [f"complete the removal of replica group {name}: topics still name it" for name in self.forget]
+        return [change.text for change in self.policies] + added + leaving
 
 
-def make_plan(config: ClusterConfig, running: ClusterDirectory, states: Mapping[str, ReplicaGroupState]) -> Plan:
-    """Compare; ConfigError names everything in the file that contradicts what runs.  ``states``: of the groups that can be asked."""
+def make_plan(
+    config: ClusterConfig, running: ClusterDirectory, states: Mapping[str, ReplicaGroupState], in_topics: Collection[str] = ()
+) -> Plan:
+    """Compare; ConfigError names everything in the file that contradicts what runs.
+
+    ``states``: of the groups that can be asked; ``in_topics``: the groups that topics name.
+    """
     check_against_running(config, running)
     known = {group.name: group for group in running.groups}
     plan = Plan()
@@ -67,6 +79,8 @@ def make_plan(config: ClusterConfig, running: ClusterDirectory, states: Mapping[
     plan.notes += [f"spare node {each} does not run: dledger up, or dledger node --id {each}" for each in idle]
     named = {group.name for group in config.groups}
     plan.drain = [name for name, group in known.items() if name not in named and not group.is_removed]
+    plan.removed = [name for name, group in known.items() if group.is_removed]
+    plan.forget = [name for name in plan.removed if name in in_topics]
     return plan
 
 

@@ -58,7 +58,7 @@ def add_group(
     """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.context import config_path
-    from dledger_cli.local.cluster_edit import groups_in, with_groups
+    from dledger_cli.local.cluster_edit import groups_in, lines_to_add, with_groups
 
     source = config_path(config, data or None)
     groups = groups_in(file)
@@ -66,6 +66,10 @@ def add_group(
     wanted = ClusterConfig.parse(text, f"{source} with {file}")
     names = {group["name"] for group in groups}
     _carry_out(wanted, text, source, data, config, timeout, only=names, dry_run=False, as_json=as_json)
+    if lines := lines_to_add(read_cluster_text(source), groups):
+        note(f"{source} does not name them, and commands that read it will not know them, until its list groups has these lines:")
+        for line in lines.splitlines():
+            note(line)
 
 
 def apply(
@@ -101,7 +105,7 @@ def _carry_out(
 
     plan = ask(config, timeout, lambda admin: _planned(admin, wanted))
     if only is not None:
-        plan.policies, plan.drain, plan.notes = [], [], []
+        plan.policies, plan.drain, plan.forget, plan.notes = [], [], [], []
         plan.add = [group for group in plan.add if group.name in only]
     for step in plan.steps or ["nothing to change"]:
         note(step)
@@ -110,14 +114,16 @@ def _carry_out(
     show_placement(wanted)
     if not dry_run:
         starter = GroupStarter(wanted, text, Path(source), data, timeout)
-        starter.keep(plan.drain)
+        starter.write(without=() if only is not None else plan.removed)
         for change in plan.policies:
             ask(config, timeout, functools.partial(_set_policy, change=change))
         for group in plan.add:
             starter.add(group)
             ask(config, timeout, functools.partial(_registered, group=group, timeout_s=timeout))
         left = [name for name in plan.drain if not _drained_and_removed(config, name, timeout)]
-        starter.finish(left)
+        for name in plan.forget:
+            ask(config, timeout, functools.partial(_complete_removal, group=name))
+        starter.write(without=[name for name in plan.drain if name not in left])
         if left:
             error_line(f"still draining: {', '.join(left)}; repeat the command, or watch it: dledger cluster drain {left[0]}")
             raise typer.Exit(1)
@@ -141,7 +147,15 @@ async def _planned(admin: Admin, wanted: ClusterConfig) -> Plan:
         for group in running.groups
         if group.name in named and group.leader_id and not group.is_removed
     }
-    return make_plan(wanted, running, states)
+    in_topics: set[str] = set()
+    if any(group.is_removed for group in running.groups):
+        in_topics = {name for part in await admin.list_topics(partial=True) for name in part.replica_groups}
+    return make_plan(wanted, running, states, in_topics)
+
+
+async def _complete_removal(admin: Admin, group: str) -> None:
+    await admin.remove_replica_group(group)
+    note(f"topics name replica group {group} no more")
 
 
 async def _registered(admin: Admin, group: GroupConfig, timeout_s: float) -> None:

@@ -36,6 +36,13 @@ def with_groups(text: str, groups: list[dict[str, Any]]) -> str:
     return _dumped(data | {"groups": [*data["groups"], *missing]}) if missing else text
 
 
+def lines_to_add(text: str, groups: list[dict[str, Any]]) -> str:
+    """Those groups that the cluster file lacks, as lines of its list of groups; empty when it lacks none."""
+    names = {group.get("name") for group in yaml.safe_load(text)["groups"]}
+    missing = [group for group in groups if group["name"] not in names]
+    return yaml.safe_dump(missing, sort_keys=False, default_flow_style=None, width=140).rstrip() if missing else ""
+
+
 def without_group(text: str, name: str) -> str:
     """The cluster file without that group."""
     data = yaml.safe_load(text)

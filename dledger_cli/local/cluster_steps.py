@@ -23,6 +23,7 @@ from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Collection
 
     from broker.config.cluster_file import GroupConfig
 
@@ -47,16 +48,17 @@ class GroupStarter:
         self._file = local_file(data, wanted.cluster)
         if data and self._file is None:
             raise DledgerError(f"{data} is no data folder of cluster {wanted.cluster}; expected the folder of dledger up")
-        self._old = self._file.read_text(encoding="utf-8") if self._file else ""
+        self._old = yaml.safe_load(self._file.read_text(encoding="utf-8"))["groups"] if self._file else []
 
-    def keep(self, leaving: list[str]) -> None:
-        """Write the cluster file, with the groups that are to be removed later."""
-        if self._file is not None:
-            replace_file(self._file, self._with_old(leaving))
-
-    def _with_old(self, names: list[str]) -> str:
-        old = [group for group in yaml.safe_load(self._old)["groups"] if group["name"] in names]
-        return with_groups(self._text, old) if old else self._text
+    def write(self, *, without: Collection[str]) -> None:
+        """Write the cluster file, with all other groups that it had, since their nodes may run; those of groups ``without`` are stopped
+        first: they were removed."""
+        if self._file is None:
+            return
+        now = ClusterConfig.load(str(self._file))
+        _stop(LocalCluster(now, self._file.parent), [group for group in now.groups if group.name in without])
+        self._old = [group for group in self._old if group["name"] not in without]
+        replace_file(self._file, with_groups(self._text, self._old))
 
     def add(self, group: GroupConfig) -> None:
         """Start the group's nodes, or say how, and wait for its leader."""
@@ -83,15 +85,6 @@ class GroupStarter:
                 raise DeadlineExceededError(text)
             time.sleep(POLL_S)
         note(f"replica group {group.name} has a leader")
-
-    def finish(self, leaving: list[str]) -> None:
-        """Stop the nodes of groups that were removed, and take those groups out of the file."""
-        if self._file is None:
-            return
-        now = ClusterConfig.load(str(self._file))
-        kept = {group.name for group in self._wanted.groups} | set(leaving)
-        _stop(LocalCluster(now, self._file.parent), [group for group in now.groups if group.name not in kept])
-        replace_file(self._file, self._with_old(leaving))
 
 
 async def _has_leader(group: GroupConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from dledger_client import Message, Producer
+from dledger_client.admin import replica_groups
+from dledger_client.aio import Admin as AsyncAdmin
 from dledger_client.types import SendResult
 from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import Cluster
@@ -160,5 +163,64 @@ def test_apply_prints_its_plan_and_is_repeated_without_harm(two: Cluster) -> Non
         again = two.cli("cluster", "apply", str(file), "--data", data)
         assert (again.returncode, again.stderr.splitlines()[0]) == (0, "nothing to change")
         two.processes.pop("n1").wait()
+    finally:
+        stop_local(two)
+
+
+async def removed_by_half(bootstrap: str, group: str) -> set[tuple[str, ...]]:
+    """Remove a group that has nothing in it, and die before topics and processes are told; what topics say of their groups then."""
+    async with AsyncAdmin(bootstrap) as admin:
+        await admin.drain_replica_group(group)
+        await replica_groups.set_state(admin._calls, group, "removed")
+        return await named_by_topics(admin)
+
+
+async def named_by_topics(admin: AsyncAdmin) -> set[tuple[str, ...]]:
+    return {part.replica_groups for part in await admin.list_topics(partial=True) if part.topic == "t"}
+
+
+def test_apply_completes_a_removal_that_died_halfway(two: Cluster) -> None:
+    data = str(two.data)
+    two.cli_ok("topic", "create", "t", "--queues", "4")
+    assert ("g0", "g1") in asyncio.run(removed_by_half(two.bootstrap, "g1"))
+    content = yaml.safe_load(two.local.file.read_text())
+    del content["groups"][1]
+    file = two.data / "wanted.yaml"
+    file.write_text(yaml.safe_dump(content))
+    try:
+        wait_until(lambda: directory(two)["g1"]["state"] == "removed", lambda: str(directory(two)))
+        done = two.cli("cluster", "apply", str(file), "--data", data)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines() == [
+            "complete the removal of replica group g1: topics still name it",
+            "n1 stopped",
+            "topics name replica group g1 no more",
+        ]
+        two.processes.pop("n1").wait()
+        assert names_in_file(two) == ["g0"]
+
+        async def after() -> set[tuple[str, ...]]:
+            async with AsyncAdmin(two.bootstrap) as admin:
+                return await named_by_topics(admin)
+
+        assert asyncio.run(after()) == {("g0",)}
+        assert two.cli("cluster", "apply", str(file), "--data", data).stderr.splitlines() == ["nothing to change"]
+    finally:
+        stop_local(two)
+
+
+def test_a_group_that_is_added_from_a_file_of_ones_own_is_said_and_kept_beside_others(two: Cluster) -> None:
+    data, own = str(two.data), two.data / "own.yaml"
+    shutil.copy(two.local.file, own)
+    try:
+        for name, node_id in (("g2", "x0"), ("g3", "y0")):
+            added = two.cli("cluster", "add-group", group_file(two, name, node_id), "--data", data, "--config", str(own))
+            assert added.returncode == 0, added.stderr
+            _, said, lines = added.stderr.partition(
+                f"{own} does not name them, and commands that read it will not know them, until its list"
+            )
+            assert yaml.safe_load(lines.partition("\n")[2]) == [yaml.safe_load((two.data / f"{name}.yaml").read_text())]
+            assert said
+        assert sorted(names_in_file(two)) == ["g0", "g1", "g2", "g3"]
     finally:
         stop_local(two)
