@@ -40,18 +40,21 @@ def up(
     """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.local.cluster_edit import moved, replace_file
+    from dledger_cli.local.folder_lock import one_at_a_time
     from dledger_cli.local.processes import LocalCluster, make_data_folder
 
     source = config_path(config, data)
     text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
-    replace_file(cluster.file, moved(text, Path(source)), Path(source))
-    show_placement(cluster.config)
-    running = cluster.running()
-    started: dict[str, subprocess.Popen[bytes]] = {}
-    for name in cluster.all_ids():
-        if name not in running:
-            started[name] = cluster.spawn(name)
+    with one_at_a_time(cluster.data):
+        replace_file(cluster.file, moved(text, Path(source)), Path(source))
+        show_placement(cluster.config)
+        running = cluster.running()
+        started: dict[str, subprocess.Popen[bytes]] = {}
+        for name in cluster.all_ids():
+            if name not in running:
+                started[name] = cluster.spawn(name)
+        _wait_until_seen(cluster, started)
     if running:
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
     start = time.monotonic()
@@ -59,6 +62,16 @@ def up(
         raise typer.Exit(1)
     if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
         raise typer.Exit(1)
+
+
+def _wait_until_seen(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Until each process has the lock of its folder, by which others see that it runs, or has ended."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        running = cluster.running()
+        if all(name in running or process.poll() is not None for name, process in started.items()):
+            return
+        time.sleep(POLL_S)
 
 
 def show_placement(config: ClusterConfig) -> None:
@@ -167,14 +180,21 @@ def down(
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
 ) -> None:
     """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""
-    from broker.config.cluster_file import ClusterConfig
-    from dledger_cli.local.processes import LocalCluster
+    from dledger_cli.local.folder_lock import one_at_a_time
 
     file = Path(data) / "cluster.yaml"
     if not file.is_file():
         note(f"nothing to stop: {file} does not exist")
         return
-    cluster = LocalCluster(ClusterConfig.load(str(file)), Path(data))
+    with one_at_a_time(Path(data)):
+        _stop(Path(data), file, only, kill=kill, timeout=timeout)
+
+
+def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, timeout: float) -> None:
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.local.processes import LocalCluster
+
+    cluster = LocalCluster(ClusterConfig.load(str(file)), data)
     failed = False
     for node_id in _stop_order(cluster, _known(cluster, only)):
         if not cluster.signal(node_id, signal.SIGTERM):

@@ -16,6 +16,7 @@ import yaml
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import run
 from dledger_cli.local.cluster_edit import moved, replace_file, with_groups, without_group
+from dledger_cli.local.folder_lock import one_at_a_time
 from dledger_cli.local.processes import LocalCluster
 from dledger_cli.output import note
 from dledger_client.aio import Admin
@@ -55,10 +56,11 @@ class GroupStarter:
         first: they were removed."""
         if self._file is None:
             return
-        now = ClusterConfig.load(str(self._file))
-        _stop(LocalCluster(now, self._file.parent), [group for group in now.groups if group.name in without])
-        self._old = [group for group in self._old if group["name"] not in without]
-        replace_file(self._file, with_groups(self._text, self._old))
+        with one_at_a_time(self._file.parent):
+            now = ClusterConfig.load(str(self._file))
+            _stop(LocalCluster(now, self._file.parent), [group for group in now.groups if group.name in without])
+            self._old = [group for group in self._old if group["name"] not in without]
+            replace_file(self._file, with_groups(self._text, self._old))
 
     def add(self, group: GroupConfig) -> None:
         """Start the group's nodes, or say how, and wait for its leader."""
@@ -99,9 +101,10 @@ def forget_local_group(data: str, cluster: str, name: str) -> None:
     file = local_file(data, cluster)
     if file is None:
         return
-    config = ClusterConfig.load(str(file))
-    _stop(LocalCluster(config, file.parent), [group for group in config.groups if group.name == name])
-    replace_file(file, without_group(file.read_text(encoding="utf-8"), name))
+    with one_at_a_time(file.parent):
+        config = ClusterConfig.load(str(file))
+        _stop(LocalCluster(config, file.parent), [group for group in config.groups if group.name == name])
+        replace_file(file, without_group(file.read_text(encoding="utf-8"), name))
 
 
 def _stop(local: LocalCluster, groups: list[GroupConfig]) -> None:

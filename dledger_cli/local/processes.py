@@ -1,7 +1,7 @@
 """Node processes of one data folder: starting them in the background, finding and stopping them.
 
-Owns the layout of ``DATA``: ``cluster.yaml``, ``ID/`` (the node's own folder with its lock), ``ID.pid``, ``ID.log``.  Whether a node
-runs is decided by the lock alone, so a stale pid file never names another process.
+Owns the layout of ``DATA``: ``cluster.yaml``, ``up.lock``, ``ID/`` (the node's own folder with its lock), ``ID.pid``, ``ID.log``.
+Whether a node runs is decided by the lock of its folder alone, so a stale pid file never names another process.
 """
 
 from __future__ import annotations

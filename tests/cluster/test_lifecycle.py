@@ -9,12 +9,13 @@ import shutil
 import signal
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dledger_wire.rpc import methods
 from tests.cluster.harness import Cluster, dledger, listening_addresses, send_garbage
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -48,6 +49,23 @@ def test_up_twice_and_down_twice(idle: Cluster) -> None:
     assert idle.local.running() == {}
     assert idle.cli("status").returncode == 1
     assert idle.cli("down", "--data", data).returncode == 0
+
+
+def test_two_commands_at_once_on_one_folder_follow_each_other(idle: Cluster) -> None:
+    data = str(idle.data)
+    with ThreadPoolExecutor() as pool:
+        both = list(pool.map(lambda _: idle.cli("up", "--data", data), range(2)))
+        assert [result.returncode for result in both] == [0, 0], [result.stderr for result in both]
+        assert f"waiting for another command that starts or stops nodes in {data} (pid " in "".join(result.stderr for result in both)
+        running = idle.local.running()
+        assert set(running) == {"n0", "n1", "n2"}
+        assert {name: int((idle.data / f"{name}.pid").read_text()) for name in running} == running
+        stopping = pool.submit(idle.cli, "down", "--data", data)
+        wait_until(lambda: len(idle.local.running()) < 3, "a node stops")
+        assert pool.submit(idle.cli, "up", "--data", data).result().returncode == 0
+        assert stopping.result().returncode == 0
+    assert set(idle.local.running()) == {"n0", "n1", "n2"}
+    idle.cli_ok("down", "--data", data)
 
 
 def test_what_was_stored_is_there_after_down_and_up(idle: Cluster) -> None:
