@@ -10,11 +10,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dledger_cli.output import print_line
+from dledger_wire.frames.timer import TIMER_OUT
+from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.printable import printable, printable_body
 
 if TYPE_CHECKING:
     from dledger_client.admin.message_trace import ConsumerState, Trace, TracedCopy
     from dledger_client.fetch.records import ReceivedMessage
+
+
+TIME_DIGITS = 13  # of milliseconds since 1970
 
 
 def time_text(at_ms: int) -> str:
@@ -130,11 +135,24 @@ def show_traces(trace: Trace) -> None:
         if context := message.trace_context:
             print_line(f"  trace     {context.trace_id} span {context.span_id}{'' if context.sampled else ', not recorded'}")
         print_line(f"  stored    {time_text(message.store_timestamp)} in {where}")
+        if copy.kind in ("delayed", "half message"):
+            print_line(f"  for       {_destination(message)}")
         if origin := message.properties.get("ORIGIN_MESSAGE_ID"):
             print_line(f"  origin    {origin} in {message.properties.get('RETRY_TOPIC', '?')}")
         print_line(f"  replicas  {', '.join(f'{replica.node_id} {replica.state}' for replica in copy.replicas)}")
         for consumer in copy.consumers:
             print_line(f"  group     {_consumer_text(consumer)}")
+
+
+def _destination(message: ReceivedMessage) -> str:
+    """Where a message goes that waits in a system topic, and when."""
+    topic = message.properties.get("REAL_TOPIC", "?")
+    due = message.properties.get(TIMER_OUT, "")
+    if due.isdecimal() and len(due) == TIME_DIGITS:
+        return f"{topic}, at {time_text(int(due))}"
+    if message.topic == SCHEDULE_TOPIC:
+        return f"{topic}, by delay level {message.queue_id + 1}"
+    return f"{topic}, if its transaction is committed"
 
 
 def _consumer_text(consumer: ConsumerState) -> str:

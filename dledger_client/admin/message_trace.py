@@ -8,20 +8,21 @@ copies in other topics that keep the id their producer gave.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from dledger_client.admin.message_query import Replicas, call_replica, messages_of, query_by_id, query_by_key
+from dledger_client.admin.message_query import QueryResult, Replicas, call_replica, messages_of, query_by_id, query_by_key
 from dledger_client.cluster.responses import parse_envelope
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import query_pb2
-from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, PermissionDeniedError, TopicNotFoundError
 from dledger_wire.names import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 from dledger_wire.rpc import methods
 
 REPLICA_TIMEOUT_S = 2.0
 MAX_COPIES = 256
+REAL_TOPIC = "REAL_TOPIC"  # of a message that waits in a system topic: where it goes
 
 MESSAGE, RETRY, DEAD_LETTER, DELAYED, HALF, SYSTEM = "message", "retry", "dead letter", "delayed", "half message", "system"
 HOLDS, HAS_NOT, SILENT = "holds it", "has it not", "no answer"
@@ -97,7 +98,7 @@ class Trace:
 async def trace(replicas: Replicas, topic: str, key: str, msg_id: str, max_messages: int, deadline_ms: int) -> Trace:
     """By ``key`` of a topic, or by id (of a topic, or of all)."""
     if key:
-        found = await query_by_key(replicas, topic, key, 0, 0, max_messages, deadline_ms)
+        found = await _by_key(replicas, topic, key, max_messages, deadline_ms)
     else:
         found = await query_by_id(replicas, msg_id, topic, max_messages, deadline_ms)
     places: dict[tuple[str, int], ReceivedMessage] = {(each.replica_group, each.physical_offset): each for each in found.messages}
@@ -112,6 +113,23 @@ async def trace(replicas: Replicas, topic: str, key: str, msg_id: str, max_messa
     return Trace([await _traced(replicas, message, deadline_ms) for message in messages], complete, unanswered)
 
 
+async def _by_key(replicas: Replicas, topic: str, key: str, max_messages: int, deadline_ms: int) -> QueryResult:
+    """The newest messages of the topic with this key, also those that consumers do not see yet: delayed ones, and of open transactions."""
+
+    async def staged(in_topic: str) -> QueryResult:
+        try:
+            found = await query_by_key(replicas, in_topic, key, 0, 0, max_messages, deadline_ms)
+        except (PermissionDeniedError, TopicNotFoundError):
+            return QueryResult([])  # who may read the topic need not see what waits for it
+        return replace(found, messages=[each for each in found.messages if each.properties.get(REAL_TOPIC) == topic])
+
+    of_topic = query_by_key(replicas, topic, key, 0, 0, max_messages, deadline_ms)
+    parts = await asyncio.gather(of_topic, *map(staged, (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)))  # a dead group is waited for once
+    messages = sorted((each for part in parts for each in part.messages), key=lambda each: each.store_timestamp, reverse=True)
+    unanswered = {group: error for part in parts for group, error in part.unanswered.items()}
+    return QueryResult(messages[:max_messages], all(part.complete for part in parts), unanswered)
+
+
 def kind_of(message: ReceivedMessage) -> tuple[str, str]:
     """(kind, consumer group it is kept for)."""
     topic = message.topic
@@ -120,7 +138,7 @@ def kind_of(message: ReceivedMessage) -> tuple[str, str]:
     if topic.startswith(DLQ_PREFIX):
         return DEAD_LETTER, topic.removeprefix(DLQ_PREFIX)
     if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        real = message.properties.get("REAL_TOPIC", "")
+        real = message.properties.get(REAL_TOPIC, "")
         return DELAYED, real.removeprefix(RETRY_PREFIX) if real.startswith(RETRY_PREFIX) else ""
     if topic == HALF_TOPIC:
         return HALF, ""

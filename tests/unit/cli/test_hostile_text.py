@@ -105,6 +105,8 @@ def received(body: bytes = HOSTILE.encode()) -> ReceivedMessage:
         "UNIQ_KEY": HOSTILE,
         "RETRY_TOPIC": HOSTILE,
         "ORIGIN_MESSAGE_ID": HOSTILE,
+        "REAL_TOPIC": HOSTILE,
+        "TIMER_OUT_MS": HOSTILE,
         HOSTILE: HOSTILE,
     }
     frame = encode_frame(Frame(0, 5, 4096, body, "t", properties, born_timestamp=1))
@@ -139,11 +141,11 @@ def test_consume_shows_a_terminal_what_it_can_bear_and_a_pipe_everything(line: L
 
 
 def test_a_trace_is_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    copies = [TracedCopy(received(), kind, HOSTILE, [], []) for kind in ("message", "retry")]
+    copies = [TracedCopy(received(), kind, HOSTILE, [], []) for kind in ("message", "retry", "delayed", "half message")]
     show_traces(Trace(copies, True, {}))
     shown = capsys.readouterr().out
     assert_harmless(shown)
-    assert shown.count("\n") == 6 + 2
+    assert shown.count("\n") == 4 * 4 + 2, "what waits has a line more"
 
 
 # -- a server whose every text is hostile, and all commands

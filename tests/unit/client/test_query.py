@@ -9,6 +9,7 @@ import pytest
 from dledger_client.admin.message_trace import (
     CONSUMED_STATE,
     DELAYED,
+    HALF,
     HAS_NOT,
     HOLDS,
     MESSAGE,
@@ -21,7 +22,7 @@ from dledger_client.admin.message_trace import (
 from dledger_client.admin.message_trace import DEAD_LETTER as DEAD_COPY
 from dledger_client.admin.message_trace import RETRY as RETRY_COPY
 from dledger_client.admin.send_back import DEAD_LETTER
-from dledger_client.aio import Message, ReceivedMessage
+from dledger_client.aio import Message, ReceivedMessage, TransactionState
 from dledger_client.cluster.router import Router
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
@@ -192,6 +193,31 @@ def test_a_trace_tells_replicas_groups_retries_and_dead_letters() -> None:
         async with rig.admin() as admin:
             by_key = await admin.trace(topic="t", key="k1")
             assert [copy.message.offset_msg_id for copy in by_key.copies] == [copy.message.offset_msg_id for copy in copies]
+
+    Rig().run(scenario)
+
+
+def test_a_trace_by_key_finds_what_consumers_do_not_see_yet() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("other")
+        master = rig.cluster.hosts[rig.master].node
+        assert master is not None
+        due_ms = master.store.time.now_ms() + 3_600_000
+        async with rig.producer() as producer, rig.admin() as admin, rig.transactions(lambda _: TransactionState.UNKNOWN) as transactions:
+            for topic in ("t", "other"):
+                await producer.send(Message(topic, b"level", keys="k", delay_level=18))
+            await producer.send(Message("t", b"timed", keys="k", deliver_at_ms=due_ms))
+            transaction = await transactions.prepare(Message("t", b"open", keys="k"))
+            await asyncio.sleep(2)  # the index follows
+            copies = (await admin.trace(topic="t", key="k")).copies
+            assert [(copy.kind, copy.message.body) for copy in copies] == [(DELAYED, b"level"), (DELAYED, b"timed"), (HALF, b"open")]
+            await transaction.commit()
+            await asyncio.sleep(2)
+            copies = (await admin.trace(topic="t", key="k")).copies
+            assert [copy.kind for copy in copies] == [DELAYED, DELAYED, HALF, MESSAGE]
+            newest = (await admin.trace(topic="t", key="k", max_messages=1)).copies
+            assert [copy.kind for copy in newest] == [HALF, MESSAGE]
 
     Rig().run(scenario)
 
