@@ -81,4 +81,5 @@ class RetentionFloor:
         if hold.topic == HALF_TOPIC:
             return f"a transaction of topic {topic} is open ({queue}); dledger transaction list shows it"
         due = datetime.fromtimestamp(hold.word / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"a message of topic {topic} with a delivery time is stored there (due {due}, {queue}); the leader moves it within a minute"
+        moved = "the leader moves it within a minute after it is to delete that itself (dledger expire, without --id)"
+        return f"a message of topic {topic} with a delivery time is stored there (due {due}, {queue}); {moved}"
