@@ -165,12 +165,12 @@ def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
+    from broker.config.added_name_servers import AddedNameServers
     from broker.machine import machine_of
     from broker.metrics.health import node_told
     from broker.metrics.ports import node_port
     from broker.node import BrokerNode
     from broker.process.process_stats import local_utc_offset_ms
-    from broker.registration.added_name_servers import AddedNameServers
     from dledger_wire.security import principal
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in

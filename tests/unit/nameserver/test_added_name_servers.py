@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from broker.config.added_name_servers import AddedNameServers
 from broker.config.cluster_file import ClusterConfig
-from broker.registration.added_name_servers import AddedNameServers
 
 GROUPS = "groups: [{name: g0, nodes: [{id: n0, address: '127.0.0.1:10911'}]}]\n"
 ADDED = "name_servers: [{id: ns0, address: '127.0.0.1:9876'}]\n"
