@@ -78,8 +78,8 @@ def test_a_copy_with_groups_added_and_removed_knows_where_its_paths_begin(tmp_pa
     text = with_groups(source.read_text(), MORE)
 
     starter = GroupStarter(ClusterConfig.parse(text, str(source)), text, source, str(copy.parent), 1.0)
-    for change in (lambda: starter.keep([]), lambda: starter.keep(["g0"]), lambda: starter.finish([])):
-        change()
+    for removed in ([], ["gone"]):
+        starter.write(without=removed)
         assert groups_and_folder(copy) == (["g0", "g1"], tmp_path)
 
     forget_local_group(str(copy.parent), "shop", "g1")
