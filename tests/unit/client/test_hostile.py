@@ -18,6 +18,7 @@ from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
+    ClientClosedError,
     DeadlineExceededError,
     DledgerError,
     InvalidArgumentError,
@@ -283,7 +284,7 @@ def test_a_bug_in_the_sender_fails_what_waits_instead_of_leaving_it(monkeypatch:
             monkeypatch.setattr(Sender, "_next_request", broken)
             with pytest.raises((NotSentError, OutcomeUnknownError), match="ZeroDivisionError: for the test"):
                 await producer.send(Message("t", b"b"))
-            with pytest.raises(NotSentError, match="closed"):
+            with pytest.raises(ClientClosedError, match="closed"):
                 await producer.send(Message("t", b"c"))
 
     Rig().run(scenario)
@@ -321,7 +322,10 @@ def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients
     try:
         child = os.fork()
         if child == 0:
-            os._exit(_in_the_child(producer, thread))
+            try:
+                os._exit(_in_the_child(producer, thread))
+            finally:
+                os._exit(4)  # the child must not go on with the tests
     finally:
         lock.release()
     _, status = os.waitpid(child, 0)
@@ -346,7 +350,7 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int
     try:
         producer._accumulator.append(Message("t", b""), None, None)
         return 3
-    except NotSentError:
+    except ClientClosedError:
         pass
     producer.close()
     return 0
