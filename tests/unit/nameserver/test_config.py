@@ -92,6 +92,7 @@ def test_the_password_comes_from_the_environment_or_the_file(tmp_path: Path, mon
     with pytest.raises(ConfigError, match="cannot read the password of the name servers: no such file"):
         server.password()
     file.write_text("\n", encoding="utf-8")
+    file.chmod(0o644)
     with pytest.raises(ConfigError, match="can be read by others"):
         server.password()
     file.chmod(0o600)
