@@ -164,7 +164,7 @@ MUTATIONS = (
     Mutation("26", "a new file's name is not synced", nodes.new_names_not_synced, "blackout"),
     Mutation("", "a cut is not written", nodes.cut_not_written, "kill-the-leader", 200),
     Mutation("37", "what producers have stored is forgotten", nodes.producers_forgotten, "kill-the-leader"),
-    Mutation("", "a new master's services do not wait", nodes.services_without_waiting, "split", 100, first=20),
+    Mutation("", "a new master's services do not wait", nodes.services_without_waiting, "split", 100, first=130),
     Mutation("", "a master's services go on although nobody confirms it", nodes.services_without_asking, _LEASE),
     Mutation("", "services are off, and their tasks go on", nodes.tasks_of_services_go_on, "split"),
     Mutation("23", "checksums ignored on recovery", nodes.checksums_ignored_on_recovery, "rot"),
