@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dledger_cli.output import print_line
-from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.printable import printable, printable_body
 
@@ -146,6 +145,8 @@ def show_traces(trace: Trace) -> None:
 
 def _destination(message: ReceivedMessage) -> str:
     """Where a message goes that waits in a system topic, and when."""
+    from dledger_wire.frames.timer import TIMER_OUT
+
     topic = message.properties.get("REAL_TOPIC", "?")
     due = message.properties.get(TIMER_OUT, "")
     if due.isdecimal() and len(due) == TIME_DIGITS:
