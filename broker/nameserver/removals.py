@@ -1,19 +1,15 @@
 """The replica groups that were removed, over a restart of whoever serves the names: ``removed.json``.
 
-Owns the file.  Nodes of a removed group are gone and tell nobody that it was, so a name service that forgot would wait for them.  One that
-cannot read or write the file works as well, with what the other name servers remember.
+Owns what is in the file.  Nodes of a removed group are gone and tell nobody that it was, so a name service that forgot would wait for them.
+One that cannot read or write the file works as well, with what the other name servers remember.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-
+from broker.kept_rows import KeptRows
 from broker.nameserver.retelling import tombstone
 from broker.nameserver.table import RouteTable
 from dledger.runtime.env import Disk
-from dledger_wire import strict_json
 from dledger_wire._pb import routes_pb2
 from dledger_wire.names import is_node_name
 from dledger_wire.status import REMOVED
@@ -22,65 +18,33 @@ from dledger_wire.tasks import BackgroundTasks
 PATH = "removed.json"
 MAX_BYTES = 4 << 20
 
-_logger = logging.getLogger(__name__)
-
 
 class KeptRemovals:
     """Of one name service: ``open`` it, then ``keep`` those of its table."""
 
     def __init__(self, disk: Disk, cluster: str) -> None:
-        self._disk, self._cluster = disk, cluster
+        self._cluster = cluster
         self._told: list[routes_pb2.Registration] = []
         self._table = RouteTable()
-        self._changed = asyncio.Event()
+        self._file = KeptRows(disk, PATH, "removed", self._rows, max_bytes=MAX_BYTES)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept."""
-        try:
-            self._told = [_told(row, self._cluster) for row in await _read(self._disk)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _logger.warning(
-                "%s cannot be read, which replica groups were removed is learned anew: %s",
-                self._disk.local_path(PATH),
-                error,
-                extra={"event": "file_begins_anew"},
-            )
-        tasks.spawn(self._keep(), "keep the removed replica groups")
+        lost = "which replica groups were removed is learned anew"
+        self._told = await self._file.open(tasks, lambda row: _told(row, self._cluster), lost=lost)
 
     def keep(self, table: RouteTable) -> None:
         """Let the table know what was kept, and keep what it comes to know."""
         for told in self._told:
             table.register(told, 0)
-        self._table, table.removals_changed = table, self._changed.set
+        self._table, table.removals_changed = table, self._file.changed
 
     async def close(self) -> None:
         """What was not written yet is, when this returns; call it when the tasks have ended."""
-        if self._changed.is_set():
-            await self._write()
+        await self._file.close()
 
-    async def _keep(self) -> None:
-        while True:
-            await self._changed.wait()
-            await self._write()
-
-    async def _write(self) -> None:
-        self._changed.clear()
-        rows = [_row(tombstone(group, self._cluster)) for group in self._table.groups if group.removed]
-        try:
-            await self._disk.write_atomic(PATH, json.dumps({"removed": rows}).encode() + b"\n")
-        except OSError as error:
-            _logger.info("%s cannot be written now: %s", self._disk.local_path(PATH), error)  # written with the next change
-
-
-async def _read(disk: Disk) -> list[dict[str, object]]:
-    if not await disk.exists(PATH):
-        return []
-    file = await disk.open(PATH)
-    try:
-        data = await file.pread(0, MAX_BYTES)
-    finally:
-        await file.close()
-    return list(strict_json.parse(data)["removed"])
+    def _rows(self) -> list[dict[str, object]]:
+        return [_row(tombstone(group, self._cluster)) for group in self._table.groups if group.removed]
 
 
 def _row(told: routes_pb2.Registration) -> dict[str, object]:
