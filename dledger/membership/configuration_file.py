@@ -16,7 +16,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.log.lost_end import check_log_reaches
 from dledger.membership.configuration import Configuration
-from dledger.runtime.env import Disk, read_unless_lost
+from dledger.runtime.env import Disk, read_file_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 
@@ -103,11 +103,8 @@ class ConfigurationFile:
         return self._saved_index
 
     async def _load(self, log: Log) -> None:
-        file = await self._disk.open(PATH)
-        data = await read_unless_lost(file, 0, await file.size()) or b""
-        await file.close()
         try:
-            record = strict_json.parse(data)
+            record = strict_json.parse(await read_file_unless_lost(self._disk, PATH) or b"")
             last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
             configuration = Configuration.decode(body.encode()) if body else None
         except (ValueError, KeyError, TypeError, CorruptEntryError) as error:

@@ -17,7 +17,7 @@ from dledger.core.effects import Diverged, Sound
 from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LOG_START_PATH
-from dledger.runtime.env import Environment, read_unless_lost
+from dledger.runtime.env import Environment, read_file_unless_lost
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger_wire import strict_json
 from dledger_wire.errors import StorageDamagedError
@@ -81,11 +81,9 @@ class UnsyncedMark:
             await self._disk.remove(PATH)
 
     async def _read(self) -> dict[str, Any] | None:
-        if not await self._disk.exists(PATH):
+        data = await read_file_unless_lost(self._disk, PATH)
+        if data is None:
             return None
-        file = await self._disk.open(PATH)
-        data = await read_unless_lost(file, 0, await file.size()) or b""
-        await file.close()
         try:
             found = strict_json.parse(data)
         except ValueError:

@@ -252,6 +252,18 @@ async def read_unless_lost(file: File, pos: int, size: int) -> bytes | None:
         return None
 
 
+async def read_file_unless_lost(disk: Disk, path: str) -> bytes | None:
+    """All of a small file, nothing where it ``is_unreadable``; None without the file."""
+    try:
+        file = await disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return await read_unless_lost(file, 0, await file.size()) or b""
+    finally:
+        await file.close()
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything a node takes from outside."""

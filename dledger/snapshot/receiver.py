@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from dledger.log.entry import Header, header_fault, link_fault
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LogStart
-from dledger.runtime.env import Buffer, Disk, File, read_unless_lost
+from dledger.runtime.env import Buffer, Disk, File, read_file_unless_lost
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan
 from dledger_wire import strict_json
@@ -148,12 +148,9 @@ class SnapshotReceiver:
         return received
 
     async def _load_progress(self) -> list[_Received]:
-        try:
-            file = await self._disk.open(PROGRESS_PATH)
-        except FileNotFoundError:
+        data = await read_file_unless_lost(self._disk, PROGRESS_PATH)
+        if data is None:
             return []
-        data = await read_unless_lost(file, 0, await file.size()) or b""
-        await file.close()
         try:
             record = strict_json.parse(data)
             if record["crc32c"] != crc32c(json.dumps(record["received"]).encode()):

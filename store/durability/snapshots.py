@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dledger.runtime.env import Disk, read_unless_lost
+from dledger.runtime.env import Disk, read_file_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import HEAD_BYTES, SECTION, SNAPSHOT, json_version, newer
@@ -131,14 +131,7 @@ class Snapshots:
 
     async def _read(self, name: str) -> bytes | None:
         """What a file holds, nothing where that cannot be read; None without the file."""
-        try:
-            file = await self._disk.open(config_path(name))
-        except FileNotFoundError:
-            return None
-        try:
-            return await read_unless_lost(file, 0, await file.size()) or b""
-        finally:
-            await file.close()
+        return await read_file_unless_lost(self._disk, config_path(name))
 
     async def _parse(self, name: str, data: bytes) -> tuple[Snapshot | None, dict[str, bytes]]:
         """(the snapshot that an applied.json describes, None when it or a file of it is damaged; its section files' content)"""

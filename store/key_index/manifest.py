@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 
-from dledger.runtime.env import Disk, read_unless_lost
+from dledger.runtime.env import Disk, read_file_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.checksum import crc32c
 from dledger_wire.formats import KEY_INDEX
@@ -96,11 +96,5 @@ async def write_marks(disk: Disk, marks: IndexMarks) -> None:
 
 async def read_marks(disk: Disk) -> tuple[IndexMarks | None, bool]:
     """(what the file says, whether there is a file); it says nothing when it is damaged."""
-    try:
-        file = await disk.open(config_path(MARKS))
-    except FileNotFoundError:
-        return None, False
-    try:
-        return decode_marks(await read_unless_lost(file, 0, await file.size()) or b""), True
-    finally:
-        await file.close()
+    data = await read_file_unless_lost(disk, config_path(MARKS))
+    return (None, False) if data is None else (decode_marks(data), True)
