@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from dledger_client.admin.calls import ClusterCalls
+from dledger_client.cluster.asking import ask_in_turn
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, OutcomeUnknownError
@@ -172,24 +173,15 @@ async def _change(
 
 async def _answering(calls: ClusterCalls, groups: Sequence[str], user: str) -> str:
     """A replica group that answers now, and so tells which one makes changes: one that is down is not to keep them from being made."""
-    request = security_pb2.SecurityListRequest(user=user)
+    if len(groups) == 1:
+        return groups[0]
+    request, left = security_pb2.SecurityListRequest(user=user), iter(groups)
 
-    async def ask(name: str) -> None:
-        await calls.router.call_leader(name, methods.LIST_USERS, request, deadline_ms=calls.group_deadline_ms(name))
+    async def ask(name: str) -> object:
+        return await calls.router.call_leader(name, methods.LIST_USERS, request, deadline_ms=calls.group_deadline_ms(name))
 
-    left = {asyncio.ensure_future(ask(name)): name for name in groups} if len(groups) > 1 else {}
-    try:
-        while left:
-            ended, _ = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            names = [(left.pop(each), each.exception()) for each in ended]
-            answered = sorted(name for name, error in names if error is None)
-            if answered:
-                return answered[0]
-    finally:
-        for each in left:
-            each.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-    return groups[0]
+    found = await ask_in_turn(lambda: next(left, None), ask, [])
+    return found[0] if found is not None else groups[0]
 
 
 def _is_done(user: str) -> Callable[[DledgerError], security_pb2.SecurityChanged | None]:
