@@ -46,7 +46,6 @@ SHIPPED_CONFIG = Path(__file__).with_name("local-3.yaml")
 STATUS_DEADLINE_S = 2.0
 CONTACT_S = 5.0  # for the first answer of any node
 GRACE_S = 1.0
-FIRST_TIME_MS = 10**12  # in 2001: a smaller number is one of seconds, or an offset
 
 
 def config_path(option: str | None, data: str | None = None) -> str:
@@ -134,6 +133,8 @@ def parse_duration_option(duration: str, option: str) -> int:
 
 def time_ms(text: str, option: str) -> int:
     """Milliseconds of a number of them, or of an ISO time (UTC when it names no zone); 0 for none."""
+    from dledger_client.runtime.argument_ranges import FIRST_TIME_MS
+
     expected = "milliseconds since 1970 (13 digits), or a time such as 2026-01-31T12:30:00"
     if not text or text.isdecimal():
         number = int(text or 0)

@@ -98,9 +98,12 @@ class _Answer:
         if request.max_messages:
             self._left_messages -= chunk.count
         enough = self._left_bytes <= 0 or bool(request.max_messages and self._left_messages <= 0)
-        took_ms = self._clock.monotonic_ms() - self._filters_since_ms
-        self._has_filtered_enough = self._left_to_scan <= 0 or (took_ms >= MAX_FILTERED_MS and not self._wanted.everything)
+        self._has_filtered_enough = self._left_to_scan <= 0 or (not self._wanted.everything and self._has_filtered_long)
         return chunk, at_end or enough or self._has_filtered_enough
+
+    @property
+    def _has_filtered_long(self) -> bool:
+        return self._clock.monotonic_ms() - self._filters_since_ms >= MAX_FILTERED_MS
 
     def _check_topic_epoch(self) -> None:
         """Checked before and after reading: the topic may have been recreated meanwhile."""

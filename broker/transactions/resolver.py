@@ -20,7 +20,7 @@ from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.tasks import BackgroundTasks
 from store.append.half_messages import REAL_TOPIC, producer_group, published, transaction_id
-from store.append.redelivery import AtomicPayload, batches_of, is_changed, storable_frame
+from store.append.redelivery import AtomicPayload, batches_of, storable_frame
 from store.commands.transactions import EndTransactions
 from store.state.offset_runs import runs_of
 from store.state.transactions import Outcome
@@ -145,7 +145,7 @@ class TransactionResolver:
                 return ready, answers | {offset: EndResult(error=error) for offset, error in damaged.items()}
 
     def _ready(self, end: EndRequest, half: Frame) -> _Ready:
-        changed, half = is_changed(half), storable_frame(half)
+        waiting, half = half, storable_frame(half)
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
             # Whose it is instead is not told: the caller has rights on the group it named only.
             raise InvalidArgumentError(
@@ -161,7 +161,7 @@ class TransactionResolver:
         message = published(half, max(1, topic.write_queues))
         if message is None:
             raise InvalidArgumentError(f"half message {end.offset} does not say where it belongs")
-        return _Ready(end.offset, Outcome.COMMITTED, message, changed)
+        return _Ready(end.offset, Outcome.COMMITTED, message, changed=half is not waiting)
 
     # Storing
 

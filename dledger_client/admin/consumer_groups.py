@@ -17,7 +17,7 @@ from dledger_client.admin.topic_parts import look_at
 from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.producer.partitioner import QueueNumber
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, within
 from dledger_wire._pb import broker_pb2, retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.names import check_group
@@ -25,8 +25,6 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
 COMMIT_MAX = 1000  # offsets in one call
-
-FIRST_TIME_MS = 10**12  # in 2001: an earlier time is a number of seconds, or an offset, and would bring all messages again
 
 ResetTarget: TypeAlias = Literal["first", "last"] | int | Mapping[QueueNumber, int]  # queue -> offset
 

@@ -8,6 +8,7 @@ from dledger_wire.errors import InvalidArgumentError
 
 MAX_U32 = (1 << 32) - 1
 MAX_OFFSET = (1 << 63) - 1  # of queues and of times, as RocketMQ's tools count
+FIRST_TIME_MS = 10**12  # in 2001: an earlier time is a number of seconds, or an offset, and would bring all messages again
 
 
 def within(low: int, high: int, **values: int) -> None:

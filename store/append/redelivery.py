@@ -86,7 +86,9 @@ def fitting(properties: dict[str, str]) -> dict[str, str]:
 
 
 def storable_frame(frame: Frame) -> Frame:
-    return replace(frame, properties=storable(frame.properties)) if is_changed(frame) else frame
+    """The message itself when its properties can be stored again as they are."""
+    properties = storable(frame.properties)
+    return frame if properties is frame.properties else replace(frame, properties=properties)
 
 
 def is_changed(frame: Frame) -> bool:
