@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pyspark_dledger.options.model import parse_read_options, parse_write_options, wanted_columns
+from pyspark_dledger.per_process import freeze_loaded
 from pyspark_dledger.schema import columns_of, ddl
 from pyspark_dledger.user_errors import concise_errors
 
@@ -23,6 +24,7 @@ class DefaultSource(DataSource):
         return "dledger"
 
     def schema(self) -> str:
+        freeze_loaded()
         return ddl(wanted_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:

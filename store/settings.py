@@ -19,6 +19,7 @@ class StoreSettings:
     ``diskSpaceEnoughFree``: with so much free, no disk counts as too full (``expiry.py``).
     ``reserve_bytes``: room kept for deleting from a full disk (``reserve.py``).
     ``snapshot_interval_ms``: how often the derived state is made durable, which bounds what a restart applies again.
+    ``chunk_bytes``, ``chunk_messages``: of one message of a fetch's answer; the columns that readers make of small ones fit a core's cache.
     ``stored_bytes``: frames are read, not sent out of the log's files, below that size or below ``stored_run_bytes`` a run on average.
     ``levels``: the feature levels that this build can do.
     """
@@ -46,7 +47,8 @@ class StoreSettings:
     snapshot_interval_ms: int = 5000
     queue_tail_units: int = 8192
     max_unflushed_units: int = 2_000_000
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 2 << 20
+    chunk_messages: int = 5000
     span_gap_bytes: int = 16 << 10
     stored_bytes: int = 64 << 10
     stored_run_bytes: int = 32 << 10

@@ -40,7 +40,7 @@ from store.queues.sql92 import compiled
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
 MAX_ANSWER_BYTES = 256 << 20
-IN_PLACE_BYTES = 8 << 20  # of one chunk when only positions are sent
+IN_PLACE = 65_536, 8 << 20  # messages and bytes of one chunk when only positions are sent
 # How much one request may filter out; then it is answered with how far it came, and the client asks again.
 MAX_SCANNED_BYTES = 64 << 20
 MAX_FILTERED_MS = 500  # clients give up after seconds, and begin anew: many who read at once would all do so for ever
@@ -59,7 +59,8 @@ class _Answer:
         self._raft = context.raft
         self._request = request
         self._wanted = _wanted(request)
-        broker = context.settings.cluster.broker
+        broker, store = context.settings.cluster.broker, context.store.settings
+        self._chunk_messages, self._chunk_bytes = IN_PLACE if request.in_place else (store.chunk_messages, store.chunk_bytes)
         self._max_wait_ms = MAX_WAIT_MS if broker.longPollingEnable else broker.shortPollingTimeMills
         self._offset = request.offset
         self._left_bytes = min(request.max_bytes or DEFAULT_BYTES, MAX_ANSWER_BYTES)
@@ -81,8 +82,8 @@ class _Answer:
             request.topic,
             request.queue_id,
             self._offset,
-            max_messages=self._left_messages,
-            max_bytes=min(self._left_bytes, IN_PLACE_BYTES if request.in_place else store.settings.chunk_bytes),
+            max_messages=min(self._left_messages or self._chunk_messages, self._chunk_messages),
+            max_bytes=min(self._left_bytes, self._chunk_bytes),
             fetch_filter=self._wanted,
             given=self._given,
         )

@@ -18,7 +18,7 @@ from dledger_client import PullConsumer
 from dledger_client.runtime.environment import own_address
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from pyspark_dledger.options.model import NO_LAG_LIMIT, ReadOptions
-from pyspark_dledger.per_process import PerProcess
+from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.key_lookup import pruned_by_keys
 from pyspark_dledger.planning.partitions import OffsetRange, named_offsets, resolve, shared, split
@@ -70,6 +70,7 @@ class BatchReader(DataSourceReader):
         cluster_queries.widen_to_replicas(view, options, named_offsets(start))
         ranges = resolve(view.bounds, start, end, options.filters, fail_on_data_loss=options.fail_on_data_loss)
         wanted = pruned_by_keys(options, ranges)
+        freeze_loaded()
         return partitions_of(wanted, options, view.topic_epochs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -103,6 +104,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
     with _consumer(options) as consumer:
         pieces = zip(partition.pieces, partition.topic_epochs, strict=True)
         yield from coalesced(batch for piece, incarnation in pieces for batch in _read_piece(options, consumer, piece, incarnation))
+    freeze_loaded()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
-from pyspark_dledger.per_process import PerProcess
+from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, RowBatcher, TargetQueue, check_schema
@@ -142,7 +142,9 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
             sender.add(staged)
     for staged in batcher.finish():
         sender.add(staged)
-    return StagedTask(query_id, sender.finish())
+    found = StagedTask(query_id, sender.finish())
+    freeze_loaded()
+    return found
 
 
 class _Targets:

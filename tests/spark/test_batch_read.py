@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dledger_client import PullConsumer
+from pyspark_dledger.per_process import is_spark_worker
 from tests.cluster.harness import Cluster
 from tests.spark.conftest import COUNT, TOPIC
 from tests.waiting import wait_until
@@ -64,6 +67,35 @@ def test_log_files_on_this_host_give_the_same_rows(spark: Any, cluster: Cluster,
     wire, files = (sorted(map(str, reader(spark, cluster, localFiles=local, **options).load().collect())) for local in ("false", "true"))
     assert len(files) == COUNT
     assert files == wire
+
+
+class WhereTasksRun(DataSource):
+    """A row for each of four tasks: whether its process is taken for one of Spark's workers."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "where"
+
+    def schema(self) -> str:
+        return "is_worker boolean"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return WhereTasksRunReader()
+
+
+class WhereTasksRunReader(DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(4)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[bool]]:
+        yield (is_spark_worker(),)
+
+
+def test_tasks_know_that_their_process_is_a_worker(spark: Any) -> None:
+    """In those, what is loaded is kept out of garbage collection (tests/unit/spark/test_per_process.py)."""
+    spark.dataSource.register(WhereTasksRun)
+    assert [row.is_worker for row in spark.read.format("where").load().collect()] == [True] * 4
+    assert not is_spark_worker()
 
 
 def test_tags_ranges_and_splits(spark: Any, cluster: Cluster) -> None:

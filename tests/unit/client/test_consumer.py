@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -165,6 +166,19 @@ def test_chunks_go_on_at_another_replica_when_one_dies() -> None:
                     killed = True
                     rig.cluster.kill(chunk.replica)
             assert offsets == list(range(3000))
+
+    Rig().run(scenario)
+
+
+def test_chunks_of_small_messages_have_as_many_as_fit_a_cores_cache() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, 12)
+        for host in rig.cluster.hosts.values():
+            host.node.store.settings = replace(host.node.store.settings, chunk_messages=5)
+        async with rig.consumer() as consumer:
+            chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 12)]
+            assert [chunk.offsets.tolist() for chunk in chunks] == [[*range(5)], [*range(5, 10)], [10, 11]]
+            assert [message.queue_offset for message in await consumer.fetch("t", 0, 1, 7)] == [*range(1, 8)]
 
     Rig().run(scenario)
 
