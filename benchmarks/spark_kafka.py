@@ -45,14 +45,14 @@ def connector() -> list[Path]:
 
 
 def spark_environment() -> Path:
-    """Spark with what our source needs, in the versions of the lock file."""
+    """Spark with what our source needs and the faster checksum (extra ``fast``), in the versions of the lock file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needs = project["tool"]["dledger"]["client-wheel"]["dependencies"]
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines(keepends=True)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.writelines(line for line in lock if not line.startswith(("pyspark", "#")))
         constraints.flush()
-        return environment(f"spark-{SPARK}", f"pyspark=={SPARK}", "pyarrow", "psutil", *needs, constraints=Path(constraints.name))
+        return environment(f"spark-{SPARK}", f"pyspark=={SPARK}", "pyarrow", "psutil", "isal", *needs, constraints=Path(constraints.name))
 
 
 def fill(system: System, servers: Servers, size: str, messages: int) -> None:

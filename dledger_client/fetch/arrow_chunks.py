@@ -1,7 +1,6 @@
 """Decodes chunks of raw frames into Arrow record batches, without a Python loop over messages.
 
-Owns the columns that messages have in Arrow: names, types, and how each is made.  Only the requested ones are built.  Bodies are sliced by
-an offset array that alternates between bodies and the bytes between them, so Arrow copies only the bodies.  Needs pyarrow.
+Owns the columns that messages have in Arrow: names, types, and how each is made.  Only the requested ones are built.  Needs pyarrow.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger_client.fetch.property_columns import PropertyColumns, cut
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.frames.compress import compression_in, decompress
@@ -44,20 +44,12 @@ class ChunkDecoder:
         self._property_spans = columns.properties_at, columns.properties_at + columns.properties_length
 
     @cached_property
-    def _properties_text(self) -> pa.Array:
-        return self._cut(pa.string(), *self._property_spans)
-
-    def _cut(self, kind: pa.DataType, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> pa.Array:
-        """The byte spans as an array of ``kind``."""
-        borders = np.empty(2 * self._count, np.int32)
-        borders[0::2] = starts
-        borders[1::2] = ends
-        spans = pa.Array.from_buffers(kind, 2 * self._count - 1, [None, pa.py_buffer(borders), self._buffer])
-        return spans.take(pa.array(np.arange(0, 2 * self._count - 1, 2)))
+    def _properties(self) -> PropertyColumns:
+        return PropertyColumns(cut(pa.string(), self._buffer, *self._property_spans))
 
     def body(self) -> pa.Array:
         """Stored bodies; ``has_compressed`` tells whether some are compressed."""
-        return self._cut(pa.binary(), *self._body_spans)
+        return cut(pa.binary(), self._buffer, *self._body_spans)
 
     @property
     def has_compressed(self) -> bool:
@@ -95,27 +87,11 @@ class ChunkDecoder:
 
     def property_column(self, name: str) -> pa.Array:
         """One property of every message, null where it is missing."""
-        # Most topics use few properties: one search for the name is cheaper than matching every message.
-        if f"{name}\x01".encode() not in bytes(self._properties_text.buffers()[2]):
-            return pa.nulls(self._count, pa.string())
-        matched = pc.extract_regex(self._properties_text, f"(?:^|\x02){name}\x01(?P<value>[^\x02]*)")
-        return pc.struct_field(matched, "value")
+        return self._properties.values(name)
 
     def properties(self) -> pa.Array:
         """All properties of every message as a map."""
-        pairs = pc.split_pattern(pc.utf8_rtrim(self._properties_text, "\x02"), "\x02")
-        sides = pc.split_pattern(pairs.flatten(), "\x01", max_splits=1)
-        flat = sides.flatten()
-        if len(flat) != 2 * len(sides):
-            # A pair without separator, or a message without properties (one empty string).
-            return self._properties_one_by_one(pairs)
-        names, values = flat.take(pa.array(np.arange(0, len(flat), 2))), flat.take(pa.array(np.arange(1, len(flat), 2)))
-        return pa.MapArray.from_arrays(pairs.offsets, names, values)
-
-    def _properties_one_by_one(self, pairs: pa.Array) -> pa.Array:
-        split = [[pair.partition("\x01") for pair in message] for message in pairs.to_pylist()]
-        maps = [[(name, value) for name, separator, value in message if separator] for message in split]
-        return pa.array(maps, pa.map_(pa.string(), pa.string()))
+        return self._properties.maps()
 
     def timestamp(self, field: str) -> pa.Array:
         micros = self.heads[field].astype(np.int64) * 1000
