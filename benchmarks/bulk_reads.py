@@ -1,6 +1,6 @@
 """Bulk reads over the network from nodes of two checkouts, by turns: CPU of the nodes a GiB, messages a second, latency of small reads.
 
-    python benchmarks/bulk_reads.py --before FOLDER [--rounds 7] [--megabytes 500] [--size 512-1536] [--client-before]
+    python -m benchmarks.bulk_reads --before FOLDER [--rounds 7] [--megabytes 500] [--size 512-1536] [--client-before]
 
 Each checkout has a private cluster of three nodes, filled alike; the other one idles during a turn.  Everything is read once before the
 turns, so that it comes from the page cache.  Each turn is a process of its own, of this checkout; with ``--client-before`` that of the
@@ -26,8 +26,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from bodies import NUMBER_BYTES, Bodies, parse_size
-from served_cluster import ServedCluster, served_cluster
+
+from benchmarks.bodies import NUMBER_BYTES, Bodies, parse_size
+from benchmarks.served_cluster import ServedCluster, served_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUES, BODIES_A_CALL, SMALL_READS = 4, 20_000, 2000
@@ -115,7 +116,8 @@ class Side:
     def turn(self, mode: str, count: int, client: Path) -> dict[str, float]:
         before_s = self.cpu_s()
         line = [sys.executable, str(ROOT / "benchmarks" / "bulk_reads.py"), "--child", mode, self.bootstrap, str(count)]
-        done = subprocess.run(line, cwd=client, env=os.environ | {"PYTHONPATH": str(client)}, capture_output=True, text=True, check=False)
+        path = {"PYTHONPATH": os.pathsep.join(map(str, (client, ROOT)))}
+        done = subprocess.run(line, cwd=client, env=os.environ | path, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{mode}: {done.stderr}")
         found: dict[str, float] = json.loads(done.stdout)

@@ -1,6 +1,6 @@
 """Reads of old data, from the disk, beside new writes: what they cost those who write, and what a slow reader costs in memory.
 
-    python benchmarks/cold_reads.py [--gigabytes 4] [--seconds 15]
+    python -m benchmarks.cold_reads [--gigabytes 4] [--seconds 15]
 
 Starts a private cluster and fills it; then messages of 1 KiB are sent one at a time, at a steady pace, and their latency is told: alone,
 beside a reader that reads the backlog from the leader's disk as fast as it can (the log's pages are dropped from the page cache first), and
@@ -12,17 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from processes import anonymous_mb
-
+from benchmarks.processes import anonymous_mb
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
 

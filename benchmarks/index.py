@@ -1,8 +1,8 @@
 """The key index: keys a second into its files, queries by key, and what it costs those who produce.
 
-    python benchmarks/index.py [--keys 10000000] [--queries 2000] [--folder DIR]        build and query, one process, real files
-    python benchmarks/index.py --produce [--count 400000] [--rounds 3]                  produce with the index on and off, by turns
-    python benchmarks/index.py --cluster [--keys 1000000] [--queries 2000]              query a running cluster, message and all
+    python -m benchmarks.index [--keys 10000000] [--queries 2000] [--folder DIR]        build and query, one process, real files
+    python -m benchmarks.index --produce [--count 400000] [--rounds 3]                  produce with the index on and off, by turns
+    python -m benchmarks.index --cluster [--keys 1000000] [--queries 2000]              query a running cluster, message and all
 
 The first form feeds batches of 4096 messages, one key each, through what the dispatcher feeds; a query walks to the positions, without
 reading messages.  The files lie where ``--folder`` says (default: the temporary folder) and are removed.
@@ -27,8 +27,6 @@ from typing import Any, cast
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
 BATCH = 4096
 FRAME_BYTES = 1024
 

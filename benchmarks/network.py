@@ -1,6 +1,6 @@
 """gRPC and plain TCP carrying the same streams: MB/s by message size, round trips of small messages.  Two processes on loopback.
 
-python benchmarks/network.py [--seconds 2]
+python -m benchmarks.network [--seconds 2]
 """
 
 from __future__ import annotations

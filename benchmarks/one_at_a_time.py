@@ -1,6 +1,6 @@
 """One message at a time: latency, and what each process spends on a message: CPU, and how often its threads slept.
 
-    python benchmarks/one_at_a_time.py --messages 2000            # PYTHONPATH chooses the code to measure
+    python -m benchmarks.one_at_a_time --messages 2000            # PYTHONPATH chooses the code to measure
 
 Where other work shares the machine only the last two are to be trusted; compare two versions by turns.
 """
@@ -15,9 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from bodies import Bodies
-from processes import spent
-
+from benchmarks.bodies import Bodies
+from benchmarks.processes import spent
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer
 

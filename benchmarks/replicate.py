@@ -1,6 +1,6 @@
 """Raw replicated append: three RaftNode processes on loopback with real files, payloads proposed inside the leader's process.
 
-    python benchmarks/replicate.py [--seconds 4] [--data DIR] [--async-flush] [--profile]
+    python -m benchmarks.replicate [--seconds 4] [--data DIR] [--async-flush] [--profile]
 
 Prints one JSON line a case: MB/s (payload bytes committed and applied at the leader), or p50/p99 of single proposals one at a time.
 """
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
 CASES = [
     {"name": "256 KiB", "size": 256 << 10, "in_flight": 16},
     {"name": "1 MiB", "size": 1 << 20, "in_flight": 8},
@@ -147,9 +145,10 @@ async def run(options: argparse.Namespace) -> None:
     flags = ["--async-flush"] if options.async_flush else []
     processes = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, __file__, "--id", f"n{n}", "--data", data, "--ports", *ports, *flags),
+            *(sys.executable, "-m", "benchmarks.replicate", "--id", f"n{n}", "--data", data, "--ports", *ports, *flags),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT,
             env={**os.environ, **memory},
         )
         for n in range(3)

@@ -1,6 +1,6 @@
 """How much the simulators get done: core events a second on one core, invariants on, pure cores and whole nodes.
 
-python benchmarks/simulator.py --seconds 20
+python -m benchmarks.simulator --seconds 20
 """
 
 from __future__ import annotations

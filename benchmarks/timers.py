@@ -1,6 +1,6 @@
 """How exactly messages with a delivery time of their own come: late by how much, with many waiting and producers at work.
 
-    python benchmarks/timers.py [--messages 100000] [--spread-s 20] [--load-rate 20000] [--pending 0]
+    python -m benchmarks.timers [--messages 100000] [--spread-s 20] [--load-rate 20000] [--pending 0]
 
 Starts a private cluster, parks messages whose times are spread evenly, sends ordinary messages beside them, and compares each delivered
 message's store time with the time it asked for.  ``--pending`` parks that many more, due in an hour, to see what they cost in memory.
@@ -12,17 +12,14 @@ import argparse
 import json
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
-from processes import anonymous_mb
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.processes import anonymous_mb
 
 TOPIC, LOAD = "timed", "load"
 

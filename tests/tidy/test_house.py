@@ -111,6 +111,24 @@ def test_the_packaged_cluster_file_is_the_shipped_one() -> None:
     assert (ROOT / "dledger_cli" / "local-3.yaml").read_bytes() == (ROOT / "cluster-configs" / "local-3.yaml").read_bytes()
 
 
+def test_a_benchmark_is_a_module() -> None:
+    """``python -m benchmarks.NAME``, from a clone: results.md names them so.  One that imports its neighbours as a script would not run."""
+    folder = ROOT / "benchmarks"
+    modules = {file.stem for file in folder.glob("*.py")}
+    found: list[str] = []
+    for file in sorted(folder.rglob("*.py")):
+        starts = [node.module for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+        found += [f"{name(file)}: imports {module}; expected benchmarks.{module}" for module in starts if module in modules]
+    results = (folder / "results.md").read_text(encoding="utf-8")
+    found += [f"results.md: {command}" for command in re.findall(r"python benchmarks/\w+", results)]
+    found += [f"results.md: no benchmarks.{each}" for each in re.findall(r"-m benchmarks\.(\w+)", results) if not named(folder / each)]
+    assert not found, "\n".join(found)
+
+
+def named(module: Path) -> bool:
+    return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+
+
 def test_no_tracked_file_is_a_link() -> None:
     """A wheel leaves links out, and a copy for another system may."""
     done = subprocess.run(["git", "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
