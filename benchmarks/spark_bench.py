@@ -105,4 +105,4 @@ def best_of(action: Callable[[], object], rounds: int = 3) -> float:
 
 
 def tell(what: str, rows: int, took_s: float, **more: Any) -> None:
-    print(json.dumps({"what": what, "rows": rows, "took_s": round(took_s, 2), "rows_per_s": round(rows / took_s)} | more), flush=True)
+    print(json.dumps({"what": what, "rows": rows, "took_s": round(took_s, 3), "rows_per_s": round(rows / took_s)} | more), flush=True)

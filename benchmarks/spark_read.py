@@ -117,6 +117,14 @@ def measure(around: Surroundings, sizes: str, megabytes: int) -> None:
     file.unlink()
 
 
+def measure_small(around: Surroundings) -> None:
+    """What a query takes that has next to nothing to read."""
+    fill(around, "small", 40, "1024")
+    for tasks in (1, TASKS):
+        took_s = best_of(lambda tasks=tasks: everything(around.source("small", minPartitions=tasks)), rounds=12)  # type: ignore[misc]
+        tell("a query of 40 messages", 40, took_s, tasks=tasks)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--megabytes", type=int, default=200)
@@ -125,6 +133,7 @@ def main() -> None:
     with surroundings() as around:
         for sizes in arguments.sizes.split(","):
             measure(around, sizes, arguments.megabytes)
+        measure_small(around)
 
 
 if __name__ == "__main__":
