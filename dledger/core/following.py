@@ -13,7 +13,7 @@ from dledger.core.contradictions import committed_clash
 from dledger.core.effects import Append, CutTail, Diverged, FetchSnapshot
 from dledger.core.events import LogTrimmed, SnapshotInstalled
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, SnapshotOffer
-from dledger.core.state import CoreState
+from dledger.core.state import CoreState, Storage
 from dledger.core.types import ZERO_ENTRY, EntryId, NodeId, Role
 from dledger_wire.check import require
 
@@ -130,7 +130,7 @@ class Following:
             round=message.round,
             late_ms=core.silence.late_ms,
             wary_ms=core.silence.own_wary_ms,
-            low_on_space=core.low_on_space,
+            low_on_space=core.low_on_space or core.storage is Storage.FULL,
         )
         core.send(source, answer)
 

@@ -28,6 +28,8 @@ from dledger_wire.check import require
 
 # A no-op is a header without a body (docs/reference/formats.md).
 NO_OP_SIZE_BYTES = 48
+# A store looks at its disk every second: by then this leader has heard from voters whose disks filled at the same time.
+LOW_SETTLES_MS = 2_000
 
 
 class Replication:
@@ -46,6 +48,7 @@ class Replication:
         self.next_heartbeat_ms = 0
         self.quorum_deadline_ms = 0
         self._durable_moved_ms = 0
+        self._had_space_ms = 0  # when this leader was last not low on space, or began to lead
 
     # Beginning and end
 
@@ -57,7 +60,7 @@ class Replication:
         self.term_start = core.log.last.index + 1
         self.uncommitted_bytes = 0
         self.notice_due_ms = None
-        self._durable_moved_ms = core.now_ms
+        self._durable_moved_ms = self._had_space_ms = core.now_ms
         core.silence.lead()
         self.next_heartbeat_ms = core.now_ms + core.silence.heartbeat_interval_ms
         self._set_quorum_deadline()
@@ -368,7 +371,9 @@ class Replication:
         slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
         if slow or core.storage is Storage.FULL:
             core.transfers.hand_over(Cause.DISK_SLOW if slow else Cause.DISK_FULL)
-        elif core.low_on_space:
+        elif not core.low_on_space:
+            self._had_space_ms = core.now_ms
+        elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS:
             core.transfers.hand_over(Cause.DISK_LOW)
 
     # Peers

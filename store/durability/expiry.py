@@ -35,7 +35,7 @@ from store.settings import StoreSettings
 from store.state.log_time import LogTime
 
 HOUR_MS = 3_600_000
-REFUSING_LOOK_MS = 1000
+LOOK_MS = 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -145,11 +145,11 @@ class Expiry:
                 _logger.warning("the disk is full; retention paused: %s", error, extra={"event": "retention_paused"})
 
     async def _pause(self) -> None:
-        """Until the next round.  While new messages are refused, every second whether there is room again."""
+        """Until the next round.  Meanwhile look every second whether there is room for new messages."""
         left_ms = self._settings.cleanResourceInterval
-        while self.refuses_messages and left_ms > REFUSING_LOOK_MS:
-            await asyncio.sleep(REFUSING_LOOK_MS / 1000)
-            left_ms -= REFUSING_LOOK_MS
+        while left_ms > LOOK_MS:
+            await asyncio.sleep(LOOK_MS / 1000)
+            left_ms -= LOOK_MS
             await self._measure()
         await asyncio.sleep(left_ms / 1000)
 

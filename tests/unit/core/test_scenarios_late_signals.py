@@ -8,6 +8,7 @@ from dledger.core.causes import Cause
 from dledger.core.effects import Append, CutTail, RefusedReason
 from dledger.core.events import Applied, HardStateStored, LowOnSpace, StorageFailed, StorageRecovered, Stored
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.replication import LOW_SETTLES_MS
 from dledger.core.types import EntryId, Role
 from dledger_wire.check import InvariantBrokenError
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Node, ack, append, leader_by_hand, node_id, solo
@@ -158,17 +159,32 @@ def test_D7_a_leader_whose_disk_is_full_refuses_and_hands_over() -> None:
 def test_a_leader_low_on_space_hands_over_to_the_voter_with_room_though_another_has_more_of_the_log() -> None:
     cluster = Cluster(3)
     leader = cluster.elect(1)
-    cluster.run(HEARTBEAT_MS)
-    for name in (1, 2):
+    for name in (1, 2, 3):
         cluster[name].step(LowOnSpace(on=True))
+    cluster.run(LOW_SETTLES_MS + ELECTION_MS)
     cluster.dropping = lambda envelope: envelope.to == node_id(3) and isinstance(envelope.message, AppendRequest)
     leader.propose(5)
     cluster.run(2)
     assert (cluster[2].last.index, cluster[3].last.index) == (6, 1)
+    cluster[3].step(LowOnSpace(on=False))
     assert cluster.run(ELECTION_MS // 2, until=lambda: leader.core._core.transfers.target == node_id(3))
     cluster.dropping = lambda _envelope: False
     assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.is_confirmed_leader)
     assert cluster[3].last.index > 6
+
+
+def test_a_leader_low_on_space_first_hears_from_voters_whose_disks_fill_at_the_same_time() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    leader.step(LowOnSpace(on=True))
+    cluster.run(1000)
+    cluster[2].step(LowOnSpace(on=True))
+    cluster[3].step(StorageFailed(fatal=False))
+    cluster.run(20 * ELECTION_MS)
+    assert leader.core.is_confirmed_leader
+    assert not leader.sent(TimeoutNow)
+    cluster[3].step(StorageRecovered())
+    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.is_confirmed_leader)
 
 
 def test_a_leader_low_on_space_leads_on_while_no_voter_has_room() -> None:
