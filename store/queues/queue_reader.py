@@ -54,6 +54,8 @@ class QueueReader:
         self._applied_index = applied_index
         self._repair_entry = repair_entry
         self._damaged_index = 0  # of the log's entry that the last rebuilding met
+        self._passes = 0  # over the log that have ended
+        self._rebuilt_in: dict[tuple[QueueKey, int], int] = {}  # the pass in which a file was last made anew
 
     def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
         """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
@@ -242,26 +244,30 @@ class QueueReader:
         await self._rebuild([(queue, number, found)])
 
     async def _rebuild(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]]) -> None:
-        if self._damaged_index:  # whoever asks tries again and again: not with a pass over the log up to the same entry
-            await self._log.read(self._damaged_index, 0, self._damaged_index)
-            self._damaged_index = 0
         try:
-            await self._rebuild_now(wrong)
+            await self._rebuild_now(wrong, self._passes)
         except StorageDamagedError as damage:
             self._damaged_index = max(0, damage.detail_int("index"))
             raise
 
-    async def _rebuild_now(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]]) -> None:
+    async def _rebuild_now(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]], passes: int) -> None:
+        """``passes``: how many had ended when the files were found wrong.  One that ended since had the same from others who read them."""
         async with self._queues.files_lock:
             # A topic may have been deleted meanwhile, or the file with the log's head.
             left = [each for each in wrong if each[0] is self._queues.get(each[0].key) and each[1] in each[0].file_numbers()]
+            left = [each for each in left if self._rebuilt_in.get((each[0].key, each[1]), 0) <= passes]
             wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
             for queue, number, _ in left:
                 wanted.setdefault(queue.key, (queue, []))[1].append(number)
             if wanted:
+                if self._damaged_index:  # whoever asks tries again and again: not with a pass over the log up to the same entry
+                    await self._log.read(self._damaged_index, 0, self._damaged_index)
+                    self._damaged_index = 0
                 created = {topic.name: topic.created_pos for topic in self._topics}
                 await rebuild_files(self._log, wanted, created, self._applied_index())
-                for queue, _ in wanted.values():
+                self._passes += 1
+                for queue, number, _ in left:
+                    self._rebuilt_in[queue.key, number] = self._passes
                     self._queues.mark_changed(queue)
         for _, _, found in left:
             _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})

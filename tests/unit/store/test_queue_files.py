@@ -85,3 +85,26 @@ def test_a_file_that_a_start_cannot_cut_is_made_anew(torn: int) -> None:
         await rig.close()
 
     run(scenario)
+
+
+def test_readers_who_find_one_file_damaged_at_the_same_time_share_a_pass_over_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk)
+        await rig.topic()
+        for number in range(10):
+            await rig.send(batch_of("t", 0, [b"%d" % number]))
+        await rig.save()
+        await rig.close()
+        rig = await StoreRig.open(disk)
+        for _ in range(2):  # the file is damaged anew after it was made anew
+            queue = rig.store.queues.get(("t", 0))
+            assert queue is not None
+            disk.files[queue.files.path(0)].current[:20] = bytes(20)
+            queue._checked.clear()
+            chunks = await asyncio.gather(*(rig.store.read("t", 0, offset, max_bytes=1000) for offset in range(5)))
+            assert [chunk.first_offset for chunk in chunks] == list(range(5))
+        await rig.close()
+
+    run(scenario)
+    assert sum("its queue file was rebuilt from the log" in line for line in caplog.messages) == 2
