@@ -38,7 +38,7 @@ class ReplicaSecurity:
         self.certificate = process.certificate_watch(env.clock)
         self.access = AccessControl(None)
         self._raft: RaftNode | None = None
-        self._watch: SecurityWatch | None = None  # of a node that does not belong to the first group
+        self._watch: SecurityWatch | None = None  # of a cluster with users
         self._is_home: Callable[[], bool] = lambda: True  # whether users are changed in the own replica group, so that nobody is watched
         self._replicas: ReplicaCheck | None = None
         if process.admission is not None:
@@ -82,7 +82,7 @@ class ReplicaSecurity:
     def known_users(self) -> SecurityState | None:
         """As ``users``; None while this node has not heard of any, and cannot say that there are none."""
         state = self.users()
-        told = self._has_caught_up() if self._watch is None else self._watch.is_told
+        told = self._has_caught_up() if self._watch is None or self._is_home() else self._watch.is_told
         return state if state.version or told else None
 
     def _is_current(self) -> bool:
@@ -103,26 +103,27 @@ class ReplicaSecurity:
     # What it serves
 
     def services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[AuditService | SecurityService]:
-        """Users are changed in the first replica group; the other groups watch it."""
+        """Users are changed in the first replica group; the other groups watch it.
+
+        One that was put first in the cluster file when there were users already takes them from the others.
+        """
         audit = [AuditService(self._process.audit)] if self._process.audit is not None else []
         if not self._process.has_users:
             return audit
-        cluster, own = self._settings.cluster, self._settings.group.name
-        first = cluster.groups[0].name
+        cluster, own, state = self._settings.cluster, self._settings.group.name, self._store.security
 
         def home() -> str:
-            return home_of(groups, first)
+            return home_of(groups, cluster.groups[0].name)
 
         def watched() -> list[Replica]:
-            name = home()
-            nodes = groups.members_of(name) if name != own else ()
-            return [(principal.node(cluster.cluster, name, node.id), node.address) for node in nodes]
+            first = home()
+            told_by = [first] if first != own else [name for name in groups if name != own and not state.version]
+            return [(principal.node(cluster.cluster, name, node.id), node.address) for name in told_by for node in groups.members_of(name)]
 
         self._is_home = lambda: home() == own
-        if own != first:
-            self._watch = SecurityWatch(self._env.network, watched, self._store.security)
-            self._watch.on_change(self._changed)
-            context.roles.register(SecurityCopies(context, self._watch))
+        self._watch = SecurityWatch(self._env.network, watched, state)
+        self._watch.on_change(self._changed)
+        context.roles.register(SecurityCopies(context, self._watch))
         return (*audit, SecurityService(context, self._process.administrators, home, lambda: self.users().version))
 
     def guarded(self, server: Server) -> Server:

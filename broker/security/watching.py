@@ -92,11 +92,11 @@ class SecurityWatch:
             await asyncio.sleep(PAUSE_S)
 
     async def _watch(self, replica: Replica) -> bool:
-        """Ask one replica until it does not answer any more; False when it did not at all."""
+        """Ask one replica until it does not answer any more, or is not to be asked; False when there is nothing to ask it again."""
         who, address = replica
         channel, answered = connect_to(self._network, address, who), False
         try:
-            while True:
+            while replica in self._replicas():
                 request = security_pb2.WatchSecurityRequest(known_version=self.newest().version, wait_ms=WAIT_MS)
                 self._take(await methods.WATCH_SECURITY.call(channel, request, timeout_s=WAIT_MS / 1000 + ANSWER_S))
                 answered = True
@@ -104,6 +104,7 @@ class SecurityWatch:
             return answered
         finally:
             await channel.close()
+        return False
 
     def _take(self, copy: security_pb2.SecurityCopy) -> None:
         self._told_s = asyncio.get_running_loop().time()

@@ -84,10 +84,10 @@ class SimCluster:
             self.add_group(shape.get("nodes", 3))
         self.spares = SimSpares(self, shape.get("spares", 0))
 
-    def add_group(self, nodes: int = 3) -> SimGroup:
+    def add_group(self, nodes: int = 3, *, first: bool = False) -> SimGroup:
         """One more replica group in the cluster file; its nodes are yet to be started.  Those that run go on with the file they have."""
         added = group_nodes(len(self._group_nodes), len(self.hosts), nodes)
-        self._group_nodes.append(added)
+        self._group_nodes.insert(0 if first else len(self._group_nodes), added)
         self.config = ClusterConfig.parse(cluster_file(self._group_nodes, self._shape), "sim.yaml")
         node_ids = [node_id for node_id, _ in added.nodes]
         group = self.groups[added.name] = SimGroup(added.name, node_ids, Invariants(self.trace, self._archive))
