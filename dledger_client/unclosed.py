@@ -2,7 +2,8 @@
 
 Owns that flush.  The event loop of synchronous producers runs in a daemon thread, which stops without notice, so everything they hold is
 flushed before, for at most each producer's send timeout; one log line counts what could not be stored.  It runs twice: before thread pools
-end (a new connection may need one to resolve a name), and after all threads of the application, which may send until then.
+end (a new connection may need one to resolve a name), and after all threads of the application, which may send until then.  Who breaks a
+wait off with Ctrl-C, that for a close too, is not made to wait again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dledger_client.runtime.loop_thread import LoopThread
 GRACE_S = 1.0  # beyond the send timeout: the producers give up by themselves
 
 _producers: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+_broken_off: weakref.WeakSet[ProducerCore] = weakref.WeakSet()  # nobody waits for what these hold
 _registered: list[int] = []
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ def watch(producer: ProducerCore) -> None:
         if before_pools_end is not None:
             with contextlib.suppress(RuntimeError):  # it is too late for that
                 before_pools_end(_flush_open)
+
+
+def break_off(producer: ProducerCore) -> None:
+    """The wait for a close was interrupted: the end of the process does not wait for it either."""
+    _broken_off.add(producer)
 
 
 def warn(owner: object, more: str = "") -> None:
@@ -62,24 +69,31 @@ def _flush_open() -> list[ProducerCore]:
     held: list[tuple[DeliveryReport, int]] = []
     try:
         LoopThread.shared().run(_drain(producers, held), limit_s)
-    except (TimeoutError, KeyboardInterrupt, RuntimeError) as error:
+    except KeyboardInterrupt:  # one is enough: the second flush does not wait either
+        for producer in producers:
+            break_off(producer)
+    except (TimeoutError, RuntimeError) as error:
         _logger.debug("the flush at the end of the process was cut short: %r", error)
-    lost, why = _not_stored(held)
+    left = [producer for producer in producers if producer in _broken_off]
+    lost, why = _not_stored(held, "the wait was broken off" if left else "no answer in time")
     if lost:
         _logger.error("%d messages of producers that were not closed were not stored before the process ended: %s", lost, why)
+    for producer in left:
+        _producers.discard(producer)
+        producer.disown()
     return producers
 
 
 async def _drain(producers: list[ProducerCore], held: list[tuple[DeliveryReport, int]]) -> None:
     held += [each for producer in producers for each in producer.held()]
-    await asyncio.gather(*[producer.flush() for producer in producers])
+    await asyncio.gather(*[producer.flush() for producer in producers if producer not in _broken_off])
 
 
-def _not_stored(held: list[tuple[DeliveryReport, int]]) -> tuple[int, str]:
-    """How many of these messages are not known to be stored, and why the first is not."""
+def _not_stored(held: list[tuple[DeliveryReport, int]], why_open: str) -> tuple[int, str]:
+    """How many of these messages are not known to be stored, and why the first is not.  ``why_open``: of those without a result."""
     lost, why = 0, ""
     for report, count in held:
-        errors = [report.error_of(number) for number in range(count)] if report.settled else [TimeoutError("no answer in time")] * count
+        errors = [report.error_of(number) for number in range(count)] if report.settled else [TimeoutError(why_open)] * count
         failed = [error for error in errors if error is not None]
         lost, why = lost + len(failed), why or (str(failed[0]) if failed else "")
     return lost, why

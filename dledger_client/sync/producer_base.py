@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dledger_client import tracing, unclosed
 from dledger_client.aio.producer import Producer as AsyncProducer
@@ -32,6 +32,13 @@ class ProducerBase(SyncClient[AsyncProducer]):
         self._core = self._call(lambda: self._inner._core)
         self._accumulator, self._delayed = self._core.accumulator, self._inner._delayed
         unclosed.watch(self._core)
+
+    def _finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            super()._finish(close)
+        except KeyboardInterrupt:
+            unclosed.break_off(self._core)
+            raise
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)

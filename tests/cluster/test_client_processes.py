@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 
@@ -104,3 +106,48 @@ for number in range(7):
     )
     assert done.returncode == 0, done.stderr
     assert "7 messages of producers that were not closed were not stored before the process ended: topic 'gone'" in done.stderr
+
+
+INTERRUPTED = """
+import sys
+
+from dledger_client import Message, Producer
+
+with Producer(sys.argv[1], "interrupted", send_timeout_ms=600_000) as producer:
+    producer.send(Message("interrupts", b"x"))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(3):
+        producer.send_async(Message("interrupts", b"x"))
+    print("sent", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_who_interrupts_the_wait_for_a_cluster_that_is_away_is_not_made_to_wait_again(cluster: Cluster) -> None:
+    """docs/reference/semantics.md, row P10: the first Ctrl-C leaves the block, another one ends the wait at its end."""
+    cluster.cli_ok("topic", "create", "interrupts", "--queues", "1")
+    program = [sys.executable, "-c", INTERRUPTED, cluster.bootstrap]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, cwd=ROOT
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "ready\n"
+        cluster.kill_all()
+        running.stdin.write("\n")
+        assert running.stdout.readline() == "sent\n"
+        interrupts = 0
+        while running.poll() is None and interrupts < 3:  # one may come between the block and the wait at its end
+            running.send_signal(signal.SIGINT)
+            interrupts += 1
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(5)
+        ended = running.poll()
+        running.kill()
+        errors = running.stderr.read()
+    assert ended == -signal.SIGINT, errors
+    assert (
+        errors.count("3 messages of producers that were not closed were not stored before the process ended: the wait was broken off") == 1
+    )
