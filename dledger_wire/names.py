@@ -53,6 +53,8 @@ def is_node_name(name: str) -> bool:
 def _check(kind: str, name: str, limit: int) -> str:
     if not name:
         raise InvalidNameError(f"{kind} name is empty; expected 1 to {limit} characters of A-Z a-z 0-9 _ - % |")
+    if not isinstance(name, str):
+        raise InvalidNameError(f"{kind} name {name!r}: expected text")
     if len(name) > limit:
         raise InvalidNameError(f"{kind} name {name[:40]!r}... has {len(name)} characters; expected at most {limit}")
     if not _ALLOWED.fullmatch(name):

@@ -11,6 +11,8 @@ from enum import Enum
 
 from dledger_client.cluster.responses import garbage
 from dledger_client.cluster.router import Router
+from dledger_client.message_fields import MAX_DELAY_LEVEL
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
@@ -74,6 +76,11 @@ async def send_back(
     grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
     retried until the deadline; then the outcome is unknown, and the call may be repeated.
     """
+    offsets = list(offsets)
+    for offset in offsets:
+        within(0, MAX_OFFSET, offset=offset)
+    within(DEAD_LETTER, MAX_DELAY_LEVEL, delay_level=delay_level)
+    within(0, MAX_U32, max_reconsume_times=max_reconsume_times)
     request = retry_pb2.SendBackRequest(
         group=consumer_group,
         topic=topic,

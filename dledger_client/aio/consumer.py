@@ -26,14 +26,14 @@ from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
-from dledger_client.fetch.subscription import parse_tags
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.fetch.subscription import Subscription
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_text, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
-from dledger_wire.java_hash import cached_java_hash
+from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
@@ -97,8 +97,7 @@ class PullConsumer:
         self._committed_state = CommittedState(self._router, replica)
         self._added = AddedQueues(self._router, self._held(NO_TIME, or_followers=True))
         self._reads_followers = read_from != "leader" or replica is not None
-        files = LocalLogReader() if local_files else None
-        self._fetcher = Fetcher(self._router, read_from, replica, near, files=files, repair=repair)
+        self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
         self._fetcher.metrics = FetchMetrics(group)
         fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
         self._pieces = ReadAhead(lambda group, what: fetcher.read(group, what, clock.monotonic_ms() + timeout_ms), is_on=read_ahead)
@@ -174,7 +173,10 @@ class PullConsumer:
         return found
 
     async def _group_of(self, topic: str, queue_id: int, replica_group: str | None) -> str:
+        check_topic(topic)
+        within(0, MAX_U32, queue_id=queue_id)
         if replica_group is not None:
+            check_text(replica_group=replica_group)
             return replica_group
         for fresh in (False, True):  # a queue made since the last look
             found = await self._router.topic(topic, self._deadline_ms(), fresh=fresh)
@@ -303,7 +305,6 @@ class PullConsumer:
         by_group: dict[str, broker_pb2.CommitOffsetsRequest] = {}
         for (topic, queue_id), offset in positions.items():
             within(0, MAX_OFFSET, offset=offset)
-            within(0, MAX_U32, queue_id=queue_id)
             group = await self._group_of(topic, queue_id, replica_group)
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
@@ -489,8 +490,10 @@ class PullConsumer:
             >>> offset = chunks[-1].next_offset
         """
         within(0, MAX_OFFSET, offset=offset)
-        within(0, MAX_U32, queue_id=queue_id, max_bytes=max_bytes, wait_ms=wait_ms)
+        within(0, MAX_U32, max_bytes=max_bytes, wait_ms=wait_ms)
         within(1, MAX_U32, max_messages=max_messages)
+        wanted = Subscription(tags, sql)
+        group = await self._group_of(topic, queue_id, replica_group)
         request = broker_pb2.FetchRequest(
             topic=topic,
             queue_id=queue_id,
@@ -499,11 +502,10 @@ class PullConsumer:
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             group=self.group,
-            tag_hashes=[cached_java_hash(tag) for tag in parse_tags(tags)],
-            sql=sql,
-            linearizable=linearizable,
+            tag_hashes=wanted.tag_hashes,
+            sql=wanted.sql,
+            linearizable=bool(linearizable),
         )
-        group = await self._group_of(topic, queue_id, replica_group)
         return await self._pieces.read(group, request)
 
     @renamed_arguments(group_name="replica_group")
@@ -569,7 +571,7 @@ class PullConsumer:
             sql=sql,
             linearizable=linearizable,
         )
-        return table_of(chunks, columns, parse_tags(tags))
+        return table_of(chunks, columns, Subscription(tags).tags)
 
     @staticmethod
     def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:
@@ -585,9 +587,7 @@ class PullConsumer:
         Examples:
             >>> messages = consumer.with_tags(chunk, "created || paid")
         """
-        wanted = parse_tags(tags)
-        messages = chunk.messages() if chunk.count else []
-        return [message for message in messages if message.tags in wanted] if wanted else messages
+        return Subscription(tags).wanted(chunk.messages() if chunk.count else [])
 
     async def _sources(self, failover: ReplicaFailover, group: str, topic: str, queue_id: int) -> list[Source]:
         """A new round of replicas, as soon as one is known."""
@@ -643,10 +643,10 @@ class PullConsumer:
             ...     for message in chunk.messages():
             ...         print(message.queue_offset)
         """
-        within(0, MAX_OFFSET, offset=offset)
-        within(0, MAX_U32, queue_id=queue_id, chunk_bytes=chunk_bytes)
+        within(0, MAX_OFFSET, offset=offset, end=end)
+        within(0, MAX_U32, chunk_bytes=chunk_bytes)
+        wanted = Subscription(tags, sql)
         group = await self._group_of(topic, queue_id, replica_group)
-        hashes = [cached_java_hash(tag) for tag in parse_tags(tags)]
         pauses, failover = JitteredBackoff(self._router.random), ReplicaFailover(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
         while offset < end:
@@ -659,12 +659,12 @@ class PullConsumer:
                 offset=offset,
                 max_bytes=chunk_bytes,
                 group=self.group,
-                tag_hashes=hashes,
-                sql=sql,
+                tag_hashes=wanted.tag_hashes,
+                sql=wanted.sql,
                 without_body=without_body,
                 incarnation=topic_epoch,
             )
-            if not hashes and not sql:
+            if not wanted.tags and not sql:
                 request.max_messages = min(end - offset, 0xFFFFFFFF)
             try:
                 before = offset

@@ -12,7 +12,7 @@ from dledger_client import tracing
 from dledger_client.aio.delayed_sends import DelayedSends
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.accumulator import RecordAccumulator
+from dledger_client.producer.accumulator import RecordAccumulator, no_message
 from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
@@ -282,9 +282,13 @@ class Producer:
         """
         if not messages:
             raise InvalidArgumentError("a batch without a message")
+        messages = list(messages)
+        for message in messages:
+            if not isinstance(message, Message):
+                raise no_message(message)
         spans = tracing.spans()
         if spans is None:
-            return await self._send_batch(list(messages), queue_key, queue_id)
+            return await self._send_batch(messages, queue_key, queue_id)
         with spans.sending_batch(messages, self._options.max_message_bytes) as traced:
             return await self._send_batch(traced, queue_key, queue_id)
 

@@ -13,7 +13,7 @@ from dledger_client.consumer.call_notes import CallNotes, ListenerNotes
 from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore
 from dledger_client.consumer.group_session import MemberInfo
-from dledger_client.consumer.listener import Listener
+from dledger_client.consumer.listener import Listener, check_listener
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions, PushSettings
@@ -21,6 +21,7 @@ from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.metrics.instruments import installed
+from dledger_client.runtime.argument_ranges import MAX_U32, check_text, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
@@ -82,7 +83,9 @@ class PushConsumer:
     ) -> None:
         parse_bootstrap(bootstrap)
         self.group = check_group(group)
-        self.listener = listener
+        within(1, MAX_U32, timeout_ms=timeout_ms)
+        check_text(client_id=client_id)
+        self.listener = None if listener is None else check_listener(listener)
         security = security_part(settings)
         self.options = PushOptions.of({name: value for name, value in settings.items() if name not in security})
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
@@ -159,10 +162,13 @@ class PushConsumer:
         Args:
             listener: Called as ``listener(messages, context)``.
 
+        Raises:
+            InvalidArgumentError: It cannot be called.
+
         Examples:
             >>> consumer.set_listener(lambda messages, context: Action.COMMIT)
         """
-        self.listener = listener
+        self.listener = check_listener(listener)
 
     @property
     def client_id(self) -> str:
@@ -173,7 +179,7 @@ class PushConsumer:
         """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down.
+            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down, also by now.
             UnreachableError: No node responded within ``timeout_ms``.
             BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
                 another process uses the offset file.
@@ -186,6 +192,7 @@ class PushConsumer:
             return
         if self.listener is None or not self._subscriptions:
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
+        check_listener(self.listener, on_a_loop=self._make_executor is TaskExecutor)
         await self._router.reach(self._router.clock.monotonic_ms() + self._timeout_ms)
         self._check_not_ended()
         if self._started:  # by another call, meanwhile
@@ -215,6 +222,7 @@ class PushConsumer:
             except BusyError:
                 await self.shutdown()
                 raise
+            self._check_not_ended()
 
     def _check_not_ended(self) -> None:
         if self._ending is not None:

@@ -221,13 +221,20 @@ def strategy(name: str, options: Mapping[str, str] | None = None) -> Strategy:
     plain: dict[str, Callable[[], Strategy]] = {
         "AVG": lambda: averagely,
         "AVG_BY_CIRCLE": lambda: averagely_by_circle,
-        "CONSISTENT_HASH": lambda: consistent_hash(int(chosen.get("virtual_nodes", "10"))),
+        "CONSISTENT_HASH": lambda: consistent_hash(_number("virtual_nodes", chosen.get("virtual_nodes", "10"))),
         "MACHINE_ROOM": lambda: by_machine_room(chosen.get("rooms", "").split(",")),
         "MACHINE_ROOM_NEARBY": lambda: machine_room_nearby(strategy(chosen.get("inner", "AVG"))),
     }
     if name not in plain:
         raise InvalidArgumentError(f"allocation strategy {name!r}: expected one of {', '.join(sorted([*plain, 'CONFIG']))}")
     return plain[name]()
+
+
+def _number(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} {value!r}: expected a whole number") from None
 
 
 def _rank(member: str, members: Sequence[str]) -> tuple[int, int] | None:

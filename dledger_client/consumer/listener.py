@@ -18,6 +18,7 @@ from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message_fields import MAX_DELAY_LEVEL
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
+from dledger_wire.errors import InvalidArgumentError
 
 MAX_SETTING = (1 << 31) - 1
 NO_NOTES = NoNotes()
@@ -72,6 +73,19 @@ class ConsumeContext:
 
 
 Listener = Callable[[list[ReceivedMessage], ConsumeContext], Any]
+
+
+def check_listener(listener: Listener, *, on_a_loop: bool = True) -> Listener:
+    """``listener``; InvalidArgumentError when it cannot be called as one: its messages would all become dead letters.
+
+    ``on_a_loop``: by the asyncio client, which takes coroutine functions as well.
+    """
+    if not callable(listener):
+        raise InvalidArgumentError(f"listener {listener!r}: expected a function of messages and their context")
+    if not on_a_loop and any(map(inspect.iscoroutinefunction, (listener, getattr(listener, "__call__", None)))):  # noqa: B004
+        name = getattr(listener, "__qualname__", repr(listener))
+        raise InvalidArgumentError(f"listener {name} is a coroutine function; the PushConsumer of dledger_client.aio takes those")
+    return listener
 
 
 def consumed_count(result: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:

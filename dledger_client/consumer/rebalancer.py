@@ -119,6 +119,7 @@ class Rebalancer:
     async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
         """Finish every queue, leave the group, end.  Listeners that are ``waiting`` for this are not cancelled."""
         self._stopping = True
+        self._joined.set()  # nobody waits for that any longer
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.await_termination_ms / 1000
         for queue in list(self.queues):

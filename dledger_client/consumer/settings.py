@@ -5,11 +5,13 @@ Owns the table of names.  Every setting may be given by either name; times are m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.consumer.allocation import Strategy, strategy
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 
@@ -132,16 +134,22 @@ class PushOptions:
     offset_folder: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("orderly", "broadcast"):
+            if not isinstance(getattr(self, name), bool):  # any text would count as True
+                raise InvalidArgumentError(f"{name} {getattr(self, name)!r}: expected True or False")
         for name in ("consume_message_batch_max_size", "consume_threads", "pull_batch_size", "pull_threshold_for_queue"):
-            _check_at_least(name, getattr(self, name), 1)
+            within(1, MAX_U32, **{name: getattr(self, name)})
         for name in ("pull_threshold_size_for_queue", "consume_concurrently_max_span", "persist_offset_interval_ms"):
-            _check_at_least(name, getattr(self, name), 1)
+            within(1, MAX_OFFSET, **{name: getattr(self, name)})
         for name in ("consume_timestamp", "suspend_current_queue_time_ms", "await_termination_ms"):
-            _check_at_least(name, getattr(self, name), 0)
+            within(0, MAX_OFFSET, **{name: getattr(self, name)})
+        within(-1, MAX_U32, max_reconsume_times=self.max_reconsume_times)  # -1: the group's setting
         if self.consume_from_where not in (FIRST, LAST, TIMESTAMP):
             raise InvalidArgumentError(f"consume_from_where {self.consume_from_where!r}: expected {FIRST}, {LAST} or {TIMESTAMP}")
-        if self.max_reconsume_times < -1:
-            raise InvalidArgumentError(f"max_reconsume_times {self.max_reconsume_times}: expected -1 (the group's setting) or more")
+        if not isinstance(self.offset_folder, str | os.PathLike):
+            raise InvalidArgumentError(f"offset_folder {self.offset_folder!r}: expected the path of a folder")
+        if not isinstance(self.allocate_options, Mapping):
+            raise InvalidArgumentError(f"allocate_options {self.allocate_options!r}: expected options by name")
         self.strategy()
 
     @classmethod
@@ -153,6 +161,7 @@ class PushOptions:
             if own not in cls.__dataclass_fields__:
                 raise TypeError(f"a push consumer has no setting {name!r}")
             if name in ("consumeThreadMin", "consumeThreadMax"):  # threads are there from the start: as many as there may be
+                within(1, MAX_U32, **{name: value})
                 value = max(value, given.get(own, 0))
             elif own in given:
                 raise InvalidArgumentError(f"{name}: {own} is given twice")
@@ -162,7 +171,11 @@ class PushOptions:
     def strategy(self) -> Strategy:
         """How queues are shared out."""
         chosen = self.allocate_strategy
-        return strategy(chosen, self.allocate_options) if isinstance(chosen, str) else chosen
+        if isinstance(chosen, str):
+            return strategy(chosen, self.allocate_options)
+        if not callable(chosen):
+            raise InvalidArgumentError(f"allocate_strategy {chosen!r}: expected a strategy's name, or a function")
+        return chosen
 
     @property
     def strategy_name(self) -> str:
@@ -173,15 +186,11 @@ class PushOptions:
 def _own_value(name: str, value: Any) -> Any:
     """The value in our terms: upstream's constants, and its one size in MiB."""
     if name == "pullThresholdSizeForQueue":
+        within(1, MAX_U32, pullThresholdSizeForQueue=value)
         return value * MIB
     names = _UPSTREAM_VALUES.get(name)
     if names is None:
         return value
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         raise InvalidArgumentError(f"{name} {value!r}: expected {' or '.join(names)}")
     return names[value]
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidArgumentError(f"{name} {value}: expected at least {least}")

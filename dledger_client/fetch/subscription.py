@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.runtime.argument_ranges import check_text
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
 
 
 def parse_tags(expression: str) -> list[str]:
     """The tags of ``a || b``; empty for ``*``, which means all.  InvalidArgumentError for anything else."""
+    if not isinstance(expression, str):
+        raise InvalidArgumentError(f"tags {expression!r}: expected text: tag || tag ..., or *")
     if expression.strip() in ("", "*"):
         return []
     tags = [tag.strip() for tag in expression.split("||")]
@@ -33,6 +36,7 @@ class Subscription:
 
     def __post_init__(self) -> None:
         parse_tags(self.expression)
+        check_text(sql=self.sql)
 
     @property
     def text(self) -> str:

@@ -116,7 +116,7 @@ class RecordAccumulator:
         """``append``; None also when not all is known of the topic that the choice of the queue needs."""
         fields = message
         if not isinstance(fields, MessageFields):
-            raise TypeError(f"a message to send is a Message, not {type(message).__name__}")
+            raise no_message(message)
         if not self.knows(fields.topic, queue_id, by_key=queue_key is not None):
             return None
         return self.append(message, queue_key, queue_id)
@@ -429,6 +429,10 @@ class RecordAccumulator:
     def _close_metrics(self) -> None:
         if self.metrics is not None:
             self.metrics.close()
+
+
+def no_message(message: object) -> TypeError:
+    return TypeError(f"a message to send is a Message, not {type(message).__name__}")
 
 
 def _too_large(topic: str, what: str, size: int, max_bytes: int) -> MessageTooLargeError:

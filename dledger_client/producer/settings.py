@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dledger_client.runtime.argument_ranges import check_text
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.compress import DEFAULT_LEVEL, compression_of
@@ -132,8 +133,7 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         for name in ("group", "producer_id", "create_topic_key", "compress_type"):
-            if not isinstance(getattr(self, name), str):
-                raise InvalidArgumentError(f"{name} {getattr(self, name)!r}: expected text")
+            check_text(**{name: getattr(self, name)})
         for name in (
             "send_timeout_ms",
             "batch_bytes",

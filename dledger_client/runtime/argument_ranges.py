@@ -1,4 +1,4 @@
-"""Numbers that go into requests: what fits their fields, told by name before anything is sent."""
+"""Numbers and texts that go into requests: what fits their fields, told by name before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def within(low: int, high: int, **values: int) -> None:
             raise InvalidArgumentError(f"{name} {value!r}: expected a whole number")
         if not low <= value <= high:
             raise InvalidArgumentError(f"{name} {value}: expected {low} to {high}")
+
+
+def check_text(**values: str) -> None:
+    """InvalidArgumentError that names the first value that is no text."""
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"{name} {value!r}: expected text")

@@ -99,6 +99,9 @@ class PushConsumer(PushConsumerBase):
         Args:
             listener: Called as ``listener(messages, context)``.
 
+        Raises:
+            InvalidArgumentError: It cannot be called.
+
         Examples:
             >>> consumer.set_listener(lambda messages, context: Action.COMMIT)
         """
@@ -113,7 +116,7 @@ class PushConsumer(PushConsumerBase):
         """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down.
+            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down, also by now.
             UnreachableError: No node responded within ``timeout_ms``.
             BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
                 another process uses the offset file.

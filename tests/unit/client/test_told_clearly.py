@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +12,13 @@ import dledger_client
 import dledger_client.aio
 import dledger_wire.errors
 from dledger_client import Message
-from dledger_client.aio import Action, PushConsumer
+from dledger_client.aio import Action, ConsumeContext, PushConsumer
 from dledger_client.cluster.bootstrap import parse_bootstrap
+from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.runtime.environment import use_environment
-from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError
-from tests.unit.client.sim_rig import Rig
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
+from tests.unit.client.sim_rig import Rig, until
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,59 @@ def test_settings_of_wrong_types_and_names_are_refused() -> None:
         ProducerOptions.of("g", {"lingr_ms": 1})
 
 
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"consume_threads": "4"}, "consume_threads '4': expected a whole number"),
+        ({"consumeThreadMax": None}, "consumeThreadMax None: expected a whole number"),
+        ({"pull_batch_size": 2.5}, "pull_batch_size 2.5: expected a whole number"),
+        ({"pullThresholdSizeForQueue": "1"}, "pullThresholdSizeForQueue '1': expected a whole number"),
+        ({"persist_offset_interval_ms": float("nan")}, "persist_offset_interval_ms nan: expected a whole number"),
+        ({"max_reconsume_times": 1 << 32}, "max_reconsume_times 4294967296: expected -1 to 4294967295"),
+        ({"orderly": "no"}, "orderly 'no': expected True or False"),
+        ({"broadcast": 1}, "broadcast 1: expected True or False"),
+        ({"messageModel": []}, "messageModel []: expected BROADCASTING or CLUSTERING"),
+        ({"offset_folder": 5}, "offset_folder 5: expected the path of a folder"),
+        ({"allocate_strategy": 5}, "allocate_strategy 5: expected a strategy's name, or a function"),
+        ({"allocate_options": "x"}, "allocate_options 'x': expected options by name"),
+        (
+            {"allocate_strategy": "CONSISTENT_HASH", "allocate_options": {"virtual_nodes": "x"}},
+            "virtual_nodes 'x': expected a whole number",
+        ),
+        ({"client_id": 5}, "client_id 5: expected text"),
+        ({"timeout_ms": 0}, "timeout_ms 0: expected 1 to 4294967295"),
+        ({"listener": "print"}, "listener 'print': expected a function of messages and their context"),
+    ],
+)
+def test_a_push_consumer_of_wrong_settings_is_not_made(settings: dict[str, Any], text: str) -> None:
+    """Some of these let it start, and consume nothing for ever, or made every message a dead letter."""
+    for face in (dledger_client.aio.PushConsumer, dledger_client.PushConsumer):
+        with pytest.raises(InvalidArgumentError) as refused:
+            face("127.0.0.1:1", "g", **settings)
+        assert str(refused.value) == text
+
+
+def test_what_a_push_consumer_cannot_use_is_told_before_it_starts() -> None:
+    async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        return Action.COMMIT
+
+    class Listener:
+        __call__ = staticmethod(listener)
+
+    consumer = PushConsumer("127.0.0.1:1", "g", listener)
+    for what, text in (({"expression": ["a"]}, r"tags \['a'\]: expected text"), ({"sql": 5}, "sql 5: expected text")):
+        with pytest.raises(InvalidArgumentError, match=text):
+            consumer.subscribe("t", **what)  # type: ignore[arg-type]
+    with pytest.raises(InvalidNameError, match="topic name 5: expected text"):
+        consumer.subscribe(5)  # type: ignore[arg-type]
+    for each in (listener, partial(listener), Listener()):
+        in_threads = dledger_client.PushConsumer("127.0.0.1:1", "g", each)
+        in_threads.subscribe("t")
+        with pytest.raises(InvalidArgumentError, match=r"is a coroutine function; the PushConsumer of dledger_client.aio takes those"):
+            in_threads.start()
+        in_threads.shutdown()
+
+
 def test_every_error_is_a_name_of_the_clients() -> None:
     names = {name for name, found in vars(dledger_wire.errors).items() if isinstance(found, type) and issubclass(found, DledgerError)}
     for package in (dledger_client, dledger_client.aio):
@@ -79,6 +135,21 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
                 await consumer.fetch("t", 0, "1")  # type: ignore[arg-type]
             with pytest.raises(InvalidArgumentError, match="group 5: expected"):
                 rig.consumer(5)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match=r"tags \['a'\]: expected text"):
+                await consumer.fetch("t", 0, 0, tags=["a"])  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="replica_group 5: expected text"):
+                await consumer.fetch("t", 0, 0, replica_group=5)  # type: ignore[arg-type]
+            with pytest.raises(InvalidNameError, match="topic name 5: expected text"):
+                await consumer.fetch(5, 0, 0)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="end '5': expected a whole number"):
+                await anext(consumer.read_chunks("t", 0, 0, "5"))  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match="offset -1: expected 0 to"):
+                await consumer.send_back("t", 0, [-1])
+            with pytest.raises(InvalidArgumentError, match="delay_level 19: expected -1 to 18"):
+                await consumer.send_back("t", 0, [0], delay_level=19)
+            for batch in (["x"], [Message("t", b"x"), "x"]):
+                with pytest.raises(TypeError, match="a message to send is a Message, not str"):
+                    await producer.send_batch(batch)  # type: ignore[arg-type]
 
     Rig().run(scenario)
 
@@ -97,21 +168,35 @@ def test_a_position_behind_the_end_of_a_queue_is_refused() -> None:
     Rig().run(scenario)
 
 
+def member_called(rig: Rig, client_id: str) -> PushConsumer:
+    with use_environment(**rig.around()):
+        consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT, client_id=client_id)
+    consumer.subscribe("t")
+    return consumer
+
+
 def test_a_second_member_with_the_same_client_id_is_told_at_its_start() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic("t")
-
-        def member() -> PushConsumer:
-            with use_environment(**rig.around()):
-                consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT, client_id="only-one")
-            consumer.subscribe("t")
-            return consumer
-
-        first, second = member(), member()
+        first, second = member_called(rig, "only-one"), member_called(rig, "only-one")
         async with first:
             with pytest.raises(BusyError, match=r"client id only-one is in use by the member at .*; every member needs its own"):
                 await second.start()
-        async with member() as third:  # the first one left
+        async with member_called(rig, "only-one") as third:  # the first one left
             assert third.is_running
+
+    Rig().run(scenario)
+
+
+def test_a_start_that_a_shutdown_overtakes_does_not_pretend_to_have_started() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with member_called(rig, "only-one"):
+            second = member_called(rig, "only-one")
+            starting = asyncio.ensure_future(second.start())  # waits for its admission
+            await until(lambda: second.is_running)
+            await second.shutdown()
+            with pytest.raises(InvalidArgumentError, match="was shut down"):
+                await asyncio.wait_for(starting, 0.1)
 
     Rig().run(scenario)
