@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -21,15 +22,19 @@ from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.metrics.instruments import installed
-from dledger_client.runtime.argument_ranges import MAX_U32, check_text, within
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_text, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
-from dledger_wire.errors import BusyError, InvalidArgumentError
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
 from dledger_wire.names import check_group, check_topic, retry_topic
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
+FILTER_MS = 2000  # for a node to say whether it understands a filter
 IDLE_STREAMS = 64  # every queue polls on one of its own
+
+_logger = logging.getLogger(__name__)
 
 
 class PushConsumer:
@@ -146,8 +151,8 @@ class PushConsumer:
             sql: An SQL92 filter of properties, instead of tags.
 
         Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes: the
-                consumer warns of it in its log, and its listener gets nothing of the topic.
+            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
+                consumer starts.
 
         Examples:
             >>> consumer.subscribe("orders", "created || paid")
@@ -179,7 +184,8 @@ class PushConsumer:
         """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down, also by now.
+            InvalidArgumentError: There is no listener or no subscription, an SQL filter has a mistake, or the consumer was shut down,
+                also by now.
             UnreachableError: No node responded within ``timeout_ms``.
             BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
                 another process uses the offset file.
@@ -194,6 +200,7 @@ class PushConsumer:
             raise InvalidArgumentError("a push consumer needs a listener and at least one subscription before it starts")
         check_listener(self.listener, on_a_loop=self._make_executor is TaskExecutor)
         await self._router.reach(self._router.clock.monotonic_ms() + self._timeout_ms)
+        await self._check_filters()
         self._check_not_ended()
         if self._started:  # by another call, meanwhile
             return
@@ -223,6 +230,21 @@ class PushConsumer:
                 await self.shutdown()
                 raise
             self._check_not_ended()
+
+    async def _check_filters(self) -> None:
+        """InvalidArgumentError for a mistake in SQL.  Only nodes find it, before they look for the message, which no queue has."""
+        for topic, subscription in self._subscriptions.items():
+            if not subscription.sql:
+                continue
+            deadline_ms = self._router.clock.monotonic_ms() + FILTER_MS
+            request = broker_pb2.FetchRequest(topic=topic, offset=MAX_OFFSET, group=self.group, sql=subscription.sql)
+            try:
+                for group in list(await self._router.all_groups(deadline_ms))[:1]:
+                    await self._fetcher.read(group, request, deadline_ms)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"topic {topic}: {error.message}") from None
+            except DledgerError as error:  # as a rule, that there is no such offset
+                _logger.debug("consumer group %s: topic %s: %s", self.group, topic, error.message)
 
     def _check_not_ended(self) -> None:
         if self._ending is not None:

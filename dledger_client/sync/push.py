@@ -85,8 +85,8 @@ class PushConsumer(PushConsumerBase):
             sql: An SQL92 filter of properties, instead of tags.
 
         Raises:
-            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes: the
-                consumer warns of it in its log, and its listener gets nothing of the topic.
+            InvalidArgumentError: The consumer is started, or the tags have a mistake. One in ``sql`` is found by the nodes when the
+                consumer starts.
 
         Examples:
             >>> consumer.subscribe("orders", "created || paid")
@@ -116,7 +116,8 @@ class PushConsumer(PushConsumerBase):
         """Join the group and begin to consume. Safe to repeat.
 
         Raises:
-            InvalidArgumentError: There is no listener or no subscription, or the consumer was shut down, also by now.
+            InvalidArgumentError: There is no listener or no subscription, an SQL filter has a mistake, or the consumer was shut down,
+                also by now.
             UnreachableError: No node responded within ``timeout_ms``.
             BusyError: Another member of the group has the given ``client_id``, and this consumer is shut down; or
                 another process uses the offset file.
