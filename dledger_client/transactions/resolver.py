@@ -18,7 +18,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import SendResult, SendStatus
 from dledger_wire._pb import transaction_pb2
-from dledger_wire.errors import DledgerError, NotSentError, OutcomeUnknownError
+from dledger_wire.errors import ClientClosedError, DledgerError, NotSentError, OutcomeUnknownError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 from dledger_wire.tasks import BackgroundTasks
@@ -115,7 +115,7 @@ class TransactionResolver:
     async def end(self, half_offset: int, transaction_id: str, state: TransactionState, timeout_ms: int) -> TransactionOutcome:
         """End a transaction; what it is then.  Raises what kept the cluster from answering in time, or why it refused."""
         if self._stopped:
-            raise NotSentError(CLOSED)
+            raise ClientClosedError(CLOSED)
         end = transaction_pb2.TransactionEnd(half_offset=half_offset, transaction_id=transaction_id, resolution=state.value)
         waiting = _Waiting(end, self._router.clock.monotonic_ms() + timeout_ms, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
@@ -164,10 +164,12 @@ class TransactionResolver:
         self._fail_waiting()
 
     def _fail_waiting(self, bug: BaseException | None = None) -> None:
-        text = CLOSED if bug is None else f"the transaction is open; ending it failed with an internal error ({bug!r})"
+        error: DledgerError = ClientClosedError(CLOSED)
+        if bug is not None:
+            error = NotSentError(f"the transaction is open; ending it failed with an internal error ({bug!r})")
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
-            _settle(each, NotSentError(text))
+            _settle(each, error)
 
 
 def _settle(waiting: _Waiting, outcome: TransactionOutcome | DledgerError) -> None:
