@@ -350,6 +350,8 @@ class Producer:
             >>> await producer.close()
         """
         if self._ending is None:
+            if self._opened_core is not None:
+                self._opened_core.router.require_loop()
             self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name="close producer")
         await asyncio.shield(self._ending)  # a call that is cancelled leaves nothing half closed
 

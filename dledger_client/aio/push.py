@@ -194,6 +194,7 @@ class PushConsumer:
             >>> await consumer.start()
         """
         self._check_not_ended()
+        self._router.require_loop()
         if self._started:
             return
         if self.listener is None or not self._subscriptions:
@@ -282,6 +283,7 @@ class PushConsumer:
             >>> await consumer.shutdown()
         """
         if self._ending is None:
+            self._router.require_loop()
             self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name=f"shutdown of group {self.group}")
         caller = asyncio.current_task()
         self._waiting.add(caller)

@@ -77,6 +77,7 @@ class Router:
 
     def watch(self) -> None:
         """The client uses a stream: from a few seconds on it is told of changes.  On the event loop; idempotent."""
+        self._channels.require_open()
         self._watch.begin()
 
     @property
@@ -92,6 +93,10 @@ class Router:
         """When a call that begins now has to be answered.  ClientClosedError once the client is closed."""
         self._channels.require_open()
         return self.clock.monotonic_ms() + timeout_ms
+
+    def require_loop(self) -> None:
+        """RuntimeError on another event loop than before."""
+        self._channels.require_loop()
 
     def refuse(self) -> None:
         """The client closes: what is asked from now on, or again, fails with ClientClosedError."""

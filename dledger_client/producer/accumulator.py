@@ -28,7 +28,7 @@ from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
 from dledger_wire.frames.compress import compression_of
 
-CLOSED = "the producer is closed, or was made before the process forked; nothing was stored"
+CLOSED = "the producer is closed, its event loop has ended, or it was made before the process forked; nothing was stored"
 
 
 class WakeUp(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +14,7 @@ import dledger_client
 import dledger_client.aio
 import dledger_wire.errors
 from dledger_client import Message
-from dledger_client.aio import Action, ConsumeContext, PushConsumer
+from dledger_client.aio import Action, Admin, ConsumeContext, Producer, PullConsumer, PushConsumer
 from dledger_client.cluster.bootstrap import parse_bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.settings import ProducerOptions
@@ -166,6 +168,30 @@ def test_a_position_behind_the_end_of_a_queue_is_refused() -> None:
             assert await consumer.committed("t") == {("g0", 0): 1}
 
     Rig().run(scenario)
+
+
+def test_a_client_on_another_loop_than_before_says_so() -> None:
+    """As with two calls of ``asyncio.run``: each ended with a text of asyncio about futures, or pretended to run."""
+    nowhere = "127.0.0.1:1"
+    puller, admin = PullConsumer(nowhere, "g", timeout_ms=200), Admin(nowhere, timeout_ms=200)
+    pusher = PushConsumer(nowhere, "g", lambda *_: Action.COMMIT, timeout_ms=200)
+    pusher.subscribe("t")
+    producer = Producer(nowhere, send_timeout_ms=200)
+
+    async def once(call: Callable[[], Awaitable[object]]) -> object:
+        return await call()
+
+    calls: list[Callable[[], Awaitable[object]]] = [lambda: puller.fetch("t", 0, 0), admin.list_topics, pusher.start]
+    with asyncio.Runner() as another:
+        for first in (*calls, lambda: producer.send(Message("t", b"x"))):
+            with contextlib.suppress(DledgerError):
+                another.run(once(first))
+        for again in (*calls, puller.close, admin.close, pusher.shutdown, producer.close):
+            with pytest.raises(RuntimeError, match=r"an event loop that is not this one; make one in each asyncio.run"):
+                asyncio.run(once(again))
+            assert not pusher.is_running
+        for close in (puller.close, admin.close, pusher.shutdown, producer.close):
+            another.run(once(close))
 
 
 def member_called(rig: Rig, client_id: str) -> PushConsumer:
