@@ -10,7 +10,9 @@ markers that readers skip, so no reader waits for a message that will not come.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias, Unpack
 
@@ -20,6 +22,7 @@ from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
+from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.environment import takes_old_environment
@@ -131,7 +134,7 @@ class LogicalQueueWriter:
 
         Raises:
             NotSentError: An earlier message failed; nothing was stored.
-            InvalidArgumentError: The message is of another topic, or another producer writes to the topic.
+            InvalidArgumentError: The writer is not open, the message is of another topic, or another producer writes to the topic.
             DledgerError: What ``Producer.send`` raises.
 
         Examples:
@@ -139,6 +142,8 @@ class LogicalQueueWriter:
         """
         if message.topic != self._topic:
             raise InvalidArgumentError(f"a message for topic {message.topic}; expected {self._topic}")
+        if not self._queues:
+            raise InvalidArgumentError("the writer is not open yet: call open first, or use it in a with block")
         if self._broken is not None:
             raise NotSentError(f"the writer broke: {self._broken.message}; nothing was stored, open a new one")
         number, self._next = self._next, self._next + 1
@@ -146,10 +151,26 @@ class LogicalQueueWriter:
         return number
 
     async def _send(self, number: int, message: Message) -> SendResult:
+        sent = self._producer.send_async(message, queue_key=self._selector(number % len(self._queues)))
+        try:
+            await sent
+        except DledgerError:
+            pass  # see below
+        except asyncio.CancelledError:  # it is sent nevertheless, and what comes of it counts
+            sent.add_done_callback(partial(self._noted, number))
+            raise
+        return self._checked(number, sent)
+
+    def _noted(self, number: int, sent: AsyncSendFuture) -> None:
+        with contextlib.suppress(DledgerError):
+            self._checked(number, sent)
+
+    def _checked(self, number: int, sent: AsyncSendFuture) -> SendResult:
+        """Where the message is.  Any error breaks the writer, also that it is not where its number says."""
         width = len(self._queues)
         queue, offset = self._queues[number % width], number // width
         try:
-            result = await self._producer.send(message, queue_key=self._selector(number % width))
+            result = sent.result()
         except DledgerError as error:
             self._broken = self._broken or error
             raise

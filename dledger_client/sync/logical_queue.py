@@ -77,7 +77,7 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
 
         Raises:
             NotSentError: An earlier message failed; nothing was stored.
-            InvalidArgumentError: The message is of another topic, or another producer writes to the topic.
+            InvalidArgumentError: The writer is not open, the message is of another topic, or another producer writes to the topic.
             DledgerError: What ``Producer.send`` raises.
 
         Examples:

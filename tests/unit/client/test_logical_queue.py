@@ -10,7 +10,7 @@ import pytest
 from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message
 from dledger_client.fetch.records import NumberedMessage
 from dledger_client.runtime.environment import use_environment
-from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, ProducerFencedError
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -152,6 +152,52 @@ def test_a_writer_that_is_fenced_says_so_and_stays_broken() -> None:
                     await one.send(Message("t", b"d"))
             async with reader(rig) as found:
                 assert [each.message.body for each in await read_all(found)] == [b"a", b"b"]
+
+    Rig().run(scenario)
+
+
+def test_a_writer_that_is_not_open_says_so() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        one = writer(rig)
+        with pytest.raises(InvalidArgumentError, match="not open yet"):
+            await one.send(Message("t", b"a"))
+        assert await one.open() == 0
+        assert await one.send(Message("t", b"a")) == 0
+        await one.close()
+
+    Rig().run(scenario)
+
+
+def test_a_message_that_fails_after_its_send_was_cancelled_breaks_the_writer() -> None:
+    """docs/reference/semantics.md, row L1: there is no message of its number, so nothing may follow it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with writer(rig, send_timeout_ms=1_000) as one:
+            assert await one.send(Message("t", b"a")) == 0
+            for node_id in rig.cluster.hosts:
+                rig.cluster.kill(node_id)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.send(Message("t", b"b")), 0.2)
+            await asyncio.sleep(3)  # it has failed
+            for node_id in rig.cluster.hosts:
+                rig.cluster.start(node_id)
+            await until(lambda: rig.is_group_up("g0"))
+            with pytest.raises(NotSentError, match="the writer broke"):
+                await one.send(Message("t", b"c"))
+
+    Rig().run(scenario)
+
+
+def test_a_send_that_was_cancelled_and_is_stored_breaks_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with writer(rig) as one, reader(rig) as found:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.send(Message("t", b"a")), 0.0001)
+            assert await one.send(Message("t", b"b")) == 1
+            assert [each.message.body for each in await read_all(found)] == [b"a", b"b"]
 
     Rig().run(scenario)
 
