@@ -14,7 +14,7 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     notes = []
     option = f" --replica-group {group.name}" if several_groups else ""
     if group.voters and not group.is_member(node.id):
-        notes.append(f"not a member: dledger member add --id {node.id}{option}")
+        notes.append(_not_a_member(group, node, option))
     elif refused := group.refusal(node.id):
         notes.append(f"refused by its peers: {refused}")
         if "folder" in refused:
@@ -34,6 +34,14 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
     return ", ".join([*notes, *node.warnings])
+
+
+def _not_a_member(group: ReplicaGroupStatus, node: NodeStatus, option: str) -> str:
+    """One that has a log, or is down, was a member before those that the cluster file does not name; it does not come back beside them."""
+    successors = [each.id for each in group.nodes if not each.configured and group.is_member(each.id)]
+    if not successors or (node.reachable and not node.last_index):
+        return f"not a member: dledger member add --id {node.id}{option}"
+    return f"not a member, {', '.join(successors)} took its place{': stop it' if node.reachable else ''}"
 
 
 def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:

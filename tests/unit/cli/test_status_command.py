@@ -101,6 +101,16 @@ def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
     assert says(*answers) == f"1 group, 3 of 3 nodes up, {ONE}"
 
 
+def test_a_member_whose_place_was_taken_is_not_told_to_come_back() -> None:
+    members = [leader("n0", "sp0", voters="n0 n1 sp0"), other("n0"), replace(other("sp0"), configured=False)]
+    for old, todo in (
+        (replace(other("n2", knows=""), last_index=7), ": stop it"),
+        (gone("n2"), ""),
+    ):
+        assert note("n2", *members, old).endswith(f"not a member, sp0 took its place{todo}")
+    assert note("n3", *members, other("n3", knows="")) == "not a member: dledger member add --id n3", "a new one has no log"
+
+
 def test_damage_shows_and_is_not_healthy() -> None:
     damaged = other("n0", "damaged: 0000: byte 64: entry 3 bad body; no replica has the bytes so far")
     answers = (leader("n0", "n2"), damaged, other("n2"))
