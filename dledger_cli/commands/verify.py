@@ -78,10 +78,17 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
             note(f"replica group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
         if not result.equal:
             error_line(f"replica group {name}: {result.difference}")
+        elif _alone(result):
+            error_line(f"replica group {name}: only {', '.join(result.replicas) or 'no replica'} answered, nothing was compared")
         elif not as_json:
             size = format_size(result.compared_bytes)
             print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
-    return bool(results) and all(result.equal for result in results)
+    return bool(results) and all(result.equal and not _alone(result) for result in results)
+
+
+def _alone(result: ReplicaComparison) -> bool:
+    """Whether there was no other replica to compare with, though the group has some."""
+    return bool(result.unreachable) and len(result.replicas) < 2
 
 
 async def _compared(admin: Admin, nodes: dict[str, dict[str, str]]) -> tuple[list[ReplicaComparison], list[str]]:

@@ -21,8 +21,8 @@ class ReplicaComparison:
         replica_group: The group of nodes.
         end_pos: Byte position in the log up to which they were compared.
         compared_bytes: How many bytes of the log that were.
-        replicas: Ids of the nodes compared.
-        unreachable: Ids of the nodes that did not answer.
+        replicas: Ids of the nodes compared: members, without learners that have nothing yet.
+        unreachable: Ids of the members that did not answer.
         difference: What differs, with file and position of the damage when one is found; empty when all are equal.
         checksums: Of each replica: start position of a segment -> CRC-32 of its bytes up to ``end_pos``.
     """
@@ -43,8 +43,10 @@ class ReplicaComparison:
 
 async def compare_replicas(calls: ClusterCalls, group: ReplicaGroupStatus) -> ReplicaComparison:
     """UnreachableError when no node of the group answers."""
-    reachable = [node for node in group.nodes if node.reachable and node.configured]
-    missing = [node.id for node in group.nodes if not node.reachable and node.configured]
+    members = [node for node in group.nodes if group.is_member(node.id)]
+    # A learner that joins has nothing yet that could differ.
+    reachable = [node for node in members if node.reachable and (node.committed_pos or node.id in group.voters)]
+    missing = [node.id for node in members if not node.reachable]
     if not reachable:
         raise UnreachableError(f"no node reachable at {', '.join(node.address for node in group.nodes)}")
     end_pos = min(node.committed_pos for node in reachable)

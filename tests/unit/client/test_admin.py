@@ -119,6 +119,25 @@ def test_retention_and_comparison() -> None:
     Rig().run(scenario)
 
 
+def test_nodes_that_are_no_members_are_not_compared() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        async with rig.producer() as producer, rig.admin() as admin:
+            nodes = {"g0": {node.id: node.address for node in await admin.status()}}
+            removed = rig.followers[0]
+            await admin.remove_member(removed)
+            await producer.send(Message("t", b"x"))
+            (group,) = await admin.cluster_status(nodes=nodes)
+            assert any(node.id == removed and node.reachable for node in group.nodes)
+            (compared,) = await admin.compare_replicas(nodes=nodes)
+            assert (compared.equal, compared.unreachable) == (True, ())
+            assert sorted(compared.replicas) == sorted(group.voters)
+            assert group.leader is not None
+            assert compared.end_pos > next(node.committed_pos for node in group.nodes if node.id == removed)
+
+    Rig().run(scenario)
+
+
 def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic("t", queues=2)
