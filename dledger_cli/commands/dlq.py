@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,30 +79,50 @@ def redrive(
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their original topic again.  Repeated, it continues and sends none twice."""
+    sent = _Sent(name, as_json=as_json)
 
-    async def work(admin: Admin) -> int:
-        sent = 0
+    async def work(admin: Admin) -> None:
         for letters in _some(name, await admin.dead_letters(name)):
-            left = max_messages - sent
+            left = max_messages - sent.count
             if max_messages and not left:
                 break
-            sent += await admin.redrive(
-                letters, count=left if max_messages else 0, rate=rate, to_retry_topic=to_group, on_progress=_progress
-            )
-        return sent
+            count = left if max_messages else 0
+            await admin.redrive(letters, count=count, rate=rate, to_retry_topic=to_group, on_progress=sent.of_next_group())
 
-    count = ask(config, timeout, work)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    if as_json:
-        print_json({"consumer_group": name, "redriven": count})
-    else:
-        note(f"{name}: {count} redriven")
+    try:
+        ask(config, timeout, work)
+    except BaseException:  # what was sent stays sent
+        if sent.count:
+            sent.tell(" before it ended; repeated, it goes on behind them")
+        raise
+    sent.tell()
 
 
-def _progress(count: int) -> None:
-    if sys.stderr.isatty():
-        print(f"\r{count} redriven", end="", file=sys.stderr, flush=True)
+class _Sent:
+    """How many dead letters of a consumer group were sent so far, in all replica groups."""
+
+    def __init__(self, name: str, *, as_json: bool) -> None:
+        self.count = 0
+        self._name, self._as_json = name, as_json
+
+    def of_next_group(self) -> Callable[[int], None]:
+        """Takes how many there were of the next replica group, again and again."""
+        before = self.count
+
+        def progress(count: int) -> None:
+            self.count = before + count
+            if sys.stderr.isatty():
+                print(f"\r{self.count} redriven", end="", file=sys.stderr, flush=True)
+
+        return progress
+
+    def tell(self, how: str = "") -> None:
+        if self.count and sys.stderr.isatty():
+            print(file=sys.stderr)
+        if self._as_json:
+            print_json({"consumer_group": self._name, "redriven": self.count})
+        else:
+            note(f"{self._name}: {self.count} redriven{how}")
 
 
 def _some(name: str, found: list[DeadLetters]) -> list[DeadLetters]:

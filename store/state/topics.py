@@ -116,7 +116,8 @@ class Topics:
         """The topic, if that queue of it may be read."""
         topic = self.require(name)
         if not topic.perm & Perm.READ:
-            raise TopicPermissionError(f"topic {name}: reading is not permitted (perm {topic.perm})", topic=name, perm=topic.perm)
+            opens = f": dledger dlq open {name.removeprefix(DLQ_PREFIX)}" if name.startswith(DLQ_PREFIX) else ""
+            raise TopicPermissionError(f"topic {name}: reading is not permitted (perm {topic.perm}){opens}", topic=name, perm=topic.perm)
         if not 0 <= queue_id < topic.read_queues:
             raise InvalidArgumentError(f"topic {name}: queue {queue_id}, expected 0 to {topic.read_queues - 1}", topic=name)
         return topic

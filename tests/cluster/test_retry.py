@@ -58,7 +58,8 @@ def test_messages_sent_back_and_redriven_across_kills_are_each_there_once(cluste
     assert asyncio.run(send_all_back(cluster.bootstrap, "%RETRY%audit", level=DEAD_LETTER)) == {SentBack.DEAD, SentBack.DUPLICATE}
     (letters,) = json.loads(cluster.cli_ok("dlq", "list", "--json"))["dead_letters"]
     assert (letters["consumer_group"], letters["max_offset"], letters["waiting"], letters["perm"]) == (GROUP, COUNT, COUNT, 2)
-    assert "reading is not permitted" in cluster.cli("consume", "%DLQ%audit", "--idle-exit", "1").stderr
+    refused = cluster.cli("consume", "%DLQ%audit", "--idle-exit", "1").stderr
+    assert "reading is not permitted (perm 2): dledger dlq open audit" in refused
     cluster.cli_ok("dlq", "open", GROUP)
     assert sorted(asyncio.run(read(cluster.bootstrap, "%DLQ%audit", COUNT))) == sorted(bodies)
     for _ in range(2):

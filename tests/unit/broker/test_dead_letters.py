@@ -49,6 +49,15 @@ def test_dead_letters_go_back_to_their_topic_as_they_were() -> None:
     Rig().run(scenario)
 
 
+def test_who_reads_closed_dead_letters_is_told_what_opens_them() -> None:
+    async def scenario(rig: Rig) -> None:
+        await make_dead(rig, 1)
+        with pytest.raises(TopicPermissionError, match=rf"\(perm 2\): dledger dlq open {GROUP}$"):
+            await bodies(rig, DEAD)
+
+    Rig().run(scenario)
+
+
 def test_a_redrive_to_the_group_alone_goes_to_its_retry_topic() -> None:
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 2)
