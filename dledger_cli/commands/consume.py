@@ -113,7 +113,7 @@ class _Start:
         if text in ("", "first", "last"):
             return cls(text)
         if text.startswith("-") and text[1:].isdecimal():
-            return cls(before_end=int(text[1:]))
+            return cls(before_end=int(text[1:])) if int(text[1:]) else cls("last")
         return cls(at_ms=time_ms(text, "--from"))
 
     def offset(self, held: QueueOffsets) -> int:

@@ -128,9 +128,15 @@ def delete(
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Delete a topic and its messages, in all replica groups."""
+    from dledger_wire.errors import InvalidArgumentError
+
     if dry_run:
         parts, queues = _described(config, timeout, name)
         names = [part.replica_group for part in parts if group in ("", part.replica_group)]
+        if not names:
+            raise InvalidArgumentError(
+                f"topic {name} is not in replica group {group!r}, it is in {', '.join(part.replica_group for part in parts)}"
+            )
         messages = sum(queue.messages for queue in queues if queue.replica_group in names)
         note(f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
         note_unanswered(queues.unanswered)

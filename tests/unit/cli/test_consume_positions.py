@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from dledger_cli.commands.consume import _Committing, _Printer
+from dledger_cli.commands.consume import _Committing, _Printer, _Start
 from dledger_cli.message_text import LineFormat
 from dledger_cli.output import _StandardOutput
+from dledger_client.fetch.records import QueueOffsets
 
 FIRST = 100
 
@@ -84,6 +85,11 @@ def test_a_batch_that_was_not_written_is_not_committed(monkeypatch: pytest.Monke
     disk, printer = SmallDisk(1), _Printer(0, as_json=False)
     assert printed_into(disk, printer, monkeypatch) == {("orders", 0): FIRST + 50}
     assert printer.count == disk.lines == 50
+
+
+@pytest.mark.parametrize(("start", "offset"), [("first", 100), ("last", 190), ("-5", 185), ("-0", 190), ("-500", 100)])
+def test_where_reading_starts(start: str, offset: int) -> None:
+    assert _Start.of(start).offset(QueueOffsets(100, 190, 150)) == offset
 
 
 def test_of_json_lines_each_that_was_written_counts(monkeypatch: pytest.MonkeyPatch) -> None:
