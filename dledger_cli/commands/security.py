@@ -10,6 +10,7 @@ import typer
 from dledger_cli.output import note
 
 PASSWORD_BYTES = 24
+FILE_MODE = 0o600
 
 
 def register(root: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def init(
 ) -> None:
     """Make the first administrator: writes a password that is drawn to a file, and prints what the cluster file needs."""
     from broker.config.security import verifier_text
-    from dledger_wire.security.credentials import write_new
+    from dledger_wire.security.credentials import write_new, write_new_pair
     from dledger_wire.security.principal import USER_NAME, is_user_name
     from dledger_wire.security.scram import password_verifier
 
@@ -37,9 +38,11 @@ def init(
         raise typer.BadParameter(f"{name!r}: expected {USER_NAME}", param_hint="NAME")
     file = password_file or f"{name}.password"
     password = secrets.token_urlsafe(PASSWORD_BYTES)
-    write_new(file, f"{password}\n".encode())
+    drawn = file, f"{password}\n".encode(), FILE_MODE
     if secret_file:
-        write_new(secret_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode())
+        write_new_pair(drawn, (secret_file, f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode(), FILE_MODE))
+    else:
+        write_new(*drawn)
     note(f"the password of {name} is in {file}; put this into the cluster file:")
     print("security:")
     if certs:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dledger_wire.errors import ConfigError
-from dledger_wire.security.credentials import write_new
+from dledger_wire.security.credentials import write_new_pair
 from dledger_wire.security.principal import Kind, Principal, only_owner
 
 AUTHORITY_DAYS = 3650
@@ -39,8 +39,7 @@ class KeyPair:
 
     def write(self, path: str) -> None:
         """Write ``path``.crt and ``path``.key, the key for its owner alone.  FileExistsError when one is there."""
-        write_new(path + ".key", self.key, 0o600)
-        write_new(path + ".crt", self.certificate, 0o644)
+        write_new_pair((path + ".key", self.key, 0o600), (path + ".crt", self.certificate, 0o644))
 
 
 def new_authority(cluster: str, *, days: int = AUTHORITY_DAYS) -> KeyPair:

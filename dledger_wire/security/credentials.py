@@ -40,9 +40,24 @@ def read_secret(path: str, what: str) -> str:
 
 
 def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file with a secret, or beside one.  FileExistsError when one is there."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
+    """Write a file with a secret, or beside one, or none at all.  FileExistsError when one is there."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(opened, "wb") as file:
+            file.write(data)
+    except BaseException:  # what is left of it would be in the way of the next try
+        os.unlink(path)
+        raise
+
+
+def write_new_pair(first: tuple[str, bytes, int], second: tuple[str, bytes, int]) -> None:
+    """Two such files with their modes, both or none."""
+    write_new(*first)
+    try:
+        write_new(*second)
+    except BaseException:
+        os.unlink(first[0])
+        raise
 
 
 def check_private(path: str, what: str) -> None:

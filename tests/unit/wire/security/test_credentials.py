@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from dledger_wire.errors import ConfigError
-from dledger_wire.security.credentials import ClusterCredentials, PasswordCredentials, read_secret
+from dledger_wire.security.credentials import ClusterCredentials, PasswordCredentials, read_secret, write_new_pair
 from dledger_wire.security.principal import node
 
 
@@ -73,3 +74,15 @@ def test_secrets_do_not_show() -> None:
     shown = repr([PasswordCredentials("alice", password="wonderland"), ClusterCredentials(node("c", "g", "n"), "the secret")])
     assert "wonderland" not in shown
     assert "the secret" not in shown
+
+
+def test_a_pair_of_files_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    first, second = (str(tmp_path / "key"), b"secret", 0o600), (str(tmp_path / "cert"), b"public", 0o644)
+    Path(second[0]).write_bytes(b"was there")
+    with pytest.raises(FileExistsError):
+        write_new_pair(first, second)
+    assert [path.name for path in tmp_path.iterdir()] == ["cert"], "the next try finds nothing in its way"
+    Path(second[0]).unlink()
+    write_new_pair(first, second)
+    assert [Path(name).read_bytes() for name, *_ in (first, second)] == [b"secret", b"public"]
+    assert stat.S_IMODE(os.stat(first[0]).st_mode) == 0o600
