@@ -50,11 +50,7 @@ def up(
         replace_file(cluster.file, moved(text, Path(source)), Path(source))
         show_placement(cluster.config)
         running = cluster.running()
-        started: dict[str, subprocess.Popen[bytes]] = {}
-        for name in cluster.all_ids():
-            if name not in running:
-                started[name] = cluster.spawn(name)
-        _wait_until_seen(cluster, started)
+        started = cluster.start(cluster.all_ids())
     if running:
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
     start = time.monotonic()
@@ -62,16 +58,6 @@ def up(
         raise typer.Exit(1)
     if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
         raise typer.Exit(1)
-
-
-def _wait_until_seen(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Until each process has the lock of its folder, by which others see that it runs, or has ended."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        running = cluster.running()
-        if all(name in running or process.poll() is not None for name, process in started.items()):
-            return
-        time.sleep(POLL_S)
 
 
 def show_placement(config: ClusterConfig) -> None:

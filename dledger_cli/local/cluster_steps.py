@@ -64,17 +64,16 @@ class GroupStarter:
 
     def add(self, group: GroupConfig) -> None:
         """Start the group's nodes, or say how, and wait for its leader."""
-        started: dict[str, subprocess.Popen[bytes]] = {}
         if self._file is not None:
-            local = LocalCluster(ClusterConfig.load(str(self._file)), self._file.parent)
-            running = local.running()
-            started = {node.id: local.spawn(node.id) for node in group.nodes if node.id not in running}
+            with one_at_a_time(self._file.parent):
+                local = LocalCluster(ClusterConfig.load(str(self._file)), self._file.parent)
+                started = local.start([node.id for node in group.nodes])
             self._wait(group, local, started)
             return
         for node in group.nodes:
             note(f"on {node.host_label}: dledger node --config FILE --id {node.id} --data DIR")
         note(f"waiting for a leader of replica group {group.name} ({self._timeout_s:g} s) ...")
-        self._wait(group, None, started)
+        self._wait(group, None, {})
 
     def _wait(self, group: GroupConfig, local: LocalCluster | None, started: dict[str, subprocess.Popen[bytes]]) -> None:
         deadline = time.monotonic() + self._timeout_s

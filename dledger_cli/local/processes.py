@@ -25,6 +25,9 @@ from dledger_drill.hosts.ports import why_not_listened
 from dledger_drill.hosts.processes import import_path
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
+POLL_S = 0.1
+SEEN_S = 30.0
+
 
 @dataclass(frozen=True)
 class LocalCluster:
@@ -55,6 +58,18 @@ class LocalCluster:
 
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
+
+    def start(self, names: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
+        """Start those that do not run, and wait until each has the lock of its folder, by which others see that it runs, or has ended."""
+        running = self.running()
+        started = {name: self.spawn(name) for name in names if name not in running}
+        deadline = time.monotonic() + SEEN_S
+        while time.monotonic() < deadline:
+            running = self.running()
+            if all(name in running or process.poll() is not None for name, process in started.items()):
+                break
+            time.sleep(POLL_S)
+        return started
 
     def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ import yaml
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.local.cluster_edit import moved, replace_file, with_groups
 from dledger_cli.local.cluster_steps import GroupStarter, forget_local_group
+from dledger_cli.local.folder_lock import one_at_a_time
+from dledger_wire.errors import AddressInUseError
+from tests.waiting import wait_until
 
 PLAIN = "cluster: c\ngroups: []\n"
 SECURED = PLAIN + "security: {users: {required: true}}\n"
@@ -84,6 +89,24 @@ def test_a_copy_with_groups_added_and_removed_knows_where_its_paths_begin(tmp_pa
 
     forget_local_group(str(copy.parent), "shop", "g1")
     assert groups_and_folder(copy) == (["g0"], tmp_path)
+
+
+def test_nodes_of_a_new_group_are_started_by_one_command_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    own, copy = tmp_path / "cluster.yaml", tmp_path / "data" / "cluster.yaml"
+    copy.parent.mkdir()
+    own.write_text(CLUSTER)
+    with socket.create_server(("127.0.0.1", 0)) as taken, ThreadPoolExecutor(1) as another:
+        group = {"name": "g1", "nodes": [{"id": "m0", "address": f"127.0.0.1:{taken.getsockname()[1]}"}]}
+        copy.write_text(with_groups(CLUSTER, [group]))
+        config = ClusterConfig.load(str(copy))
+        starter = GroupStarter(config, copy.read_text(), copy, str(copy.parent), 1.0)
+        with one_at_a_time(copy.parent):
+            adding = another.submit(starter.add, config.groups[1])
+            said = wait_until(lambda: adding.done() or capfd.readouterr().err, "neither waits nor ended")
+            assert not adding.done()
+            assert "waiting for another command" in str(said)
+        with pytest.raises(AddressInUseError):
+            adding.result()
 
 
 def groups_and_folder(file: Path) -> tuple[list[str], Path]:
