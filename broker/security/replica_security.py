@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from broker.config.cluster_file import NodeSettings
 from broker.context import ServiceContext
 from broker.registration.known_groups import KnownGroups
+from broker.security.absent import WithoutAudit, WithoutUsers
 from broker.security.access import AccessControl
 from broker.security.audit_service import AuditService
 from broker.security.audited import AuditGate, Inside
@@ -102,14 +103,16 @@ class ReplicaSecurity:
 
     # What it serves
 
-    def services(self, context: ServiceContext, groups: KnownGroups) -> Sequence[AuditService | SecurityService]:
+    def services(
+        self, context: ServiceContext, groups: KnownGroups
+    ) -> Sequence[AuditService | SecurityService | WithoutAudit | WithoutUsers]:
         """Users are changed in the first replica group; the other groups watch it.
 
         One that was put first in the cluster file when there were users already takes them from the others.
         """
-        audit = [AuditService(self._process.audit)] if self._process.audit is not None else []
+        audit = AuditService(self._process.audit) if self._process.audit is not None else WithoutAudit()
         if not self._process.has_users:
-            return audit
+            return audit, WithoutUsers()
         cluster, own, state = self._settings.cluster, self._settings.group.name, self._store.security
 
         def home() -> str:
@@ -124,7 +127,7 @@ class ReplicaSecurity:
         self._watch = SecurityWatch(self._env.network, watched, state)
         self._watch.on_change(self._changed)
         context.roles.register(SecurityCopies(context, self._watch))
-        return (*audit, SecurityService(context, self._process.administrators, home, lambda: self.users().version))
+        return audit, SecurityService(context, self._process.administrators, home, lambda: self.users().version)
 
     def guarded(self, server: Server) -> Server:
         """The server behind the gates, where there are any."""

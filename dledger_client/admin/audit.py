@@ -91,9 +91,10 @@ async def audit_log(
     positions = dict(after or {})
     request = security_pb2.AuditTailRequest(max_records=count, user=user, action=action, denied=denied)
     found = await asyncio.gather(*(_ask(calls, address, request, positions.get(address, 0)) for address in asked))
-    refusals = [each for each in found if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
-    if refusals and all(isinstance(each, DledgerError) for each in found):
-        raise refusals[0]
+    failed = [each for each in found if isinstance(each, DledgerError)]
+    refusals = [each for each in failed if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
+    if len(failed) == len(found) and (refusals or not positions):  # who reads on waits for them
+        raise (refusals or failed)[0]
     records: list[AuditRecord] = []
     unanswered = {}
     for (address, name), outcome in zip(asked.items(), found, strict=True):

@@ -140,6 +140,7 @@ class SecurityAdmin(ReplicaGroupAdmin):
         Raises:
             PermissionDeniedError: The caller does not administer the cluster.
             InvalidArgumentError: There is no such node.
+            DledgerError: None of them has records to show: why the first one that was asked has not.
 
         Examples:
             >>> for record in (await admin.audit_log(20, denied=True)).records:
