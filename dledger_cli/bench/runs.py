@@ -161,8 +161,7 @@ def failover(rounds: int, fault: str, size: str, rate: float, *, as_json: bool) 
             f"{fault} to the next acknowledged write, {rounds} rounds: "
             f"median {middle:.0f} ms  p99 {late:.0f} ms  worst {ordered[-1]:.0f} ms"
         )
-        print(
-            f"acknowledged {result.figures.acknowledged}  lost {result.lost}  duplicated {result.duplicated}  reordered {result.reordered}"
-        )
+        account_text = f"lost {result.lost}  duplicated {result.duplicated}  reordered {result.reordered}"
+        print(f"acknowledged {result.figures.acknowledged}  failed {result.figures.failed}  {account_text}")
     if result.lost or result.duplicated or result.reordered:
         raise typer.Exit(1)

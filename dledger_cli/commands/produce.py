@@ -124,7 +124,10 @@ def _generated(count: int, size_bytes: int) -> Iterator[list[bytes]]:
 
 
 class _Sending:
-    """One run: what was sent, acknowledged and refused.  Callbacks run on the client's thread, everything else on the main thread."""
+    """One run: what was sent, acknowledged and refused.  Callbacks run on the client's thread, everything else on the main thread.
+
+    ``bytes``: of what was acknowledged.
+    """
 
     def __init__(self, topic: str, options: dict[str, Any], queue_key: str | None, rate: float, total: int, delay_ms: int) -> None:
         self.topic, self.options, self.queue_key, self.rate, self.total = topic, options, queue_key, rate, total
@@ -183,9 +186,8 @@ class _Sending:
                 self._failed(self.sent, str(error))
                 self._room.release()
                 continue
-            self.bytes += len(given.body)
             future = producer.send_async(message, queue_key=given.queue_key or self.queue_key)
-            future.add_done_callback(functools.partial(self._done, self.sent))
+            future.add_done_callback(functools.partial(self._done, self.sent, len(given.body)))
             self._progress(start)
 
     def _send_many(self, producer: Producer, chunk: list[bytes], start: float) -> None:
@@ -194,21 +196,21 @@ class _Sending:
         for first in range(0, len(chunk), step):
             bodies, number = chunk[first : first + step], self.sent + 1
             self.sent += len(bodies)
-            self.bytes += sum(map(len, bodies))
             keys, tags = self.options["keys"], self.options["tags"]
             future = producer.send_many_async(self.topic, bodies, keys=keys, tags=tags, queue_key=self.queue_key)
-            future.add_done_callback(functools.partial(self._many_done, number))
+            future.add_done_callback(functools.partial(self._many_done, number, bodies))
             self._progress(start)
 
-    def _many_done(self, number: int, future: Any) -> None:
+    def _many_done(self, number: int, bodies: list[bytes], future: Any) -> None:
         for each in future.outcomes():
             if each.error is not None:
                 self._failed(number + each.first, str(each.error), each.count)
             else:
                 with self._lock:
                     self.acknowledged += each.count
+                    self.bytes += sum(map(len, bodies[each.first : each.first + each.count]))
 
-    def _done(self, number: int, future: Any) -> None:
+    def _done(self, number: int, size_bytes: int, future: Any) -> None:
         """Count the answer."""
         error = future.exception()
         if error is not None:
@@ -216,6 +218,7 @@ class _Sending:
         else:
             with self._lock:
                 self.acknowledged += 1
+                self.bytes += size_bytes
         self._room.release()
 
     def _failed(self, number: int, text: str, count: int = 1) -> None:

@@ -176,7 +176,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         rows = [
             (
                 *(part.replica_group, part.read_queues, part.write_queues, part.perm),
-                sum(queue.messages for queue in queues if queue.replica_group == part.replica_group),
+                _messages(queues, part.replica_group),
             )
             for part in parts
         ]
@@ -191,6 +191,11 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         right=header[1:],
     )
     note_unanswered(queues.unanswered)
+
+
+def _messages(queues: Listed[QueueRange], replica_group: str) -> int | None:
+    """None where nobody tells."""
+    return None if replica_group in queues.unanswered else sum(queue.messages for queue in queues if queue.replica_group == replica_group)
 
 
 def _in_groups(names: Sequence[str]) -> str:

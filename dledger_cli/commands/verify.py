@@ -74,12 +74,13 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
         print_json({"groups": [_comparison_json(result) for result in results]})
     for result in results:
         name = result.replica_group
-        if result.unreachable and not as_json:
+        if result.unreachable and result.replicas and not as_json:
             note(f"replica group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
         if not result.equal:
             error_line(f"replica group {name}: {result.difference}")
         elif _alone(result):
-            error_line(f"replica group {name}: only {', '.join(result.replicas) or 'no replica'} answered, nothing was compared")
+            answered = f"only {result.replicas[0]}" if result.replicas else f"none of {', '.join(result.unreachable)}"
+            error_line(f"replica group {name}: {answered} answered, nothing was compared")
         elif not as_json:
             size = format_size(result.compared_bytes)
             print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
@@ -92,9 +93,20 @@ def _alone(result: ReplicaComparison) -> bool:
 
 
 async def _compared(admin: Admin, nodes: dict[str, dict[str, str]]) -> tuple[list[ReplicaComparison], list[str]]:
-    """The replica groups of the cluster file compared, and the names of those that were removed."""
+    """The replica groups of the cluster file compared, and the names of those that were removed.  UnreachableError when none answers."""
+    from dledger_client.admin.replica_comparison import ReplicaComparison
+    from dledger_wire.errors import UnreachableError
+
     removed = await removed_among(admin, nodes)
-    return await admin.compare_replicas(nodes={name: nodes[name] for name in nodes if name not in removed}), removed
+    results: list[ReplicaComparison] = []
+    for name in nodes:
+        if name in removed:
+            continue
+        try:
+            results += await admin.compare_replicas(nodes={name: nodes[name]})
+        except UnreachableError:
+            results.append(ReplicaComparison(name, 0, 0, (), tuple(nodes[name]), "", {}))
+    return results, removed
 
 
 def _comparison_json(result: ReplicaComparison) -> dict[str, object]:
