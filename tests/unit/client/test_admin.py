@@ -72,7 +72,8 @@ def test_a_closed_admin_says_so_at_once_and_calls_no_node_unreachable() -> None:
 def test_leaders_and_members_are_changed() -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
-            old, new = rig.master, rig.followers[0]
+            old, (new, last) = rig.master, rig.followers
+            address = next(each.address for each in await admin.status() if each.id == old)
             done = await admin.transfer_leader(new)
             assert (done.replica_group, done.old_leader, done.new_leader) == ("g0", old, new)
             await until(lambda: rig.cluster.master() == new)
@@ -83,6 +84,12 @@ def test_leaders_and_members_are_changed() -> None:
             left = await admin.remove_member(old)
             assert old not in left.voters
             assert len(left.voters) == 2
+            await admin.add_member(old, address)
+            with pytest.raises(InvalidArgumentError, match="only another voter can take leadership over, no learner"):
+                await admin.transfer_leader(old)
+            await admin.remove_member(last)
+            with pytest.raises(InvalidArgumentError, match="without a name, one that answers"):
+                await admin.transfer_leader()
 
     Rig().run(scenario)
 
