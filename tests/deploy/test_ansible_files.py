@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+
+from broker.config.cluster_file import ClusterConfig
+from broker.config.security import verifier_text
+from dledger_wire.security.scram import fits, hashed_password, password_verifier
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "cluster-configs" / "ansible"
 ROLES = ANSIBLE / "roles"
@@ -114,7 +120,7 @@ def test_secrets_are_private_and_not_shown() -> None:
         found += 1
         assert task.get("no_log") is True, f"{file}: {task['name']}"
         assert task.get("ansible.builtin.copy", {}).get("mode", "0600") == "0600", f"{file}: {task['name']}"
-    assert found == 4
+    assert found == 5
 
 
 def test_plays_that_restart_take_one_host_at_a_time_and_all_stop_at_the_first_failure() -> None:
@@ -125,3 +131,61 @@ def test_plays_that_restart_take_one_host_at_a_time_and_all_stop_at_the_first_fa
                 f"{file}: {play['name']}"
             )
             assert play["gather_facts"] is False
+
+
+CONTROLLER_PLAY = """
+- hosts: dledger
+  gather_facts: false
+  tasks:
+    - name: Prepare the controller
+      ansible.builtin.import_role:
+        name: dledger_cluster
+        tasks_from: controller
+"""
+HOSTS = {
+    "dledger": {
+        "hosts": {"db0": {"dledger_id": "n0", "dledger_replica_group": "g0", "dledger_address": "10.0.0.1"}},
+        "vars": {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "dledger_cluster": "shop",
+            "dledger_version": "0.9",
+            "dledger_index": "none",
+            "dledger_administrator": "admin",
+            "dledger_command": str(Path(sys.executable).parent / "dledger"),
+        },
+    }
+}
+
+
+@pytest.mark.parametrize("left", [["admin.password.new"], ["admin.password"], ["admin.password.new", "security.yaml"]])
+def test_a_controller_that_was_left_halfway_is_prepared_again(tmp_path: Path, left: list[str]) -> None:
+    """What a play leaves that ends between the administrator's password and what checks it."""
+    play, inventory, folder = tmp_path / "play.yml", tmp_path / "hosts.yml", tmp_path / "dledger"
+    play.write_text(CONTROLLER_PLAY)
+    inventory.write_text(yaml.safe_dump(HOSTS))
+    folder.mkdir(mode=0o700)
+    verifier = password_verifier("admin", "of an earlier play")
+    for name in left:
+        text = (
+            f"security: {{users: {{administrators: {{admin: '{verifier_text(verifier)}'}}}}}}"
+            if name.endswith("yaml")
+            else "of an earlier play\n"
+        )
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), str(play)]
+    done = subprocess.run(
+        command, cwd=ANSIBLE, env=os.environ | {"ANSIBLE_ROLES_PATH": str(ROLES)}, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    password = (folder / "admin.password").read_text().strip()
+    security = ClusterConfig.load(str(folder / "cluster.yaml")).security
+    assert security is not None
+    assert security.users is not None
+    assert fits(security.users.administrators["admin"], hashed_password("admin", password))
+    assert (password == "of an earlier play") == ("security.yaml" in left)
+    assert not (folder / "admin.password.new").exists()
+    assert stat.S_IMODE((folder / "admin.password").stat().st_mode) == 0o600
+    kept = [file.read_text() for file in folder.glob("admin.password.*~")]
+    assert kept == (["of an earlier play\n"] if left == ["admin.password"] else []), "it may be the password of a cluster that runs"
