@@ -6,7 +6,7 @@ from the cluster's metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +45,11 @@ class ReadBound:
             return self.timestamp_ms
         named = self.times.get(topic, {})
         return named.get((group, queue_id), named.get(("", queue_id)))
+
+    def of_topics(self, topics: Collection[str]) -> ReadBound:
+        """The bound without what it names of other topics."""
+        queues, times = ({name: named[name] for name in named if name in topics} for named in (self.queues, self.times))
+        return replace(self, queues=queues, times=times)
 
     def with_groups(self, option: str, groups: Mapping[str, Iterable[str]]) -> ReadBound:
         """A copy in which every queue has its replica group.  Raises InvalidArgumentError if it is ambiguous."""

@@ -64,12 +64,12 @@ def ranges_between(part: TopicPart, first: Array, last: Array) -> list[OffsetRan
 
 def check_named_queues(bounds: Mapping[TopicPart, PartBounds], position: ReadBound, option: str, filters: Filters = NO_FILTERS) -> None:
     """Raise InvalidArgumentError if a bound names a queue that does not exist and that the filters select."""
-    for named in (position.queues, position.times):
+    for named, kind in ((position.queues, ""), (position.times, "ByTimestamp")):
         for topic, queues in named.items():
             for group, queue_id in queues:
                 if filters.has_queue(topic, group, queue_id) and not has_queue(bounds, QueueId(topic, group, queue_id)):
                     name = f"{group}:{queue_id}" if group else str(queue_id)
-                    raise InvalidArgumentError(f"option {option}: queue {name} of topic {topic} does not exist")
+                    raise InvalidArgumentError(f"option {option}{kind}: queue {name} of topic {topic} does not exist")
 
 
 def has_queue(bounds: Mapping[TopicPart, PartBounds], queue: QueueId) -> bool:

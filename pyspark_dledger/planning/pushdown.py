@@ -67,7 +67,9 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         return replace(options, filters=replace(filters, queue_ids=wanted if filters.queue_ids is None else wanted & filters.queue_ids))
     if name == "topic" and options.topics:
         topics = tuple(topic for topic in options.topics if topic in values)
-        return replace(options, topics=topics) if topics else None
+        # Offsets of a topic that is not looked at would name queues that do not exist.
+        start, end = options.start.of_topics(topics), options.end.of_topics(topics)
+        return replace(options, topics=topics, start=start, end=end) if topics else None
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -19,7 +20,9 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
+from pyspark_dledger.planning.partitions import resolve
 from pyspark_dledger.planning.pushdown import narrowed
+from pyspark_dledger.planning.queue_offsets import PartBounds, TopicPart
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 MS = int(MOMENT.timestamp() * 1000)
@@ -75,6 +78,17 @@ def test_tags_queues_and_topics_are_taken_once() -> None:
         True,
         False,
     )
+
+
+@pytest.mark.parametrize("which", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
+def test_bounds_of_topics_that_a_condition_leaves_out_are_left_out(which: str) -> None:
+    asked = options(**{which: '{"orders":{"g0:0":5},"payments":{"g0:1":7}}'})
+    found, left = narrowed(asked, [EqualTo(("topic",), "payments")])
+    assert left == []
+    bounds = {TopicPart("payments", "g0"): PartBounds(np.array([0, 0]), np.array([9, 9]), {7: np.array([2, 2])})}
+    ranges = resolve(bounds, found.start, found.end, found.filters, fail_on_data_loss=True)
+    named = {"startingOffsets": (7, 9), "endingOffsets": (0, 7), "startingOffsetsByTimestamp": (2, 9), "endingOffsetsByTimestamp": (0, 2)}
+    assert [(each.queue.queue_id, each.start, each.end) for each in ranges] == [(0, 0, 9), (1, *named[which])]
 
 
 @pytest.mark.parametrize("number", [9, -1, 1])
