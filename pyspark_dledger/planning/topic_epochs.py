@@ -6,7 +6,7 @@ Owns the text ``group:epoch,group:epoch`` that streaming checkpoints store, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dledger_wire.errors import OffsetOutOfRangeError
 
@@ -45,10 +45,15 @@ def recreated(before: Mapping[str, str], now: Mapping[str, str]) -> set[tuple[st
     return found
 
 
-def check_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise OffsetOutOfRangeError if a topic was deleted or recreated."""
+def check_same(before: Mapping[str, str], now: Mapping[str, str], asks_for: Callable[[str], bool] = lambda _topic: True) -> None:
+    """Raise OffsetOutOfRangeError if a topic was deleted or recreated, or if the query no longer ``asks_for`` it."""
     remade = {topic for topic, _ in recreated(before, now)}
     for topic in before:
+        if topic not in now and not asks_for(topic):
+            raise OffsetOutOfRangeError(
+                f"topic {topic} is in the checkpoint, but no longer among the topics of the query; name it, use another checkpoint, "
+                "or set failOnDataLoss to false to continue without it"
+            )
         if topic not in now:
             raise OffsetOutOfRangeError(f"topic {topic} no longer exists; set failOnDataLoss to false to continue without it")
         # A replica group that was added is no data loss.

@@ -39,6 +39,10 @@ class ViewRequest:
             asked += [options.start.time_of(*queue), options.filters.since_ms, options.filters.until_ms]
         return list(dict.fromkeys(moment for moment in asked if moment is not None))
 
+    def asks_for(self, topic: str) -> bool:
+        """Whether the options name the topic, or their pattern matches it."""
+        return topic in self.options.topics if self.options.topics else self.matches(topic)
+
     def matches(self, name: str) -> bool:
         """Whether the topic pattern matches ``name``; system topics never match."""
         own = is_system_topic(name) or name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or name == STAGING_TOPIC

@@ -37,6 +37,7 @@ from pyspark_dledger.planning.queue_offsets import (
 )
 from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, spans, total_of, waiting
 from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, joined, merged, recreated
+from pyspark_dledger.planning.view_request import ViewRequest
 from pyspark_dledger.read.batch import partitions_of, read_range
 from pyspark_dledger.user_errors import concise_errors
 
@@ -77,9 +78,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Start of a new query; a restarted query starts at its checkpoint."""
         options = self._options
         view = cluster_queries.read_cluster_view(options)
-        start = options.start.with_groups("startingOffsets", groups_of(view.topic_epochs))
+        groups = groups_of(view.topic_epochs)
+        start = options.start.with_groups("startingOffsets", groups)
         cluster_queries.widen_to_replicas(view, options, named_offsets(start))
         check_named_queues(view.bounds, start, "startingOffsets", options.filters)
+        check_named_queues(view.bounds, options.end.with_groups("endingOffsets", groups), "endingOffsets", options.filters)
         starts = {part: offsets_of(part, held, start, fail_on_data_loss=options.fail_on_data_loss) for part, held in view.bounds.items()}
         return self._known.write(starts, view.topic_epochs)
 
@@ -166,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_same(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         if self._options.fail_on_data_loss:
-            check_same(before, now)
+            check_same(before, now, ViewRequest(self._options).asks_for)
 
     def _admitted(self, begin: Offsets, end: Offsets, limit: Any) -> Offsets:
         """End offsets after rate limits."""
@@ -181,7 +184,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut_to_messages(begin, end, most) if most else end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._end_of(self._look({}))
+        view = self._look({})
+        for group in sorted(view.leaderless):  # its followers may have restarted: the query would end with less than was acknowledged
+            raise NotReadyError(f"replica group {group} has no leader now, so where an available-now query has to end is not known")
+        self._target = self._end_of(view)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For progress reports; Spark calls it right after ``latestOffset``, so its view is reused."""

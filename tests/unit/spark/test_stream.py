@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.fetch.records import Chunk
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_queries import ClusterView
@@ -281,6 +281,34 @@ def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: Seen, t
     seen.topic_epochs.clear()
     seen.topic_epochs |= topic_epochs
     assert reader().latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_an_available_now_query_does_not_take_the_word_of_followers_for_its_end(seen: Seen) -> None:
+    start = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"})
+    seen.leaderless = {"g0"}
+    found = reader()
+    with pytest.raises(NotReadyError, match="replica group g0 has no leader now"):
+        found.prepareForTriggerAvailableNow()
+    seen.leaderless = set()
+    found.prepareForTriggerAvailableNow()
+    seen.leaderless = {"g0"}  # the end is known
+    assert offsets(found.latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
+
+
+@pytest.mark.parametrize("others", [{"topic": "t"}, {"topic": "", "topicPattern": "t+"}])
+def test_a_topic_that_the_query_no_longer_asks_for_is_not_called_gone(seen: Seen, others: dict[str, str]) -> None:
+    start = to_json({Q[0]: 20, QueueId("u", "g0", 0): 5}, {"t": "g0:7", "u": "g0:8"})
+    with pytest.raises(OffsetOutOfRangeError, match="topic u is in the checkpoint, but no longer among the topics of the query"):
+        reader(**others).latestOffset(start, ReadAllAvailable())
+    end = reader(failOnDataLoss="false", **others).latestOffset(start, ReadAllAvailable())
+    assert offsets(end) == {Q[0]: 100, Q[1]: 50, QueueId("u", "g0", 0): 5}
+
+
+@pytest.mark.parametrize("which", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("named", ['{"t":{"g0:9":5}}', '{"tt":{"0":5}}'])
+def test_a_bound_of_a_new_stream_names_queues_that_exist(seen: Seen, which: str, named: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"option {which}: queue .* does not exist"):
+        reader(**{which: named}).initialOffset()
 
 
 def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
