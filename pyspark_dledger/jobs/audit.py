@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dledger_client import PullConsumer
+from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
 from pyspark_dledger.jobs.common import (
     METADATA_TIMEOUT_MS,
     JobFailedError,
@@ -74,11 +75,31 @@ def audit(
         for group, nodes in groups.items():
             held = {queue: span for queue, span in ranges.items() if queue.topic == topic and queue.group == group and span[0] < span[1]}
             asked = [node for node in nodes if not replicas or node in replicas]
+            held = _held_by_all(bootstrap, held, asked) if held else held
             if held and asked:
                 rows, wrong = _audit_group(read_at, held, asked)
                 found += rows
                 problems += wrong
     return found, problems
+
+
+def _held_by_all(bootstrap: str, held: Held, replicas: Sequence[str]) -> Held:
+    """The ranges without what one of the replicas has expired: each deletes old segments by itself."""
+    found = dict(held)
+    for replica in replicas:
+        with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, replica=replica, repair=False) as consumer:
+            for queue, (start, end) in found.items():
+                try:
+                    consumer.fetch(queue.topic, queue.queue_id, start, 1, replica_group=queue.group)
+                except OffsetOutOfRangeError as error:
+                    found[queue] = (max(start, min(error.min_offset, end)), end)
+                except DledgerError:
+                    break  # the comparison tells what is wrong with it
+    for queue, (start, _) in found.items():
+        if start > held[queue][0]:
+            where = f"{queue.topic} {queue.group}:{queue.queue_id}"
+            progress(f"audit: {where}: compared from offset {start}, since a replica has expired what is before")
+    return {queue: (start, end) for queue, (start, end) in found.items() if start < end}
 
 
 def _audit_group(read: Read, held: Held, replicas: Sequence[str]) -> tuple[list[QueueAudit], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -122,6 +123,24 @@ def test_a_flipped_byte_and_a_replica_that_is_down_are_differences(
     assert {row["replica"] for row in report["queues"]} == {leader}
     assert "message 33 is damaged" in errors
     assert segment.read_bytes()[at] == data[at] ^ 1
+
+
+def test_a_replica_that_has_expired_more_is_compared_by_what_all_have(
+    cluster: Cluster, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(cluster, "expired")
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(60):
+            producer.send_async(Message("expired", b"%d|" % number + random.randbytes(200_000)), queue_id=0)
+        producer.flush()
+    cluster.wait_equal()
+    cluster.cli_ok("expire", "--id", next(node for node in cluster.processes if node != cluster.leader()), "--older-than", "0s", "--yes")
+    code, report, said = run(audit_job.main, cluster, capsys, "expired")
+    assert (code, report["problems"]) == (0, [])
+    assert len(report["queues"]) == 3
+    assert {row["count"] for row in report["queues"]} == {row["expected"] for row in report["queues"]}
+    assert 0 < report["queues"][0]["count"] < 60
+    assert "expired g0:0: compared from offset" in said
 
 
 def test_statistics_add_up_and_are_drawn(spark: Any, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
