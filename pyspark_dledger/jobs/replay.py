@@ -14,6 +14,9 @@ from dledger_client.message_fields import RESERVED_PROPERTIES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
 from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, secured, session, topic_list
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, parse_offsets
+from pyspark_dledger.planning.partitions import named_offsets
+from pyspark_dledger.planning.queue_offsets import QueueId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +76,25 @@ def rows_to_send(frame: Any, to: str) -> Any:
     )
 
 
-def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None) -> dict[str, dict[str, int]]:
-    """End offsets of a replay: the current end, or the first message stored at or after ``until_ms``."""
+def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None, given: str | None = None) -> dict[str, dict[str, int]]:
+    """End offsets of a replay for every queue: as ``given``, else the current end, or the first message stored at or
+    after ``until_ms``.
+    """
+    held = bounds(bootstrap, topics, until_ms)
+    groups: dict[str, set[str]] = {}
+    for topic, group, _ in held:
+        groups.setdefault(topic, set()).add(group)
+    option = "--ending-offsets"
+    named = named_offsets(ReadBound(LATEST, queues=parse_offsets(option, given) if given else {}).with_groups(option, groups))
+    unknown = next((queue for queue in named if queue not in held), None)
+    if unknown is not None:
+        raise InvalidArgumentError(f"option {option}: queue {unknown.group}:{unknown.queue_id} of topic {unknown.topic} does not exist")
     ends: dict[str, dict[str, int]] = {}
-    for (topic, group, queue_id), held in bounds(bootstrap, topics, until_ms).items():
-        ends.setdefault(topic, {})[f"{group}:{queue_id}"] = held.max_offset if until_ms is None else held.at_time
+    for queue, offsets in held.items():
+        end = named.get(QueueId(*queue), offsets.max_offset if until_ms is None else offsets.at_time)
+        # An end that is a word would be another one in each run.
+        end = {EARLIEST: offsets.min_offset, LATEST: offsets.max_offset}.get(end, end)
+        ends.setdefault(queue[0], {})[f"{queue[1]}:{queue[2]}"] = end
     return ends
 
 
@@ -119,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("--since", type=int, metavar="MS", help="start: stored at or after this time (ms since 1970)")
     made.add_argument("--until", type=int, metavar="MS", help="end: stored before this time (ms since 1970)")
     made.add_argument("--starting-offsets", metavar="JSON", help='{"topic":{"group:queue":offset}}')
-    made.add_argument("--ending-offsets", metavar="JSON", help="end offsets (exclusive), same format")
+    made.add_argument("--ending-offsets", metavar="JSON", help="end offsets (exclusive), same format; other queues: until now or --until")
     made.add_argument("--tags", default="", metavar="EXPR", help="tag filter: a || b")
     arguments = made.parse_args(argv)
     topics = topic_list(arguments.topics) or ([dlq_topic(arguments.dead_letters)] if arguments.dead_letters else [])
@@ -131,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise InvalidArgumentError(f"--to {arguments.to}: expected a topic other than the source")
     spark = session(arguments, "replay")
     checkpoint = arguments.checkpoint
-    ends = json.loads(arguments.ending_offsets) if arguments.ending_offsets else fixed_ends(arguments.bootstrap, topics, arguments.until)
+    ends = fixed_ends(arguments.bootstrap, topics, arguments.until, arguments.ending_offsets)
     ends = remembered_ends(spark, checkpoint, ends)
     given = {"startingTimestamp": arguments.since, "startingOffsets": arguments.starting_offsets, "tags": arguments.tags or None}
     options = {name: value for name, value in given.items() if value is not None}

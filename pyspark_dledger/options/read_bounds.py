@@ -87,7 +87,7 @@ def parse_read_bound(given: OptionParser, which: str, default: int, *, both: boo
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in words:
         return _checked_word(name, text, words[text.lower()], default, both=both)
-    return ReadBound(default, queues=parse_offsets(name, text))
+    return ReadBound(default, queues=parse_offsets(name, text, "earliest, latest or "))
 
 
 def _checked_word(name: str, text: str, value: int, default: int, *, both: bool) -> ReadBound:
@@ -98,11 +98,11 @@ def _checked_word(name: str, text: str, value: int, default: int, *, both: bool)
     return ReadBound(value)
 
 
-def parse_offsets(name: str, text: str) -> dict[str, ByQueue]:
+def parse_offsets(name: str, text: str, words: str = "") -> dict[str, ByQueue]:
     """``{"topic": {"group:queue": offset}}``; offset -2 is earliest, -1 latest.  Raises InvalidArgumentError naming
-    what is wrong.
+    what is wrong.  ``words``: what else could be given.
     """
-    return _by_queue(name, text, 'earliest, latest or JSON {"topic":{"group:queue":offset}}', _offset)
+    return _by_queue(name, text, f'{words}JSON {{"topic":{{"group:queue":offset}}}}', _offset)
 
 
 def parse_times(name: str, text: str) -> dict[str, ByQueue]:

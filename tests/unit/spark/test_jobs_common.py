@@ -6,6 +6,11 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from dledger_client.fetch.records import QueueOffsets
+from dledger_wire.errors import InvalidArgumentError
+from pyspark_dledger.jobs import replay
 from pyspark_dledger.jobs.common import RowCounter
 
 
@@ -24,3 +29,39 @@ def test_a_listener_goes_when_it_has_heard_the_querys_end() -> None:
         telling.start()
     telling.join()
     assert (heard, listeners) == ([1], [])
+
+
+@pytest.fixture
+def two_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {("t", "g0", 0): QueueOffsets(5, 100, 60), ("t", "g0", 1): QueueOffsets(0, 50, 50)}
+    monkeypatch.setattr(replay, "bounds", lambda _bootstrap, _topics, _timestamp_ms: held)
+
+
+@pytest.mark.usefixtures("two_queues")
+@pytest.mark.parametrize(
+    ("until_ms", "given", "ends"),
+    [
+        (None, None, (100, 50)),
+        (9, None, (60, 50)),
+        (None, '{"t":{"g0:0":7}}', (7, 50)),
+        (9, '{"t":{"1":7}}', (60, 7)),
+        (None, '{"t":{"0":-2,"1":-1}}', (5, 50)),
+    ],
+)
+def test_a_replay_has_an_end_in_every_queue(until_ms: int | None, given: str | None, ends: tuple[int, int]) -> None:
+    """A queue without one would be read to another end by each run."""
+    assert replay.fixed_ends("h:1", ["t"], until_ms, given) == {"t": {"g0:0": ends[0], "g0:1": ends[1]}}
+
+
+@pytest.mark.usefixtures("two_queues")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("t:0:5", "option --ending-offsets: 't:0:5'; expected JSON"),
+        ('{"t":{"g0:7":1}}', "queue g0:7 of topic t does not exist"),
+        ('{"u":{"0":1}}', "topic u does not exist"),
+    ],
+)
+def test_an_end_that_cannot_be_one_is_refused(given: str, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=expected):
+        replay.fixed_ends("h:1", ["t"], None, given)
