@@ -22,6 +22,7 @@ from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
@@ -70,7 +71,11 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
 
 
 def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
-    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError."""
+    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError, and
+    InvalidArgumentError for a topic of the system.
+    """
+    if is_system_topic(topic):  # brokers refuse rows there at the commit, when others may be stored already
+        raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
     try:
         found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
     except PermissionDeniedError as error:  # it may not even know of the topic, for which the right to write would do

@@ -183,6 +183,7 @@ def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
             "append",
             "option colour: unknown; expected one of bootstrap, topic",
         ),
+        ("CAST(id AS STRING) AS body, 'SCHEDULE_TOPIC_XXXX' AS topic", {}, "append", "topic SCHEDULE_TOPIC_XXXX belongs to the system"),
         ("CAST(id AS STRING) AS body", {}, "overwrite", "messages cannot be overwritten; expected mode append"),
         ("CAST(id AS STRING) AS body", {"topic": "nowhere"}, "append", "topic nowhere does not exist"),
         ("CAST(id AS STRING) AS body", {"txnAppId": "a"}, "append", "options txnAppId and txnVersion: expected both or none"),

@@ -31,6 +31,7 @@ from dledger_wire.errors import (
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.frames import frame_positions
 from dledger_wire.frames.message_id import UniqueIds
+from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished_writes
 from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write import staged_batches as packs
@@ -485,3 +486,11 @@ def test_plain_rows_are_packed_as_messages_made_one_by_one(chooser: str, varied:
     one_by_one = frames_by_queue(batch)
     assert plain == one_by_one
     assert sum(map(len, plain.values())) == count
+
+
+@pytest.mark.parametrize("topic", [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC])
+def test_a_topic_where_messages_wait_takes_no_rows(topic: str) -> None:
+    """Brokers would refuse them at the commit, again and again, when rows for other topics are stored already."""
+    consumer: Any = None  # nobody is asked
+    with pytest.raises(InvalidArgumentError, match=f"topic {topic} belongs to the system"):
+        writer.writable_queues(consumer, topic)
