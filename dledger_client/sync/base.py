@@ -6,6 +6,7 @@ gives the public method ``NAME`` its parameters, its result and what it does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -33,11 +34,12 @@ class SyncHandle(Generic[Inner]):
 
     def _iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
         """The items, each made on the loop when it is asked for."""
+        turn = asyncio.Lock()  # of those who use ``items``: one that was interrupted, with Ctrl-C, is not through with them at once
         try:
-            while found := self._run(_next(items)):
+            while found := self._run(_next(items, turn)):
                 yield found[0]
         finally:
-            self._run(items.aclose())
+            self._run(_end(items, turn))
 
 
 class SyncClient(SyncHandle[Inner]):
@@ -72,8 +74,14 @@ class SyncClient(SyncHandle[Inner]):
             self._thread.run(close())
 
 
-async def _next(items: AsyncGenerator[T]) -> list[T]:
+async def _next(items: AsyncGenerator[T], turn: asyncio.Lock) -> list[T]:
     """The next item; empty at the end."""
-    async for item in items:
-        return [item]
-    return []
+    async with turn:
+        async for item in items:
+            return [item]
+        return []
+
+
+async def _end(items: AsyncGenerator[T], turn: asyncio.Lock) -> None:
+    async with turn:
+        await items.aclose()

@@ -1,10 +1,20 @@
-"""The event loop of the synchronous clients when its process ends."""
+"""The event loop of the synchronous clients when its process ends, and when it is interrupted."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger_client.runtime.loop_thread import LoopThread
+from dledger_client.sync.base import SyncHandle
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,3 +56,29 @@ def test_the_loop_stands_still_before_the_interpreter_goes() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["still there", "the process ends: clients cannot be used any more"]
+
+
+class Handle(SyncHandle[Any]):
+    def __init__(self) -> None:
+        self._thread = LoopThread.shared()
+
+
+def test_an_interrupt_while_a_piece_is_read_comes_out_as_such() -> None:
+    """The generator needs some moments to end then, and was closed in them: RuntimeError took the place of KeyboardInterrupt."""
+    ended: list[bool] = []
+
+    async def pieces() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            ended.append(True)
+
+    found = Handle()._iterate(pieces())
+    assert next(found) == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(found)
+    assert ended == [True]
