@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dledger_client.consumer.allocation import Strategy, strategy
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 
@@ -146,6 +146,8 @@ class PushOptions:
         within(-1, MAX_U32, max_reconsume_times=self.max_reconsume_times)  # -1: the group's setting
         if self.consume_from_where not in (FIRST, LAST, TIMESTAMP):
             raise InvalidArgumentError(f"consume_from_where {self.consume_from_where!r}: expected {FIRST}, {LAST} or {TIMESTAMP}")
+        if 0 < self.consume_timestamp < FIRST_TIME_MS:
+            raise InvalidArgumentError(f"consume_timestamp {self.consume_timestamp}: expected milliseconds since 1970, of 13 digits")
         if not isinstance(self.offset_folder, str | os.PathLike):
             raise InvalidArgumentError(f"offset_folder {self.offset_folder!r}: expected the path of a folder")
         if not isinstance(self.allocate_options, Mapping):

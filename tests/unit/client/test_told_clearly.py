@@ -69,6 +69,7 @@ def test_settings_of_wrong_types_and_names_are_refused() -> None:
         ({"pullThresholdSizeForQueue": "1"}, "pullThresholdSizeForQueue '1': expected a whole number"),
         ({"persist_offset_interval_ms": float("nan")}, "persist_offset_interval_ms nan: expected a whole number"),
         ({"max_reconsume_times": 1 << 32}, "max_reconsume_times 4294967296: expected -1 to 4294967295"),
+        ({"consume_timestamp": 1_790_000_000}, "consume_timestamp 1790000000: expected milliseconds since 1970, of 13 digits"),
         ({"orderly": "no"}, "orderly 'no': expected True or False"),
         ({"broadcast": 1}, "broadcast 1: expected True or False"),
         ({"messageModel": []}, "messageModel []: expected BROADCASTING or CLUSTERING"),
