@@ -303,9 +303,9 @@ class OrderlyProcessQueue(_ProcessQueue):
         limit = self._options.max_reconsume_times
         exhausted = 0 <= limit < self._attempts or job.context.delay_level == DEAD_LETTER
         if exhausted and (self._options.broadcast or not await self._consumer.send_back(self.queue, job.failed, DEAD_LETTER)):
-            _logger.warning(
-                "%s: %d messages from offset %d sent to the dead letters", self.queue, len(job.failed), job.failed[0].queue_offset
-            )
+            what = "skipped" if self._options.broadcast else "sent to the dead letters"
+            first = job.failed[0].queue_offset
+            _logger.warning("%s: %d messages from offset %d %s after %d attempts", self.queue, len(job.failed), first, what, self._attempts)
             self._remove_consumed(len(job.failed))
         self._end_job()
         pause_ms = job.context.suspend_ms or self._options.suspend_current_queue_time_ms

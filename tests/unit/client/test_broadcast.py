@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dledger_client.aio import Action
 from dledger_wire.errors import BusyError
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
@@ -108,3 +110,20 @@ def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_
         assert file["offsets"] == [["t", "g0", 0, 5], ["t", "g0", 1, 5]]
 
     Rig().run(scenario)
+
+
+def test_what_an_orderly_broadcast_gives_up_is_said_to_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """There are no dead letters of a broadcast, so nobody is to look for them there."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 2)
+        group = Group(rig, broadcast=True, orderly=True, max_reconsume_times=1, offset_folder=str(tmp_path))
+        group.answers = [Action.SUSPEND, Action.SUSPEND]
+        await group.start("a")
+        await until(lambda: group.bodies() == [b"0", b"0", b"1"])
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+    assert ": 1 messages from offset 0 skipped after 2 attempts" in caplog.text
