@@ -14,7 +14,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeAlias, TypedDict
 
-from dledger_wire.errors import ConfigError
+from dledger_client.runtime.argument_ranges import check_text
+from dledger_wire.errors import ConfigError, InvalidArgumentError
 from dledger_wire.security import variables
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.tls import TlsContexts, TlsSettings
@@ -86,8 +87,22 @@ def check_known(settings: SecuritySettings) -> None:
         raise TypeError(f"a client has no setting {sorted(unknown)[0]!r}; besides its own it takes {expected}")
 
 
+def _check_types(settings: SecuritySettings) -> None:
+    """InvalidArgumentError for a value of a wrong type: ``tls={}`` would be no TLS.  None: not given."""
+    check_text(user=settings.get("user") or "")
+    password = settings.get("password") or ""
+    if not isinstance(password, str):  # it is not shown
+        raise InvalidArgumentError(f"password: expected text, not {type(password).__name__}")
+    if not isinstance(settings.get("password_file") or "", str | os.PathLike):
+        raise InvalidArgumentError(f"password_file {settings.get('password_file')!r}: expected the path of a file")
+    tls = settings.get("tls")
+    if tls is not None and not isinstance(tls, TlsSettings | str | os.PathLike):
+        raise InvalidArgumentError(f"tls {tls!r}: expected TlsSettings, or the path of a file with the authorities")
+
+
 def network_security(settings: SecuritySettings) -> NetworkSecurity:
     """What the network of a client with these settings needs.  Raises what ``client_security`` does."""
+    _check_types(settings)
     used = _used.get()
     given = {name: value for name, value in settings.items() if value}
     if used is not None and not given:

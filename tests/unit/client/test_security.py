@@ -23,7 +23,7 @@ from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import SystemClock, system_random
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.security import credentials
 from dledger_wire.security.certificates import issue, new_authority
@@ -130,6 +130,22 @@ def test_what_does_not_fit_together_is_refused(files: Path, monkeypatch: pytest.
     monkeypatch.setenv(ENVIRONMENT["cert"], str(files / "billing.crt"))
     with pytest.raises(ConfigError, match="without DLEDGER_TLS_CA"):
         network_security({})
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"user": 5}, "user 5: expected text"),
+        ({"user": "u", "password": SECRET.encode()}, "password: expected text, not bytes"),
+        ({"user": "u", "password_file": 5}, "password_file 5: expected the path of a file"),
+        ({"tls": {}}, "tls {}: expected TlsSettings, or the path of a file with the authorities"),  # it was no TLS
+        ({"tls": {"ca": "f"}}, "tls {'ca': 'f'}: expected TlsSettings, or the path of a file with the authorities"),
+    ],
+)
+def test_values_of_wrong_types_are_named_and_no_secret_is(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        dledger_client.PullConsumer(NOWHERE, **settings)
+    assert str(refused.value) == text
 
 
 def test_a_file_with_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
