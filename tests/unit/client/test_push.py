@@ -575,44 +575,6 @@ def test_sql_filters_and_positions_behind_what_they_leave_out() -> None:
     Rig().run(scenario)
 
 
-def test_a_mistake_in_an_sql_filter_is_told_at_the_start() -> None:
-    """It was a warning in the log, again and again, and the listener got nothing."""
-
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        group = Group(rig)
-        consumer = group.add("a").consumer
-        for topic in ("t", "nowhere-yet"):
-            consumer.subscribe(topic, sql="n BETWEEN 5 AND")
-            with pytest.raises(InvalidArgumentError, match=rf"topic {topic}: filter: column 16: the expression ends too early"):
-                await consumer.start()
-            assert not consumer.is_running
-            consumer.subscribe(topic, sql="n BETWEEN 5 AND 8")
-        await group.start("a")
-        async with rig.producer() as producer:
-            await producer.send(Message("t", b"6", properties={"n": "6"}))
-        await until(lambda: group.bodies() == [b"6"])
-        await group.stop()
-
-    Rig().run(scenario)
-
-
-def test_a_consumer_with_an_sql_filter_starts_while_no_node_can_judge_it() -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        for node_id in rig.followers:
-            rig.cluster.kill(node_id)
-        await until(lambda: rig.cluster.master("g0") is None)
-        group = Group(rig)
-        group.add("a").consumer.subscribe("t", sql="n = 6")
-        began_s = rig.cluster.loop.now_s
-        await group.members["a"].consumer.start()
-        assert group.members["a"].consumer.is_running
-        assert rig.cluster.loop.now_s - began_s < 6
-
-    Rig().run(scenario)
-
-
 def test_a_listener_may_take_part_of_a_batch_and_give_the_rest_up() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -1,4 +1,6 @@
-"""A push consumer that may not read its topic, or whose topic does not exist, or whose group differs, warns once for each reason."""
+"""A push consumer that may not read its topic, or whose topic does not exist, or whose group differs, warns once for each reason.
+
+One whose filter has a mistake does not start."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 from dledger_client.admin.security import AccessRule
 from dledger_client.aio import Action, Message, PushConsumer
 from dledger_client.runtime.environment import use_environment
+from dledger_wire.errors import InvalidArgumentError
 from tests.sim.spread.users import EVERYWHERE_S, create_users
 from tests.unit.client.push_rig import Group, here
 from tests.unit.client.sim_rig import Rig, until
@@ -90,3 +93,41 @@ def test_a_topic_that_does_not_exist_is_warned_of_once(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig().run(scenario)
     assert [record.levelname for record in caplog.records if "topic missing does not exist" in record.message] == ["WARNING"]
+
+
+def test_a_mistake_in_an_sql_filter_is_told_at_the_start() -> None:
+    """It was a warning in the log, again and again, and the listener got nothing."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        consumer = group.add("a").consumer
+        for topic in ("t", "nowhere-yet"):
+            consumer.subscribe(topic, sql="n BETWEEN 5 AND")
+            with pytest.raises(InvalidArgumentError, match=rf"topic {topic}: filter: column 16: the expression ends too early"):
+                await consumer.start()
+            assert not consumer.is_running
+            consumer.subscribe(topic, sql="n BETWEEN 5 AND 8")
+        await group.start("a")
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"6", properties={"n": "6"}))
+        await until(lambda: group.bodies() == [b"6"])
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_consumer_with_an_sql_filter_starts_while_no_node_can_judge_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        for node_id in rig.followers:
+            rig.cluster.kill(node_id)
+        await until(lambda: rig.cluster.master("g0") is None)
+        group = Group(rig)
+        group.add("a").consumer.subscribe("t", sql="n = 6")
+        began_s = rig.cluster.loop.now_s
+        await group.members["a"].consumer.start()
+        assert group.members["a"].consumer.is_running
+        assert rig.cluster.loop.now_s - began_s < 6
+
+    Rig().run(scenario)
