@@ -109,10 +109,11 @@ for number in range(7):
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 
 from dledger_client import Message, Producer
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests: in the background of a shell it is ignored
 with Producer(sys.argv[1], "interrupted", send_timeout_ms=600_000) as producer:
     producer.send(Message("interrupts", b"x"))
     print("ready", flush=True)

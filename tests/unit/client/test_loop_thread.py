@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,15 @@ class Handle(SyncHandle[Any]):
         self._thread = LoopThread.shared()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whatever started the tests: in the background of a shell they would ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_a_piece_is_read_comes_out_as_such() -> None:
     """The generator needs some moments to end then, and was closed in them: RuntimeError took the place of KeyboardInterrupt."""
     ended: list[bool] = []
