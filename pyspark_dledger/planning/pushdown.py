@@ -16,6 +16,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from pyspark_dledger.options.model import Filters, ReadOptions
 
 NEVER_NULL = {"topic", "group", "queue_id", "queue_offset", "store_timestamp"}
+MAX_TAGS = 1024  # brokers take no more in one request
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,7 +62,7 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         tags = tuple(tag for tag in values if not filters.tags or tag in filters.tags)
         # An empty intersection is left to Spark: no tags would select every tag.  So is what an expression of tags cannot say.
         exact = all(tag and tag == tag.strip() and "||" not in tag for tag in tags)
-        return replace(options, filters=replace(filters, tags=tags)) if tags and exact else None
+        return replace(options, filters=replace(filters, tags=tags)) if exact and 0 < len(tags) <= MAX_TAGS else None
     if name == "queue_id":
         wanted = frozenset(int(value) for value in values)
         return replace(options, filters=replace(filters, queue_ids=wanted if filters.queue_ids is None else wanted & filters.queue_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,8 @@ def test_only_wanted_keys_pass_a_word_at_a_time() -> None:
     found = record_batch(chunk_of(frames), ("body",), keys=("a", "b.c")).to_pylist()
     assert [row["body"] for row in found] == [b"0", b"1", b"3", b"5"]
     assert record_batch(chunk_of([frame(b"", {"KEYS": "bXc"})]), ("body",), keys=("b.c",)).num_rows == 0
+    many = tuple(sha256(b"%d" % number).hexdigest() for number in range(20_000))  # a pattern of so many is too large
+    assert record_batch(chunk_of(frames), ("body",), keys=(*many, "a", "b.c")).num_rows == len(found)
     both = [frame(b"%d" % n, {"KEYS": "k", "TAGS": tag}) for n, tag in enumerate("abca")]
     found = record_batch(chunk_of(both), ("body",), keys=("k",), tags=("a", "c")).to_pylist()
     assert [row["body"] for row in found] == [b"0", b"2", b"3"]

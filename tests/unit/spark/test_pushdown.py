@@ -117,3 +117,10 @@ def test_what_cannot_be_taken_exactly_goes_back() -> None:
 def test_a_tag_that_no_expression_of_tags_can_say_is_left_to_spark(tag: str) -> None:
     condition = EqualTo(("tags",), tag)
     assert narrowed(options(), [condition]) == (options(), [condition])
+
+
+@pytest.mark.parametrize(("count", "is_taken"), [(1024, True), (1025, False)])
+def test_more_tags_than_brokers_take_are_left_to_spark(count: int, is_taken: bool) -> None:
+    condition = In(("tags",), [f"tag-{number}" for number in range(count)])
+    found, left = narrowed(options(), [condition])
+    assert (len(found.filters.tags), left) == ((count, []) if is_taken else (0, [condition]))
