@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dledger_client import PullConsumer
-from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.jobs.common import (
     METADATA_TIMEOUT_MS,
     JobFailedError,
@@ -215,8 +215,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
     made.add_argument("--replicas", default="", metavar="ID,...", help="compare only these replicas (default: all)")
     arguments = made.parse_args(argv)
+    topics = topic_list(arguments.topics)
+    if not topics:  # replicas without topics would be equal
+        raise InvalidArgumentError(f"TOPIC[,TOPIC]: {arguments.topics!r}; expected the names of topics")
     spark = session(arguments, "audit")
-    found, problems = audit(spark, arguments.bootstrap, topic_list(arguments.topics), topic_list(arguments.replicas))
+    found, problems = audit(spark, arguments.bootstrap, topics, topic_list(arguments.replicas))
     report = {"equal": not problems, "problems": problems, "queues": [asdict(row) for row in found]}
 
     def show() -> None:
@@ -226,7 +229,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             for q in sorted(found, key=lambda q: (q.topic, q.group, q.queue_id, q.replica))
         ]
         table(header, rows)
-        if not problems:
+        if not problems and not found:
+            print("the topics have no messages: nothing was compared")
+        elif not problems:
             print(f"equal on {', '.join(sorted({q.replica for q in found}))}: {sum(q.count for q in found)} messages compared")
 
     print_report(arguments, report, show)

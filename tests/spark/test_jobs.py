@@ -207,6 +207,7 @@ def test_the_command_line_fills_in_the_addresses(cluster: Cluster) -> None:
         (replay_job, ("orders", "--checkpoint", "/tmp/x"), "--to is missing"),
         (replay_job, ("--to", "x", "--checkpoint", "/tmp/x"), "expected either topics or --dead-letters"),
         (replay_job, ("orders", "--to", "orders", "--checkpoint", "/tmp/x"), "expected a topic other than the source"),
+        (audit_job, (" , ",), "expected the names of topics"),
         (audit_job, ("orders", "--replicas", "n9"), "no replica n9; there are"),
         (stats_job, ("nowhere",), "topic nowhere does not exist"),
     ],
