@@ -23,10 +23,10 @@ from pyspark_dledger.planning.view_request import ViewRequest
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 
 
-def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), *, start_times: bool = True, whole: bool = True) -> ClusterView:
-    """The cluster's topics and queues.  Topics of ``may_lack`` that do not exist are left out."""
+def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), **how: bool) -> ClusterView:
+    """The cluster's topics and queues.  Topics of ``may_lack`` that do not exist are left out; ``how``: see ViewRequest."""
     inspector = ClusterInspector.of_this_process(options)
-    return LoopThread.shared().run(inspector.read_view(ViewRequest(options, frozenset(may_lack), start_times, whole)))
+    return LoopThread.shared().run(inspector.read_view(ViewRequest(options, frozenset(may_lack), **how)))
 
 
 def widen_to_replicas(view: ClusterView, options: ReadOptions, asked: Mapping[QueueId, int]) -> None:

@@ -125,6 +125,8 @@ class ClusterInspector:
                 f"replica group {silent} did not respond and may have queues of {', '.join(options.topics)} ({reason}); "
                 "set failOnDataLoss to false to read the other groups"
             )
+        if wanted.from_leaders and view.leaderless:
+            return NotReadyError(f"replica group {min(view.leaderless)} has no leader now, so where this query has to end is not known")
         if options.topic_pattern and not view.topic_epochs and not wanted.may_lack:
             return TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
         known = wanted.options.filters.queue_ids is None and not view.unreachable and not view.leaderless

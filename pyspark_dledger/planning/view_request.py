@@ -17,13 +17,15 @@ class ViewRequest:
 
     ``may_lack``: topics that need not exist.  ``start_times``: resolve the timestamps of the start as well.  ``whole``:
     for a batch or the start of a stream, which must see every matching topic and every queue, so no group may be
-    unreachable (with failOnDataLoss=false and named topics, one may).
+    unreachable (with failOnDataLoss=false and named topics, one may).  ``from_leaders``: what followers have committed
+    does not do.
     """
 
     options: ReadOptions
     may_lack: Collection[str] = ()
     start_times: bool = True
     whole: bool = True
+    from_leaders: bool = False
 
     @property
     def has_times(self) -> bool:

@@ -146,13 +146,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs)
         return self._known.write(end | kept, epochs)
 
-    def _look(self, known: Mapping[str, str]) -> ClusterView:
+    def _look(self, known: Mapping[str, str], *, from_leaders: bool = False) -> ClusterView:
         """A view of the cluster.  Topics of the checkpoint may be missing, or any topic if data loss is allowed.
         Groups that are unreachable, or whose followers are behind the checkpoint, keep the epochs of the checkpoint.
         """
         options = self._options
         loose = () if options.fail_on_data_loss and known else options.topics
-        view = cluster_queries.read_cluster_view(options, {*known, *loose}, start_times=False, whole=not known)
+        how = {"start_times": False, "whole": not known, "from_leaders": from_leaders}
+        view = cluster_queries.read_cluster_view(options, {*known, *loose}, **how)
         for topic, text in known.items() if view.unreachable or view.leaderless else ():
             seen = by_group(view.topic_epochs.get(topic, ""))
             unreachable = {group: made for group, made in by_group(text).items() if group in view.unreachable}
@@ -184,10 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut_to_messages(begin, end, most) if most else end
 
     def prepareForTriggerAvailableNow(self) -> None:
-        view = self._look({})
-        for group in sorted(view.leaderless):  # its followers may have restarted: the query would end with less than was acknowledged
-            raise NotReadyError(f"replica group {group} has no leader now, so where an available-now query has to end is not known")
-        self._target = self._end_of(view)
+        # Followers of a group without a leader may have restarted: the query would end with less than was acknowledged.
+        self._target = self._end_of(self._look({}, from_leaders=True))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For progress reports; Spark calls it right after ``latestOffset``, so its view is reused."""

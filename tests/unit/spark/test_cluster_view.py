@@ -10,7 +10,7 @@ import pytest
 
 from dledger_client import Message
 from dledger_wire._pb import admin_pb2, broker_pb2
-from dledger_wire.errors import InvalidArgumentError, NotLeaderError, TopicNotFoundError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import bounds_questions, cluster_queries, cluster_view
@@ -170,6 +170,8 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
         view = await inspector.read_view(ViewRequest(options()))
         assert held_of(view.bounds) == {QueueId("t", "g0", number): (0, 3) for number in range(2)}
         assert view.unreachable == {}
+        with pytest.raises(NotReadyError, match="replica group g0 has no leader now, so where this query has to end is not known"):
+            await inspector.read_view(ViewRequest(options(), from_leaders=True))
         with pytest.raises((NotLeaderError, UnreachableError)):
             await inspector.read_view(ViewRequest(asked))
         rig.cluster.kill(alive)
@@ -177,7 +179,8 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
             await inspector.read_view(ViewRequest(options()))
         for node_id in (*dead, alive):
             rig.cluster.start(node_id)
-        assert held_of((await inspector.read_view(ViewRequest(options()))).bounds)[QueueId("t", "g0", 1)][1] == 3
+        led = await inspector.read_view(ViewRequest(options(), from_leaders=True))  # it waits for the election
+        assert held_of(led.bounds)[QueueId("t", "g0", 1)][1] == 3
 
     Rig().run(scenario)
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.fetch.records import Chunk
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OffsetOutOfRangeError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_queries import ClusterView
@@ -97,6 +97,21 @@ def test_a_new_queue_is_read_from_its_first_message(seen: Seen) -> None:
     end = found.latestOffset(start, ReadAllAvailable())
     assert ranges(found, start, end) == [OffsetRange(Q[2], 3, 9)]
     assert ranges(found, end, end) == []
+
+
+def test_an_available_now_query_asks_leaders_where_it_ends(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    look = cluster_queries.read_cluster_view
+
+    def noted(*rest: Any, **how: bool) -> ClusterView:
+        asked.append(how.get("from_leaders", False))
+        return look(*rest, **how)
+
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", noted)
+    found = reader()
+    found.prepareForTriggerAvailableNow()
+    found.latestOffset(found.initialOffset(), ReadAllAvailable())
+    assert asked == [True, False, False]
 
 
 def test_an_available_now_trigger_ends_where_it_began_to_look(seen: Seen) -> None:
@@ -283,18 +298,6 @@ def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: Seen, t
     assert reader().latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_an_available_now_query_does_not_take_the_word_of_followers_for_its_end(seen: Seen) -> None:
-    start = to_json({Q[0]: 20, Q[1]: 30}, {"t": "g0:7"})
-    seen.leaderless = {"g0"}
-    found = reader()
-    with pytest.raises(NotReadyError, match="replica group g0 has no leader now"):
-        found.prepareForTriggerAvailableNow()
-    seen.leaderless = set()
-    found.prepareForTriggerAvailableNow()
-    seen.leaderless = {"g0"}  # the end is known
-    assert offsets(found.latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
-
-
 @pytest.mark.parametrize("others", [{"topic": "t"}, {"topic": "", "topicPattern": "t+"}])
 def test_a_topic_that_the_query_no_longer_asks_for_is_not_called_gone(seen: Seen, others: dict[str, str]) -> None:
     start = to_json({Q[0]: 20, QueueId("u", "g0", 0): 5}, {"t": "g0:7", "u": "g0:8"})
@@ -337,7 +340,7 @@ def test_one_look_serves_a_whole_trigger(seen: Seen, monkeypatch: pytest.MonkeyP
     end = found.latestOffset(start, ReadAllAvailable())
     assert ranges(found, start, end) == [OffsetRange(Q[0], 0, 100), OffsetRange(Q[1], 0, 50)]
     assert found.reportLatestOffset() == end
-    assert looks == [{"start_times": False, "whole": False}]
+    assert looks == [{"start_times": False, "whole": False, "from_leaders": False}]
     assert ranges(found, to_json({Q[0]: 5, Q[1]: 0}, {"t": "g0:7"}), to_json({Q[0]: 9, Q[1]: 0}, {"t": "g0:7"})) == [
         OffsetRange(Q[0], 5, 9)
     ]
