@@ -71,7 +71,7 @@ def make_plan(
         if registered is None:
             plan.add.append(group)
             continue
-        plan.notes += _differences(group, registered)
+        plan.notes += _differences(group, registered, {spare.id for spare in config.spares})
         if group.name in states and (change := _policy(config, group, states[group.name])):
             plan.policies.append(change)
     up = {node.id for group in running.groups for node in group.nodes} | {node.id for node in running.spares}
@@ -111,23 +111,26 @@ def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> N
         raise ConfigError("; ".join(problems))
 
 
-def _differences(group: GroupConfig, registered: RegisteredGroup) -> list[str]:
-    """Members and labels that differ: changed by other commands, at the operator's pace."""
+def _differences(group: GroupConfig, registered: RegisteredGroup, spares: Collection[str]) -> list[str]:
+    """Members and labels that differ: changed by other commands, at the operator's pace.  What a spare node has replaced stays replaced."""
     notes: list[str] = []
     members = {node.id: node for node in registered.nodes if node.member}
     option = f"--replica-group {group.name}"
+    unnamed = members.keys() - {node.id for node in group.nodes}
+    successors = ", ".join(sorted(unnamed & set(spares)))
     for node in group.nodes:
         if node.id not in members:
             if not node.spare:
-                notes.append(f"{node.id} is not a member of {group.name}: dledger member add --id {node.id} {option}")
+                todo = f"{successors} took its place" if successors else f"dledger member add --id {node.id} {option}"
+                notes.append(f"{node.id} is not a member of {group.name}: {todo}")
             continue
         there = members[node.id]
         if there.address != node.address:
             notes.append(f"{node.id} is at {there.address}: restart it with this file to move it to {node.address}")
         if there.host and (there.host, there.rack) != (node.host_label, node.rack):
             notes.append(f"{node.id}: restart it to take its labels (host {node.host_label}, rack {node.rack or '-'})")
-    unnamed = members.keys() - {node.id for node in group.nodes}
-    notes += [f"{each} of {group.name} is not in the file: dledger member remove --id {each} {option}" for each in unnamed]
+    foreign = unnamed - set(spares)
+    notes += [f"{each} of {group.name} is not in the file: dledger member remove --id {each} {option}" for each in foreign]
     if registered.state != ACTIVE:
         notes.append(f"{group.name} is {registered.state}: dledger cluster drain {group.name} --undo makes it active")
     return sorted(notes)

@@ -113,6 +113,18 @@ spares: [{id: sp0, address: "s:1"}]
     ]
 
 
+def test_a_plan_does_not_undo_what_a_spare_node_has_replaced() -> None:
+    text = """
+cluster: c
+groups: [{name: g0, nodes: [{id: n-a, address: "a:1"}, {id: n-b, address: "b:1"}, {id: n-c, address: "c:1"}]}]
+spares: [{id: n-s, address: "s:1"}]
+"""
+    running = ClusterDirectory("c", (RegisteredGroup("g0", "active", 1, "n-a", nodes("a", "b", "s")),))
+    config = ClusterConfig.parse(text, "f")
+    plan = make_plan(config, running, {"g0": ReplicaGroupState("g0", "active", 0, 3, 0, config.replace_after_ms(config.groups[0]))})
+    assert (plan.steps, plan.notes) == ([], ["n-c is not a member of g0: n-s took its place"])
+
+
 def test_a_group_that_is_dead_is_told_by_the_name_server_with_its_members_missing() -> None:
     async def scenario(rig: Rig) -> None:
         await told(rig, 0)
