@@ -16,7 +16,7 @@ from dledger_client.cluster.route_cache import RouteCache
 from dledger_wire._pb import routes_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import DledgerError, NotReadyError, UnreachableError
+from dledger_wire.errors import DledgerError, NotReadyError, PermissionDeniedError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.status import REMOVED
 
@@ -25,6 +25,7 @@ POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll ma
 DOWN_MS = 1_000  # how long an address is left out that did not answer
 OLD_NODE_MS = 10_000  # a node of an older version, which has no name service
 ELSEWHERE_MS = 60_000  # a node that told where the name servers are
+DENIED_MS = 600_000  # how long nobody is asked for all replica groups after a refusal: each one is a record of the audit log
 MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
 
 
@@ -39,6 +40,7 @@ class NameServers:
         self._left_out: dict[str, int] = {}  # address -> until when
         self._directory_version = 0
         self._directory: tuple[str, ...] = ()
+        self._denied_until_ms = 0
 
     # Whom to ask
 
@@ -104,9 +106,15 @@ class NameServers:
         self.current = address
         return reply
 
-    async def replica_groups(self) -> tuple[str, ...]:
-        """The names of all replica groups.  Raises what ``directory`` does."""
-        reply = await self.directory(self._directory_version)
+    async def replica_groups(self) -> tuple[str, ...] | None:
+        """The names of all replica groups; None when the user may not see the cluster.  Raises what else ``directory`` does."""
+        if self._clock.monotonic_ms() < self._denied_until_ms:
+            return None
+        try:
+            reply = await self.directory(self._directory_version)
+        except PermissionDeniedError:
+            self._denied_until_ms = self._clock.monotonic_ms() + DENIED_MS
+            return None
         if not reply.unchanged:
             self._directory_version = reply.version
             self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
@@ -120,8 +128,9 @@ class NameServers:
         address, request = self.current, routes_pb2.DirectoryRequest(known_version=known_version)
         try:
             reply = await methods.DIRECTORY.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
-        except DledgerError:
-            self._leave_out(address, DOWN_MS)
+        except DledgerError as error:
+            if not isinstance(error, PermissionDeniedError):
+                self._leave_out(address, DOWN_MS)
             raise
         if complete and not reply.complete:
             raise NotReadyError(f"{address}: not all replica groups have registered yet")

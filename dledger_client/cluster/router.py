@@ -132,16 +132,19 @@ class Router:
                     await self._nodes.first_answer([])
 
     async def all_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
-        """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all."""
+        """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all, or tells the
+        user."""
         self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
-            await self._ask_for(names)
+            if names is not None:
+                await self._ask_for(names)
+                return {name: self.groups[name] for name in names if name in self.groups}
         except DledgerError:
-            if not self._nodes_told:
-                await self._ask_nodes(deadline_ms)
-            return dict(self.groups)
-        return {name: self.groups[name] for name in names if name in self.groups}
+            if self._nodes_told:
+                return dict(self.groups)
+        await self._ask_nodes(deadline_ms)
+        return dict(self.groups)
 
     async def directory(self) -> routes_pb2.DirectoryReply:
         """The replica groups with all their nodes, as a name server has them, all of them or not; one attempt.  DledgerError when no name

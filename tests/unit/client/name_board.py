@@ -17,6 +17,7 @@ from broker.nameserver.service import NameService, ServicePlace
 from broker.nameserver.table import RouteTable
 from dledger_client.cluster.router import Router
 from dledger_wire._pb import broker_pb2, routes_pb2
+from dledger_wire.errors import PermissionDeniedError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext
 from tests.sim.clock import SimClock
@@ -77,6 +78,7 @@ class Board:
         self._sequence = 0
         self.knows_names = True  # whether nodes tell where the name servers are
         self.nodes_serve_routes = True
+        self.denies_directory = False  # name servers: to the user of the tests
 
     # Clients
 
@@ -134,9 +136,14 @@ class Board:
         service = NameService(table, ServicePlace(CLUSTER, self.name_addresses, 4 << 20, address), self.clock)
         self.services[address] = service
 
+        async def deny(_request: routes_pb2.DirectoryRequest, _context: CallContext) -> routes_pb2.DirectoryReply:
+            raise PermissionDeniedError("user app may not describe the cluster")
+
         async def serve() -> None:
             server = self.net.of(process).serve(address)
             service.register(server)
+            if self.denies_directory:
+                methods.DIRECTORY.serve(server, deny)
             await server.start()
 
         await self.loop.spawn(process, serve(), "name server")
