@@ -40,13 +40,27 @@ async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Seq
     absent = [group for group in targets if group not in seen.parts]
     if seen.parts and not (wanted and absent):
         if not if_not_exists:
-            raise TopicExistsError(f"topic {spec.name!r} exists (in {', '.join(sorted(seen.parts))})", topic=spec.name)
+            raise _exists(spec, seen)
         return joined(seen.parts.values(), created=False)
     seen.require(absent, "nothing was created")
     if seen.parts:
         seen.require_all("nothing was created")
     made = await _open_parts(calls, seen, _shares(spec, seen, targets, absent), spec.perm)
     return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
+
+
+def _exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
+    text = f"topic {spec.name!r} exists (in {', '.join(sorted(seen.parts))})"
+    if seen.lacking:
+        queues = spec.write_queues or spec.read_queues or seen.default_queues
+        rest = _creates_the_rest(spec.name, queues, {*seen.parts, *seen.lacking})
+        missing = ", ".join(seen.lacking)
+        text += f", but not in {missing}, since a command was broken off: {rest}, dledger topic delete {spec.name} deletes it"
+    return TopicExistsError(text, topic=spec.name)
+
+
+def _creates_the_rest(name: str, queues: int, groups: Iterable[str]) -> str:
+    return f"dledger topic create {name} --queues {queues} --groups {','.join(sorted(groups))} --if-not-exists creates the rest"
 
 
 def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: Sequence[str]) -> Counts:
@@ -262,8 +276,7 @@ async def _undone(
     if seen.parts:
         rest = f"dledger topic update {seen.name} --perm 6 opens it"
     else:
-        queues = sum(write for _, write in counts.values())
-        rest = f"dledger topic create {seen.name} --queues {queues} --groups {','.join(sorted(counts))} --if-not-exists creates the rest"
+        rest = _creates_the_rest(seen.name, sum(write for _, write in counts.values()), counts)
     text = f"topic {seen.name} may be left in {', '.join(left)} of {where}: {rest}"
     return type(error)(f"{error.message}; {text}", **error.details)
 

@@ -50,6 +50,12 @@ class TopicParts:
         may_have = {group for groups in told for group in groups}
         return {group: error for group, error in self.unanswered.items() if group in may_have}
 
+    @property
+    def lacking(self) -> list[str]:
+        """The replica groups that parts name, and that have answered without one: a creation or deletion was broken off."""
+        named = {group for part in self.parts.values() for group in part.replica_groups}
+        return sorted(group for group in named if group in self.load and group not in self.parts)
+
     def require_all(self, what: str) -> None:
         """Raise unless every replica group that may have queues of the topic has answered; ``what`` was not done."""
         for group, error in sorted(self.missing.items()):

@@ -10,6 +10,7 @@ from dledger_client.aio import Admin, Message, TransactionState
 from dledger_client.cluster.topic_creation import by_name
 from dledger_client.cluster.topic_spread import resized, spread
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import (
     InvalidArgumentError,
     NotLeaderError,
@@ -18,6 +19,7 @@ from dledger_wire.errors import (
     UnreachableError,
     UnsafeShrinkError,
 )
+from dledger_wire.rpc import methods
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -215,6 +217,25 @@ def test_a_creation_that_fails_half_way_is_undone() -> None:
             await until(lambda: rig.is_group_up("g1"))
             await admin.create_topic("t", 4, replica_groups=["g0", "g1"], if_not_exists=True)  # what the error says
             assert {group: write for group, (_, write, _) in (await parts(admin)).items()} == {"g0": 2, "g1": 2}
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_creation_whose_process_was_killed_half_way_is_told_with_the_command_that_completes_it() -> None:
+    """docs/reference/semantics.md, row T4."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            part = admin_pb2.TopicSpec(name="t", group="g0", read_queues=2, write_queues=2, perm=6, groups=["g0", "g1"])
+            await admin._calls.ask_leader("g0", methods.CREATE_TOPIC, part)
+            rest = "dledger topic create t --queues 4 --groups g0,g1 --if-not-exists creates the rest, dledger topic delete t deletes it"
+            with pytest.raises(TopicExistsError) as raised:
+                await admin.create_topic("t", 4)
+            assert raised.value.message == f"topic 't' exists (in g0), but not in g1, since a command was broken off: {rest}"
+            await admin.create_topic("t", 4, replica_groups=["g0", "g1"], if_not_exists=True)
+            assert await parts(admin) == {"g0": (2, 2, 6), "g1": (2, 2, 6)}
+            with pytest.raises(TopicExistsError, match=r"^topic 't' exists \(in g0, g1\)$"):
+                await admin.create_topic("t", 4)
 
     Rig(groups=2).run(scenario)
 
