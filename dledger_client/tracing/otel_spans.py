@@ -37,6 +37,7 @@ ManyFuture = TypeVar("ManyFuture", bound=SendManyFuture)
 Attributes = dict[str, str | int]
 
 SYSTEM = "dledger"
+CHECK = "check"  # the operation on a half message, which has no offset in its topic yet
 MAX_LINKS = 128  # what OpenTelemetry keeps of them unless it is told otherwise
 
 
@@ -53,7 +54,8 @@ class Spans:
         span = self._sending([message])
         with self._failing(span):
             future = send(_carrying(message, span))
-        _end_with(span, future, _end_send)
+        waits = message.delay_level or message.deliver_at_ms or message.transaction_group
+        _end_with(span, future, _end_waiting if waits else _end_send)
         return future
 
     @contextlib.contextmanager
@@ -121,11 +123,15 @@ class Spans:
     def processing(self, messages: Sequence[ReceivedMessage], consumer_group: str, *, operation: str = "process") -> Iterator[Work]:
         """A span that is current inside of the block.  Of one message it continues the trace; of several it begins one."""
         first = messages[0]
-        attributes = _attributes(operation, first.topic) | _place(first.replica_group, first.queue_id) | _group(consumer_group)
+        attributes = _attributes(operation, first.topic) | _group(consumer_group)
+        is_copy = "RETRY_TOPIC" in first.properties  # stored in another topic than the one that is named
+        if not is_copy:
+            attributes |= _place(first.replica_group, first.queue_id)
         parent = None
         if len(messages) == 1:
-            attributes |= _of_message(len(first.body), first.keys, first.tags)
-            attributes |= {"messaging.message.id": first.msg_id, "messaging.dledger.queue_offset": first.queue_offset}
+            attributes |= _of_message(len(first.body), first.keys, first.tags) | {"messaging.message.id": first.msg_id}
+            if not is_copy and operation != CHECK:
+                attributes["messaging.dledger.queue_offset"] = first.queue_offset
             if first.reconsume_times:
                 attributes["messaging.dledger.message.reconsume_times"] = first.reconsume_times
             context = first.trace_context
@@ -160,7 +166,7 @@ def _attributes(operation: str, topic: str) -> Attributes:
     return {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
-        "messaging.operation.type": "process" if operation == "check" else operation,
+        "messaging.operation.type": "process" if operation == CHECK else operation,
         "messaging.destination.name": topic,
     }
 
@@ -200,6 +206,16 @@ def _end_send(span: Span, future: Any) -> None:
         attributes = _place(result.replica_group, result.queue_id)
         attributes |= {"messaging.message.id": result.msg_id, "messaging.dledger.queue_offset": result.queue_offset}
         span.set_attributes(attributes)
+    span.end()
+
+
+def _end_waiting(span: Span, future: Any) -> None:
+    """Of a delayed or a half message: where it is stored is no place in its topic, which it gets when it is delivered."""
+    error = future.exception()
+    if error is not None:
+        _fail(span, error)
+    else:
+        span.set_attribute("messaging.message.id", future.result().msg_id)
     span.end()
 
 

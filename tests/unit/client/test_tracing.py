@@ -22,6 +22,7 @@ from tests.unit.client.tracing_rig import Recorded, ids, links, of, parent, reco
 
 OWN = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", state="vendor=1")
 GROUP = "billing"
+PLACE = {"messaging.destination.partition.id", "messaging.dledger.queue_offset"}
 
 
 async def read(rig: Rig, topic: str, offset: int = 0, count: int = 1) -> list[ReceivedMessage]:
@@ -160,7 +161,9 @@ def test_a_delayed_message_keeps_its_trace(how: str) -> None:
                 later = {"delay_level": 2} if how == "level" else {"deliver_at_ms": producer._environment.clock.wall_ms() + 4_000}
                 await producer.send(Message("t", b"later", **later))
             (got,) = await read(rig, "t")
-        assert of(got.trace_context) == ids(spans.one("send t"))
+        sent = spans.one("send t")
+        assert of(got.trace_context) == ids(sent)
+        assert not PLACE & set(sent.attributes or {}), "it has no place in its topic before it is delivered"
 
     Rig().run(scenario)
 
@@ -184,6 +187,8 @@ def test_a_transaction_keeps_its_trace_also_when_a_check_ends_it() -> None:
         assert all((half.attributes or {})["messaging.dledger.transaction.producer_group"] == "tests" for half in halves)
         (check_span,) = [span for span in spans.named("check t") if span.get_span_context() == checked[-1]]
         assert parent(check_span) == ids(halves[1])
+        assert not any(PLACE & set(half.attributes or {}) for half in halves)
+        assert "messaging.dledger.queue_offset" not in (check_span.attributes or {})
 
     Rig().run(scenario)
 
@@ -247,6 +252,7 @@ def test_retries_the_dead_letter_and_a_redrive_stay_in_the_trace() -> None:
         assert [span.status.status_code for span in processed] == [StatusCode.ERROR] * 3 + [StatusCode.UNSET]
         assert [(span.attributes or {}).get("messaging.dledger.message.reconsume_times", 0) for span in processed[:3]] == [0, 1, 2]
         assert (processed[0].attributes or {})["error.type"] == "ValueError"
+        assert [PLACE & set(span.attributes or {}) for span in processed[:3]] == [PLACE, set(), set()], "copies are in the retry topic"
         assert [event.name for event in processed[0].events] == ["exception"]
 
     Rig().run(scenario)
