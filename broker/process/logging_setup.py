@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -85,7 +86,7 @@ class ProcessLog(logging.Handler):
 
 def configure_logging(*, group: str, node: str, ring: LogRing, log_file: str = "", level: int = logging.INFO) -> ProcessLog:
     """Send every record of this process to ``log_file`` or stderr, and keep the newest in ``ring``."""
-    output: logging.Handler = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
+    output: logging.Handler = WatchedFileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
     log = ProcessLog(output, ring, {name: value for name, value in (("group", group), ("node", node)) if value})
     output.setFormatter(_formatter(log, _for_person if not log_file and sys.stderr.isatty() else _for_program))
     root = logging.getLogger()

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +82,21 @@ def test_a_traceback_is_a_field_of_its_line(stderr: pytest.CaptureFixture[str]) 
     (row,) = rows(stderr)
     assert row["exception"].endswith("ValueError: wrong")
     assert log.ring.tail(1)[0].fields["exception"] == row["exception"]
+
+
+@pytest.mark.usefixtures("stderr")
+def test_a_log_file_that_is_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    file, moved = tmp_path / "n1.log", tmp_path / "n1.log.1"
+    log = configure_logging(group="g0", node="n1", ring=LogRing(lambda: NOW_MS), log_file=str(file))
+    logger = logging.getLogger("broker.main")
+    logger.info("before")
+    file.rename(moved)
+    logger.info("after")
+    file.unlink()
+    logger.info("last")
+    log.close()
+    assert [json.loads(line)["text"] for line in moved.read_text().splitlines()] == ["before"]
+    assert [json.loads(line)["text"] for line in file.read_text().splitlines()] == ["last"]
 
 
 def test_a_line_for_a_person_on_a_terminal(stderr: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
