@@ -230,7 +230,10 @@ def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
     queues = f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}"
     where = _in_groups([part.replica_group for part in topic.parts])
     shares = f" ({', '.join(f'{part.replica_group} {part.write_queues}' for part in topic.parts)})" if len(topic.parts) > 1 else ""
-    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}")
+    closed = [
+        f"; {part.replica_group} has perm {part.perm}, --perm {topic.perm} opens it" for part in topic.parts if part.perm != topic.perm
+    ]
+    note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}{''.join(closed)}")
 
 
 def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
