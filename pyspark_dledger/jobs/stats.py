@@ -87,12 +87,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     found = stats(
         spark, arguments.bootstrap, topic_list(arguments.topics), **{name: value for name, value in times.items() if value is not None}
     )
-    if arguments.picture:
-        hours = by_hour(found)
-        labels = [hour for hour, _, _ in hours]
-        panels = [("messages", [float(count) for _, count, _ in hours]), ("p99 born to stored, ms", [float(p99) for _, _, p99 in hours])]
-        Path(arguments.picture).write_text(bars(f"{arguments.topics} by hour", labels, panels), encoding="utf-8")
-        progress(f"stats: picture in {arguments.picture}")
     report = {"hours": [asdict(row) for row in found]}
 
     def show() -> None:
@@ -100,6 +94,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         table(header, [tuple(asdict(row).values()) for row in found])
 
     print_report(arguments, report, show)
+    if arguments.picture:  # last: what was found is shown where the picture cannot be written
+        hours = by_hour(found)
+        labels = [hour for hour, _, _ in hours]
+        panels = [("messages", [float(count) for _, count, _ in hours]), ("p99 born to stored, ms", [float(p99) for _, _, p99 in hours])]
+        Path(arguments.picture).write_text(bars(f"{arguments.topics} by hour", labels, panels), encoding="utf-8")
+        progress(f"stats: picture in {arguments.picture}")
     return report
 
 

@@ -162,6 +162,9 @@ def test_statistics_add_up_and_are_drawn(spark: Any, cluster: Cluster, tmp_path:
     titles = [each.text or "" for each in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 2 * len({row["hour"] for row in report["hours"]})
     assert sum(int(title.rpartition(": ")[2]) for title in titles[: len(titles) // 2]) == 300
+    code, again, said = run(stats_job.main, cluster, capsys, "counted", "--picture", str(tmp_path / "nowhere" / "p.svg"))
+    assert (code, again) == (1, report)
+    assert "nowhere/p.svg" in said
 
 
 def test_a_replay_sends_each_message_once_and_stops_where_it_was_to(
