@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dledger_client import PullConsumer
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from pyspark_dledger.jobs.common import (
     METADATA_TIMEOUT_MS,
     JobFailedError,
@@ -27,6 +27,7 @@ from pyspark_dledger.jobs.common import (
     table,
     topic_list,
 )
+from pyspark_dledger.planning.cluster_queries import first_held
 from pyspark_dledger.planning.queue_offsets import QueueId
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def _held_by_all(bootstrap: str, held: Held, replicas: Sequence[str]) -> Held:
         with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, replica=replica, repair=False) as consumer:
             for queue, (start, end) in found.items():
                 try:
-                    consumer.fetch(queue.topic, queue.queue_id, start, 1, replica_group=queue.group)
-                except OffsetOutOfRangeError as error:
-                    found[queue] = (max(start, min(error.min_offset, end)), end)
+                    found[queue] = (max(start, min(first_held(consumer, queue, start), end)), end)
                 except DledgerError:
                     break  # the comparison tells what is wrong with it
     for queue, (start, _) in found.items():

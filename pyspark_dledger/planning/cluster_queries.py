@@ -47,10 +47,15 @@ def min_offset_on_replicas(options: ReadOptions, queue: QueueId, offset: int) ->
     with PullConsumer(
         options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.read_timeout_ms), **options.access.client(), **where
     ) as consumer:
-        try:
-            consumer.fetch(queue.topic, queue.queue_id, offset, 1, replica_group=queue.group)
-        except OffsetOutOfRangeError as error:
-            return error.min_offset
+        return first_held(consumer, queue, offset)
+
+
+def first_held(consumer: PullConsumer, queue: QueueId, offset: int) -> int:
+    """``offset``, or the first one behind it on the replicas that ``consumer`` reads from when they have expired it."""
+    try:
+        consumer.fetch(queue.topic, queue.queue_id, offset, 1, replica_group=queue.group)
+    except OffsetOutOfRangeError as error:
+        return error.min_offset
     return offset
 
 
