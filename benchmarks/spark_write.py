@@ -1,10 +1,12 @@
 """Spark's exactly-once batch writes, by turns with an older checkout: rows a second, CPU a row of every part.
 
-    python -m benchmarks.spark_write [--rounds 5] [--rows 300000] [--size 1024] [--groups 1] [--queues 4] [--before FOLDER]
+    python -m benchmarks.spark_write [--rounds 5] [--rows 300000] [--size 1024] [--groups 1] [--queues 4]
+                                    [--direct] [--before FOLDER]
 
 Each side has a session of its own, local[2], which stays; the nodes are those of this checkout.  The rows come from a Parquet file with
 numbered, incompressible bodies; ``--size 512-1536``: of every size between two.  Each round has a topic of its own, from which every
-number is read back once after the clock has stopped.  ``--before``: the folder of an older checkout.
+number is read back once after the clock has stopped.  ``--direct``: also with ``writeMode=direct``.  ``--before``: also the checkout in
+that folder.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ TASKS = 4  # of a write
 # The side with Spark: a process for each checkout, which writes one topic for each line that it is given
 
 
-def serve(bootstrap: str, file: str) -> None:
+def serve(bootstrap: str, file: str, mode: str) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from spark_bench import session
 
@@ -41,6 +43,8 @@ def serve(bootstrap: str, file: str) -> None:
         print("ready", flush=True)
         for line in sys.stdin:
             writer = rows.write.format("dledger").option("bootstrap", bootstrap).option("topic", line.strip()).mode("append")
+            if mode:  # a checkout of before the option does not know it
+                writer = writer.option("writeMode", mode)
             before, began_s = parts_cpu(), time.perf_counter()
             writer.save()
             took_s = time.perf_counter() - began_s
@@ -70,8 +74,8 @@ def parts_cpu() -> dict[str, float]:
 class Session:
     """A child process with a session of one checkout."""
 
-    def __init__(self, folder: Path, bootstrap: str, file: Path) -> None:
-        line = [sys.executable, str(ROOT / "benchmarks" / "spark_write.py"), "--serve", bootstrap, str(file)]
+    def __init__(self, folder: Path, bootstrap: str, file: Path, mode: str = "") -> None:
+        line = [sys.executable, str(ROOT / "benchmarks" / "spark_write.py"), "--serve", bootstrap, str(file), mode]
         path = os.pathsep.join([str(folder), str(ROOT)])
         self._process = subprocess.Popen(
             line, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -132,6 +136,7 @@ def main() -> None:
     parser.add_argument("--size", default="1024")
     parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--queues", type=int, default=4)
+    parser.add_argument("--direct", action="store_true")
     parser.add_argument("--before")
     arguments = parser.parse_args()
     with ExitStack() as stack:
@@ -148,6 +153,8 @@ def compare(stack: ExitStack, arguments: argparse.Namespace) -> None:
     make_rows(file, arguments.rows, arguments.size)
     folders = {"now": ROOT} | ({"before": Path(arguments.before).resolve()} if arguments.before else {})
     sessions = {name: Session(each, cluster.bootstrap, file) for name, each in folders.items()}
+    if arguments.direct:
+        sessions["direct"] = Session(ROOT, cluster.bootstrap, file, "direct")
     for each in sessions.values():
         stack.callback(each.close)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
@@ -160,9 +167,9 @@ def compare(stack: ExitStack, arguments: argparse.Namespace) -> None:
     for name, turns in found.items():
         line = {what: round(statistics.median(each[what] for each in turns), 2) for what in turns[0]}
         print(json.dumps({"side": name, "rows": arguments.rows, "size": arguments.size, "median of": len(turns)} | line), flush=True)
-    if arguments.before:
-        ratios = [before["took_s"] / now["took_s"] for before, now in zip(found["before"], found["now"], strict=True)]
-        print(json.dumps({"rate by before": [round(ratio, 2) for ratio in ratios], "median": round(statistics.median(ratios), 2)}))
+    for name in sorted(found.keys() - {"now"}):
+        ratios = [other["took_s"] / now["took_s"] for other, now in zip(found[name], found["now"], strict=True)]
+        print(json.dumps({f"rate by {name}": [round(ratio, 2) for ratio in ratios], "median": round(statistics.median(ratios), 2)}))
 
 
 def one_write(cluster: Any, session: Session, topic: str, arguments: argparse.Namespace) -> dict[str, float]:

@@ -39,9 +39,11 @@ class DefaultSource(DataSource):
         return StreamReader(parse_read_options(self.options, columns_of(schema), stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_dledger.write.direct_writer import DirectWriter
         from pyspark_dledger.write.writer import BatchWriter
 
-        return BatchWriter(schema, parse_write_options(self.options), overwrite=overwrite)
+        options = parse_write_options(self.options)
+        return (DirectWriter if options.direct else BatchWriter)(schema, options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_dledger.write.writer import StreamWriter

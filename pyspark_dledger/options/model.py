@@ -19,6 +19,7 @@ from pyspark_dledger.schema import COLUMNS, checked_columns
 
 STAGING_TOPIC = "spark-staging"
 READ_FROM = ("follower", "leader", "any")
+WRITE_MODES = ("staged", "direct")
 NO_LAG_LIMIT = -1
 NO_END = 1 << 63
 
@@ -60,7 +61,7 @@ KNOWN = (
     "maxOutageMs",
     *ACCESS_KNOWN,
 )
-WRITE_KNOWN = ("bootstrap", "topic", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion", *ACCESS_KNOWN)
+WRITE_KNOWN = ("bootstrap", "topic", "writeMode", "sendTimeoutMs", "stagingTopic", "txnAppId", "txnVersion", *ACCESS_KNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class WriteOptions:
     """Options of a write; ``topic`` is empty if every row has its own.
 
     ``application`` and ``version`` (txnAppId and txnVersion, as in Delta Lake) identify a batch write, so that a
-    repeated run stores nothing twice.  If empty, every run is a new write.
+    repeated run stores nothing twice.  If empty, every run is a new write.  ``direct``: rows are not staged.
     """
 
     bootstrap: str
@@ -157,6 +158,7 @@ class WriteOptions:
     version: int
     checkpoint: str
     access: AccessOptions = field(default_factory=AccessOptions)
+    direct: bool = False
 
 
 def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | None = None, *, stream: bool = False) -> ReadOptions:
@@ -215,6 +217,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         version=version,
         checkpoint=given.optional("checkpointLocation") or "",
         access=parse_access(given),
+        direct=given.choice("writeMode", WRITE_MODES) == "direct",
     )
 
 

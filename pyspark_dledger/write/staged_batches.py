@@ -83,6 +83,10 @@ class StagedBatch(NamedTuple):
     rows: int
     data: bytes
 
+    @property
+    def record(self) -> memoryview:
+        return memoryview(self.data)[_HEADER.size + self.data[_HEADER.size - 1] :]
+
 
 @dataclass(frozen=True, slots=True)
 class FrameStamp:

@@ -16,30 +16,25 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dledger_client import Admin, Producer, PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
-from dledger_wire.frames.frame_layout import pack_host
-from dledger_wire.names import is_system_topic
-from dledger_wire.status import Perm
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
 from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
-from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, RowBatcher, TargetQueue, check_schema
+from pyspark_dledger.write.staged_batches import RowBatcher
 from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
+from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write, frame_stamp, writable_queues
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-
-METADATA_TIMEOUT_MS = 15_000
 
 
 @dataclass
@@ -52,9 +47,7 @@ class StagedTask(WriterCommitMessage):
 
 def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StagingTopic:
     """Check everything that can be checked before a job starts; create the staging topic if it is missing."""
-    if overwrite:
-        raise InvalidArgumentError("mode overwrite (complete): messages cannot be overwritten; expected mode append")
-    check_schema(schema, options.topic)
+    check_write(schema, options.topic, overwrite=overwrite)
     with PullConsumer(
         options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client()
     ) as consumer:
@@ -68,22 +61,6 @@ def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> St
                 found = consumer.topic(options.staging_topic)
             silent = admin.topic_offsets(options.staging_topic, partial=True).unanswered
     return staging_of(options.staging_topic, found, silent)
-
-
-def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
-    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError, and
-    InvalidArgumentError for a topic of the system.
-    """
-    if is_system_topic(topic):  # brokers refuse rows there at the commit, when others may be stored already
-        raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
-    try:
-        found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
-    except PermissionDeniedError as error:  # it may not even know of the topic, for which the right to write would do
-        raise may_not(f"user {error.details.get('user', '')}", "write", topic) from None
-    queues = [TargetQueue(q.replica_group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
-    if not queues:
-        raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
-    return queues
 
 
 @concise_errors
@@ -113,6 +90,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if options.application:
             raise InvalidArgumentError("options txnAppId, txnVersion: not allowed in a streaming query, which has its own id")
+        if options.direct:
+            raise InvalidArgumentError("option writeMode: direct is for batch writes; expected staged in a streaming query")
         self._options = options
         self._staging = prepare(schema, options, overwrite=overwrite)
 
@@ -139,7 +118,7 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     partition = context.partitionId() if context is not None else 0
     query_id = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
     clients = _Clients.of_this_process(options)
-    targets = _Targets(clients.consumer)
+    targets = Targets(clients.consumer)
     batcher = RowBatcher(clients.maker, targets.queues_of, options.topic, partition, targets.max_body_bytes_of)
     sender = StagingSender(clients.producer, staging, partition, targets.max_body_bytes_of(staging.topic))
     for batch in batches:
@@ -150,26 +129,6 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     found = StagedTask(query_id, sender.finish())
     freeze_loaded()
     return found
-
-
-class _Targets:
-    """What a task knows of the topics it writes to; each is asked for once."""
-
-    def __init__(self, consumer: PullConsumer) -> None:
-        self._consumer = consumer
-        self._queues: dict[str, list[TargetQueue]] = {}
-        self._limits: dict[str, int] = {}
-
-    def queues_of(self, topic: str) -> Sequence[TargetQueue]:
-        if topic not in self._queues:
-            self._queues[topic] = writable_queues(self._consumer, topic)
-        return self._queues[topic]
-
-    def max_body_bytes_of(self, topic: str) -> int:
-        if topic not in self._limits:
-            told = [queues.max_message_bytes for queues in self._consumer.topic(topic) if queues.max_message_bytes]
-            self._limits[topic] = min(told, default=MAX_BODY_BYTES)
-        return self._limits[topic]
 
 
 class _Clients:
@@ -187,12 +146,6 @@ class _Clients:
     @classmethod
     def of_this_process(cls, options: WriteOptions) -> _Clients:
         return cls._kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: cls(options))
-
-
-def frame_stamp(options: WriteOptions) -> FrameStamp:
-    """Ids, host and clock of this process."""
-    environment = environment_for(options.bootstrap, **options.access.client())
-    return FrameStamp(environment.unique_ids(), pack_host(environment.address), environment.clock.wall_ms)
 
 
 def commit_write(

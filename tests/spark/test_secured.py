@@ -85,6 +85,32 @@ def test_a_stream_writes_exactly_once(spark: Any, shop: SecuredCluster, tmp_path
     assert sorted(copied, key=int) == [b"%d" % number for number in range(COUNT)]
 
 
+def test_a_direct_write_needs_rights_on_its_topic_and_its_producers(spark: Any, shop: SecuredCluster) -> None:
+    name, password = "loader", "v4T-not-to-be-shown"
+    shop.add_user(name, password)
+    with Admin(shop.bootstrap, **shop.who(ADMIN)) as admin:
+        admin.create_topic("loaded", queues=2)
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS body")
+    given = options(shop, topic="loaded", writeMode="direct", user=name, passwordFile=shop.password_file(name))
+    given.pop("readTimeoutMs")
+
+    def save() -> str:
+        try:
+            rows.write.format("dledger").options(**given).mode("append").save()
+        except Exception as error:  # Spark's own
+            return str(reason(error))
+        return ""
+
+    shop.ok("acl", "allow", name, "write", "--topic", "loaded", user=ADMIN)
+    assert "user loader may not read topic loaded" in save()
+    shop.ok("acl", "allow", name, "read", "--topic", "loaded", user=ADMIN)
+    assert "user loader may not write producer spark-direct-" in save()
+    shop.ok("acl", "allow", name, "write", "--producer", "spark-direct-*", user=ADMIN)
+    assert save() == ""
+    with PullConsumer(shop.bootstrap, **shop.who(ADMIN)) as consumer:
+        assert sum(held.max_offset for held in consumer.offsets("loaded").values()) == 100
+
+
 def test_a_wrong_password_is_one_line(spark: Any, shop: SecuredCluster, tmp_path: Path) -> None:
     given = options(shop, topic=TOPIC) | {"password": "Zx9-guessed", "passwordFile": ""}
     with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's own

@@ -39,6 +39,7 @@ from pyspark_dledger.write import writer
 from pyspark_dledger.write.publisher import Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, StagedBatchReader, TargetQueue
 from pyspark_dledger.write.staging_topic import StagingTopic
+from pyspark_dledger.write.targets import writable_queues
 from pyspark_dledger.write.writer import StagedTask
 from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
@@ -392,7 +393,7 @@ def test_who_may_do_nothing_with_a_topic_is_told_that_writing_is_missing() -> No
             raise may_not("user mon", "read", name)
 
     with pytest.raises(PermissionDeniedError, match="user mon may not write topic orders") as refused:
-        writer.writable_queues(Consumer(), "orders")  # type: ignore[arg-type]
+        writable_queues(Consumer(), "orders")  # type: ignore[arg-type]
     assert refused.value.details["action"] == "write"
 
 
@@ -493,4 +494,4 @@ def test_a_topic_where_messages_wait_takes_no_rows(topic: str) -> None:
     """Brokers would refuse them at the commit, again and again, when rows for other topics are stored already."""
     consumer: Any = None  # nobody is asked
     with pytest.raises(InvalidArgumentError, match=f"topic {topic} belongs to the system"):
-        writer.writable_queues(consumer, topic)
+        writable_queues(consumer, topic)

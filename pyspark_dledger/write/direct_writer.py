@@ -1,0 +1,133 @@
+"""The writer behind ``writeMode=direct``: batches whose rows are visible as soon as they are stored, and are stored once (ADR 36).
+
+Owns what a direct write refuses, what the driver fixes for all tasks, and the clients of a worker process.  The protocol of a task is
+``direct_task``'s.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from dledger_client import PullConsumer
+from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
+from dledger_client.cluster.router import Router
+from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_client.runtime.environment import environment_for
+from dledger_client.runtime.loop_thread import LoopThread
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.frame_layout import pack_host
+from pyspark_dledger.options.access import AccessOptions
+from pyspark_dledger.options.model import WriteOptions
+from pyspark_dledger.per_process import PerProcess, freeze_loaded
+from pyspark_dledger.user_errors import concise_errors
+from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
+from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher
+from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+STAGED_ONLY = ("topic", "delay_level", "deliver_timestamp")  # columns
+HINT = "not with writeMode=direct; expected writeMode=staged"
+
+
+@dataclass
+class DirectReport(WriterCommitMessage):
+    """A task's report to the driver: how many rows it has stored."""
+
+    rows: int
+
+
+@concise_errors
+class DirectWriter(DataSourceArrowWriter):
+    """Writer of one batch; created on the driver, ``write`` runs in tasks."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        check_write(schema, options.topic, overwrite=overwrite)
+        refused = [f"column {name!r}" for name in schema.fieldNames() if name in STAGED_ONLY]
+        refused += ["option txnAppId"] if options.application else []
+        if refused:
+            raise InvalidArgumentError(f"{', '.join(refused)}: {HINT}")
+        self._options = options
+        self._target = look(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(self._options, self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: every task has stored its rows."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what tasks have stored stays."""
+
+
+def look(options: WriteOptions) -> DirectTarget:
+    """What all tasks have to agree about."""
+    timeout_ms = min(METADATA_TIMEOUT_MS, options.send_timeout_ms)
+    with PullConsumer(options.bootstrap, timeout_ms=timeout_ms, **options.access.client()) as consumer:
+        targets = Targets(consumer)
+        queues = tuple(targets.queues_of(options.topic))
+        held = consumer.offsets(options.topic)
+        ends = {queue: held[queue.group, queue.queue_id].max_offset for queue in queues if (queue.group, queue.queue_id) in held}
+        for queue, end in list(ends.items())[:1]:  # who may not read is told now, not when a task is tried again
+            consumer.fetch(queue.topic, queue.queue_id, end, 1, replica_group=queue.group)
+        return DirectTarget(uuid.uuid4().hex, options.topic, queues, ends, targets.max_body_bytes_of(options.topic))
+
+
+def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa.RecordBatch]) -> DirectReport:
+    """Store the rows of one task and wait for acknowledgements."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    clients, run = _Clients.of_this_process(options), LoopThread.shared().run
+    environment = environment_for(options.bootstrap, **options.access.client())
+    ids = task_ids(target.name(partition), environment.clock, environment.random)
+    batcher = RowBatcher(
+        FrameStamp(ids, pack_host(environment.address), environment.clock.wall_ms),
+        lambda _topic: target.queues,
+        target.topic,
+        partition,
+        lambda _topic: target.max_body_bytes,
+    )
+    task = DirectTask(clients.router, clients.sender, clients.open_reader, target, partition, options.send_timeout_ms)
+    try:
+        run(task.begin())
+        for batch in batches:
+            for made in batcher.add(batch):
+                run(task.add(made))
+        for made in batcher.finish():
+            run(task.add(made))
+        run(task.finish())
+    except BaseException:
+        run(clients.sender.discard())  # another task may be next
+        raise
+    freeze_loaded()
+    return DirectReport(batcher.rows)
+
+
+class _Clients:
+    """Clients of a worker process, reused by its tasks."""
+
+    _kept: ClassVar[PerProcess[tuple[str, int, AccessOptions], _Clients]] = PerProcess()
+
+    def __init__(self, options: WriteOptions) -> None:
+        access = options.access.client()
+        self.open_reader = partial(AsyncPullConsumer, options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
+        self.router, self.sender = LoopThread.shared().run(self._open(options))
+
+    @staticmethod
+    async def _open(options: WriteOptions) -> tuple[Router, IdempotentWriter]:
+        router = environment_for(options.bootstrap, **options.access.client()).open_router(options.bootstrap)
+        return router, IdempotentWriter(router, timeout_ms=options.send_timeout_ms)
+
+    @classmethod
+    def of_this_process(cls, options: WriteOptions) -> _Clients:
+        return cls._kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: cls(options))

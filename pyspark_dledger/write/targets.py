@@ -1,0 +1,70 @@
+"""What both writers ask before and during a write: whether rows may be written, to which queues, how large, by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dledger_client import PullConsumer
+from dledger_client.cluster.topic_lookup import may_not
+from dledger_client.runtime.environment import environment_for
+from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError, TopicPermissionError
+from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.names import is_system_topic
+from dledger_wire.status import Perm
+from pyspark_dledger.options.model import WriteOptions
+from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, TargetQueue, check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+METADATA_TIMEOUT_MS = 15_000
+
+
+def check_write(schema: StructType, default_topic: str, *, overwrite: bool) -> None:
+    """Check what can be checked without the cluster.  Raises InvalidArgumentError."""
+    if overwrite:
+        raise InvalidArgumentError("mode overwrite (complete): messages cannot be overwritten; expected mode append")
+    check_schema(schema, default_topic)
+
+
+def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
+    """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError, and
+    InvalidArgumentError for a topic of the system.
+    """
+    if is_system_topic(topic):  # brokers refuse rows there at the commit, when others may be stored already
+        raise InvalidArgumentError(f"topic {topic} belongs to the system; expected one of your own", topic=topic)
+    try:
+        found = sorted(consumer.topic(topic), key=lambda queues: queues.replica_group)
+    except PermissionDeniedError as error:  # it may not even know of the topic, for which the right to write would do
+        raise may_not(f"user {error.details.get('user', '')}", "write", topic) from None
+    queues = [TargetQueue(q.replica_group, topic, number) for q in found if q.perm & Perm.WRITE for number in range(q.write_queues)]
+    if not queues:
+        raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
+    return queues
+
+
+class Targets:
+    """What is known of the topics that are written to; each is asked for once."""
+
+    def __init__(self, consumer: PullConsumer) -> None:
+        self._consumer = consumer
+        self._queues: dict[str, list[TargetQueue]] = {}
+        self._limits: dict[str, int] = {}
+
+    def queues_of(self, topic: str) -> Sequence[TargetQueue]:
+        if topic not in self._queues:
+            self._queues[topic] = writable_queues(self._consumer, topic)
+        return self._queues[topic]
+
+    def max_body_bytes_of(self, topic: str) -> int:
+        if topic not in self._limits:
+            told = [queues.max_message_bytes for queues in self._consumer.topic(topic) if queues.max_message_bytes]
+            self._limits[topic] = min(told, default=MAX_BODY_BYTES)
+        return self._limits[topic]
+
+
+def frame_stamp(options: WriteOptions) -> FrameStamp:
+    """Ids, host and clock of this process."""
+    environment = environment_for(options.bootstrap, **options.access.client())
+    return FrameStamp(environment.unique_ids(), pack_host(environment.address), environment.clock.wall_ms)
