@@ -58,3 +58,4 @@ async def store_with(context: ServiceContext, messages: Sequence[Frame], command
         if outcome.error is not None:
             raise outcome.error
     await context.raft.propose(AtomicPayload(batches, command))
+    command.result()

@@ -186,8 +186,10 @@ class TransactionResolver:
             outcomes = batches.outcomes if batches is not None else []
             problem = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
             if problem is None:
-                await self._context.raft.propose(AtomicPayload(batches, store.command(_command(part))))
-        except MessageTooLargeError as error:  # the payload does not fit an entry of this log
+                ended = store.command(_command(part))
+                await self._context.raft.propose(AtomicPayload(batches, ended))
+                ended.result()
+        except (MessageTooLargeError, TopicNotFoundError) as error:  # no entry of this log holds it; a topic was deleted meanwhile
             problem = error
         except DledgerError as error:
             return {each.offset: EndResult(error=error) for each in part}

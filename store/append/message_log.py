@@ -109,6 +109,11 @@ class PreparedBatches:
         self._term = term
         self._parts: Sequence[_Part] = parts
 
+    @property
+    def refusal(self) -> DledgerError | None:
+        """Why one of the batches may not be placed in the log after what is in it now: its topic is gone, or about to go."""
+        return next((error for part in self._parts if (error := self._owner.topic_gone(part)) is not None), None)
+
     def seal(self, pos: int, index: int, term: int, *, refusal: DledgerError | None = None) -> Sequence[Buffer]:
         """The records as they go into the log at ``pos``, in one buffer; with ``refusal`` none of them is stored."""
         require(term == self._term, "a payload prepared in term %d is sealed in term %d", self._term, term)
@@ -152,9 +157,10 @@ class PreparedCommand(Generic[ResultT]):
             return None
         return TopicNotFoundError(f"topic {self._marked!r} was deleted", topic=self._marked)
 
-    def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
+    def seal(self, pos: int, index: int, term: int, *, refusal: DledgerError | None = None) -> Sequence[Buffer]:
+        """The record as it goes into the log at ``pos``; with ``refusal`` one that does nothing."""
         self.term = term
-        if (refusal := self.refusal) is not None:
+        if (refusal := refusal or self.refusal) is not None:
             self.outcome = CommandOutcome(error=refusal)
             out = bytearray(self.size_bytes)
             _write_void(out, 0, self.size_bytes)
@@ -338,8 +344,8 @@ class MessageLog:
         batch, outcome = part.batch, part.outcome
         if outcome.error is not None:
             pass  # with what it belongs to
-        elif not self._same_topic(part) or batch.topic in self._deleting:
-            outcome.error = TopicNotFoundError(f"topic {batch.topic!r} was deleted", topic=batch.topic)
+        elif (gone := self.topic_gone(part)) is not None:
+            outcome.error = gone
         elif batch.sequence is not None:
             verdict = self._sequences.judge(part.key, batch.sequence, batch.count)
             outcome.error = verdict.error
@@ -353,9 +359,12 @@ class MessageLog:
             return
         self._store(part, out, at, log_pos, index)
 
-    def _same_topic(self, part: _Part) -> bool:
-        topic = self._topics.get(part.batch.topic)
-        return topic is not None and topic.created_pos == part.topic.created_pos
+    def topic_gone(self, part: _Part) -> DledgerError | None:
+        """The error for a batch whose topic is not the one it was checked for, or is about to be deleted."""
+        name = part.batch.topic
+        if self.created_pos(name) == part.topic.created_pos:
+            return None
+        return TopicNotFoundError(f"topic {name!r} was deleted", topic=name)
 
     def _store(self, part: _Part, out: bytearray, at: int, log_pos: int, index: int) -> None:
         batch, outcome, key = part.batch, part.outcome, part.key

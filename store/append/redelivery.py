@@ -42,7 +42,11 @@ _MAX_CHAR_BYTES = 4
 
 
 class AtomicPayload:
-    """Batches and a command as one payload: committed together or not at all."""
+    """Batches and a command as one payload: committed together or not at all.
+
+    Not at all also when one of the topics is deleted first: such a deletion may still be refused, and what was passed over then is lost.
+    The command's ``result`` says so.
+    """
 
     def __init__(self, batches: PreparedBatches | None, command: PreparedCommand[Any]) -> None:
         self._batches = batches
@@ -51,10 +55,11 @@ class AtomicPayload:
 
     def seal(self, pos: int, index: int, term: int) -> Sequence[Buffer]:
         buffers: list[Buffer] = []
+        refusal = self._command.refusal or (self._batches.refusal if self._batches is not None else None)
         if self._batches is not None and self._batches.size_bytes:
-            buffers += self._batches.seal(pos, index, term, refusal=self._command.refusal)
+            buffers += self._batches.seal(pos, index, term, refusal=refusal)
             pos += self._batches.size_bytes
-        buffers += self._command.seal(pos, index, term)
+        buffers += self._command.seal(pos, index, term, refusal=refusal)
         return buffers
 
 

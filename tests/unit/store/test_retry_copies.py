@@ -11,8 +11,8 @@ from dledger_wire.frames.frame import Frame
 from store.append.message_log import PreparedCommand
 from store.append.redelivery import AtomicPayload
 from store.append.retry_copies import DEAD_AT_ONCE, RETRY_TOPIC, RetryRule, origin_of, sent_back
-from store.commands.redelivery import MarkRedriven, MarkSentBack
-from store.commands.topics import DeleteTopic
+from store.commands.redelivery import AdvanceDelayLevel, MarkRedriven, MarkSentBack
+from store.commands.topics import EMPTY, DeleteTopic, DeleteTopicIf
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
 
@@ -67,6 +67,26 @@ def test_a_mark_is_placed_with_its_copies_while_its_topic_is_there() -> None:
         mark.result()
         assert 0 in rig.store.send_backs.sent(("g", "t", 0))
         assert rig.store.reader.bounds("%RETRY%g", 0) == (0, 1)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_delivery_placed_behind_a_deletion_that_is_refused_does_not_pass_its_message_over() -> None:
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        await rig.topic("t")
+        rig.append(rig.store.prepare(batch_of("t", 0, [b"earlier"])))
+        await rig.commit()
+        due = rig.store.prepare(batch_of("t", 0, [b"due"]), for_service=True)
+        delivered = rig.store.command(AdvanceDelayLevel(level=1, offset=1))
+        rig.append(rig.store.command(DeleteTopicIf(name="t", only_if=EMPTY)))
+        rig.append(AtomicPayload(due, delivered))  # type: ignore[arg-type]
+        await rig.commit()
+        with pytest.raises(TopicNotFoundError):
+            delivered.result()
+        assert rig.store.delays.of(1) == 0
+        assert rig.store.reader.bounds("t", 0) == (0, 1)
         await rig.close()
 
     run(scenario)
