@@ -1,6 +1,6 @@
 """Everything a broker offers at once, in virtual time: producers and groups of every kind, while nodes and consumers die or stand still.
 
-The twin of ``tests/cluster/world.py``.  Owns the actors and the faults drawn from the seed; ``messaging_account.py`` has the rules.
+The twin of ``tests/cluster/world.py``.  Owns the actors; ``struck.py`` has what strikes them, ``messaging_account.py`` the rules.
 """
 
 from __future__ import annotations
@@ -18,34 +18,29 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import decode_frame, frame_positions
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from tests.sim import messaging_account as account
-from tests.sim.loop import Process
-from tests.sim.result import LivenessError
+from tests.sim.struck import StruckWorld
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, run_world, until
 
 MESSAGES = 30
 FAULTS = 7
 LIMIT_S = 600.0
-SETTLE_S = 60.0
 DELAY_MS = 1000  # of level 1
 QUEUES = {"plain": 3, "ordered": 3, "delayed": 2, "paid": 2}
 SETTINGS = "broker: {transactionTimeOut: 1s, transactionCheckInterval: 500ms, transactionCheckMax: 1000, messageDelayLevel: 1s 2s 1s 2s}\n"
 
 
-class World:
+class World(StruckWorld):
     """One run.  ``sent``: topic -> bodies; ``acknowledged``: those that a producer was told are stored."""
 
     def __init__(self, rig: Rig, folder: str) -> None:
-        self.rig = rig
-        self.draw = rig.cluster.random
+        super().__init__(rig)
         self.sent: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
         self.acknowledged: dict[str, set[bytes]] = {topic: set() for topic in QUEUES}
         self.workers = Group(rig, "plain", "workers", "10.0.3")
         self.orderlies = Group(rig, "ordered", "orderlies", "10.0.4", orderly=True, suspend_current_queue_time_ms=50)
         self.watchers = Group(rig, "plain", "watchers", "10.0.6", broadcast=True, offset_folder=folder)
         self.groups = [self.workers, self.orderlies, self.watchers]
-        self.faults: list[str] = []
-        self._names = 0
         self._healed = asyncio.Event()
 
     async def run(self) -> None:
@@ -53,17 +48,13 @@ class World:
             await self.rig.topic(topic, queues=queues)
         for group in self.groups:
             group.pause_s = 0.002
-            await self._join(group)
-            await self._join(group)
+            await self.join(group)
+            await self.join(group)
         for group in (self.workers, self.orderlies):
             group.answers = [self.draw.choice([Action.COMMIT, Action.COMMIT, Action.RECONSUME_LATER, None]) for _ in range(40)]
         await asyncio.gather(self._produce("plain"), self._produce("ordered"), self._produce("delayed"), self._pay(), self._strike())
         await self._settle()
         await self._account()
-
-    async def _join(self, group: Group, name: str = "") -> None:
-        self._names += 1
-        await group.start(name or f"c{self._names}")
 
     # Producers
 
@@ -124,90 +115,21 @@ class World:
         high = nodes[0].store.queues.max_offset((HALF_TOPIC, 0))
         return list(nodes[0].store.transactions.open_from(0, high))
 
-    # Faults
+    # The end
 
     async def _strike(self) -> None:
-        steps: list[Callable[[], object]] = [self._kill_node, self._isolate_node, self._pause_node]
-        steps += [self._kill_member, self._isolate_member, self._pause_member]
-        for _ in range(FAULTS):
-            await asyncio.sleep(0.2 + self.draw.random())
-            await self.draw.choice(steps)()  # type: ignore[misc]
-        self._heal()
+        await self.strike(FAULTS)
         self._healed.set()
-
-    async def _kill_node(self) -> None:
-        cluster = self.rig.cluster
-        victim = cluster.master() if self.draw.random() < 0.7 else self.draw.choice(list(cluster.hosts))
-        if victim is None or cluster.hosts[victim].process is None:
-            return
-        self.faults.append(f"kill {victim}")
-        cluster.kill(victim)
-        await asyncio.sleep(self.draw.random() * 2)
-        cluster.ensure_running(victim)
-
-    async def _isolate_node(self) -> None:
-        victim = self.rig.cluster.master()
-        if victim is not None:
-            self.faults.append(f"isolate {victim}")
-            self.rig.isolate(victim)
-            await asyncio.sleep(self.draw.random() * 3)
-            self.rig.cluster.net.heal_all()
-
-    async def _pause_node(self) -> None:
-        cluster = self.rig.cluster
-        victim = cluster.master() if self.draw.random() < 0.7 else self.draw.choice(list(cluster.hosts))
-        process = cluster.hosts[victim].process if victim is not None else None
-        if process is not None:
-            self.faults.append(f"pause {victim}")
-            await self._pause(process)
-
-    async def _pause_member(self) -> None:
-        """Often for longer than a master waits for it (``sessions.SESSION_MS``)."""
-        group = self.draw.choice(self.groups)
-        victim = self.draw.choice(list(group.members))
-        self.faults.append(f"pause {group.name} {victim}")
-        await self._pause(group.members[victim].process)
-
-    async def _pause(self, process: Process) -> None:
-        self.rig.cluster.loop.pause(process)
-        await asyncio.sleep(self.draw.random() * 4)
-        self.rig.cluster.loop.resume(process)
-
-    async def _kill_member(self) -> None:
-        group = self.draw.choice(self.groups)
-        victim = self.draw.choice(list(group.members))
-        self.faults.append(f"kill {group.name} {victim}")
-        group.kill(victim, silent=self.draw.random() < 0.5)
-        await asyncio.sleep(self.draw.random() * 3)
-        await self._join(group, victim if group is self.watchers else "")  # who is told everything goes on from the own file
-
-    async def _isolate_member(self) -> None:
-        group = self.draw.choice(self.groups)
-        victim = self.draw.choice(list(group.members))
-        self.faults.append(f"isolate {group.name} {victim}")
-        ip = group.members[victim].process.host
-        for host in self.rig.cluster.hosts.values():
-            self.rig.cluster.net.cut(ip, host.ip)
-            self.rig.cluster.net.cut(host.ip, ip)
-        await asyncio.sleep(self.draw.random() * 4)
-        self.rig.cluster.net.heal_all()
-
-    def _heal(self) -> None:
-        self.rig.cluster.net.heal_all()
-        for node_id in self.rig.cluster.hosts:
-            self.rig.cluster.ensure_running(node_id)
-
-    # The end
 
     async def _settle(self) -> None:
         """Wait until everybody was given everything, and what was refused came again."""
         master = self.rig.cluster.master
-        await self._until(lambda: master() is not None, "no master")
+        await self.until(lambda: master() is not None, "no master")
         for group in (self.workers, self.orderlies):
-            await self._until(lambda group=group: self.acknowledged[group.topic] <= set(group.bodies()), f"{group.name} miss messages")
-            await self._until(lambda group=group: not account.refused_for_good(group.seen), f"refused by {group.name}, never again")
+            await self.until(lambda group=group: self.acknowledged[group.topic] <= set(group.bodies()), f"{group.name} miss messages")
+            await self.until(lambda group=group: not account.refused_for_good(group.seen), f"refused by {group.name}, never again")
         for name in list(self.watchers.members):
-            await self._until(lambda name=name: self.acknowledged["plain"] <= self._watched_by(name), f"{name} missed a broadcast")
+            await self.until(lambda name=name: self.acknowledged["plain"] <= self._watched_by(name), f"{name} missed a broadcast")
         for group in self.groups:
             await group.stop()
         await asyncio.sleep(5)  # the last delayed ones were due within 4 s
@@ -215,13 +137,6 @@ class World:
     def _watched_by(self, name: str) -> set[bytes]:
         """What this member of the broadcast group was given, in all its lives."""
         return {seen.body for seen in self.watchers.seen if seen.member == name}
-
-    async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        limit_s = self.rig.cluster.loop.now_s + SETTLE_S
-        while not condition():
-            if self.rig.cluster.loop.now_s > limit_s:
-                raise LivenessError(f"{otherwise}, {SETTLE_S:.0f} s after everything was healed")
-            await asyncio.sleep(0.02)
 
     async def _account(self) -> None:
         stored = {topic: await self._stored(topic) for topic in QUEUES}

@@ -12,9 +12,10 @@ from tests.sim.test_runs import assert_clean, quiet
 
 __all__ = ["quiet"]
 
-# Chosen by what a seed costs: 0.6 s (transacting) to 3 s (owners, groups).
+# Chosen by what a seed costs: 0.6 s (transacting) to 4 s (remaking).
 SEEDS = {
     "messaging": 20,
+    "remaking": 4,
     "transacting": 16,
     "transacting-clocks": 8,
     "owners": 4,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.sim import messaging, owners, transacting
+from tests.sim import messaging, owners, remaking, transacting
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import START_S
 from tests.sim.result import RunResult
@@ -24,6 +24,12 @@ def _messaging(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = messaging.run(seed, readable=readable, sink=sink)
     given = sum(len(group.seen) for group in world.groups)
     return _result(world.rig.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
+
+
+def _remaking(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = remaking.run(seed, readable=readable, sink=sink)
+    given = sum(len(group.seen) for group in (*world.groups, world.latecomers))
+    return _result(world.rig.cluster, sum(len(topic.kept) for topic in world.topics.values()), given, world.faults)
 
 
 def _transacting(seed: int, readable: bool, sink: Sink) -> RunResult:
@@ -66,6 +72,7 @@ def _consuming(world: owners.OwnersWorld) -> RunResult:
 
 WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "messaging": _messaging,
+    "remaking": _remaking,
     "transacting": _transacting,
     "transacting-clocks": _transacting_clocks,
     "owners": _owners,
