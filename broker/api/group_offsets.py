@@ -8,7 +8,7 @@ from functools import partial
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import OffsetOutOfRangeError, error_from_code
+from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError, error_from_code
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
@@ -32,7 +32,9 @@ class GroupOffsetsService:
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest, _caller: CallContext) -> broker_pb2.CommitOffsetsResponse:
         at_most(len(request.offsets), "offsets to commit")
-        if not request.initial:
+        if request.initial:
+            self._check_topics(request)
+        else:
             await self._check_ends(request)
         rows = tuple(_row(each) for each in request.offsets)
         command = (
@@ -48,6 +50,17 @@ class GroupOffsetsService:
             refused = reply.refused.add(topic=row.topic, queue_id=row.queue_id)
             refused.error.CopyFrom(to_detail(error_from_code(row.code, row.message, {})))
         return reply
+
+    def _check_topics(self, request: broker_pb2.CommitOffsetsRequest) -> None:
+        """TopicNotFoundError when a group would begin in a topic made anew where it would have begun in the one before.
+
+        The topics checked here are still those when the command comes through, or it is refused (``PreparedCommand``).
+        """
+        self._context.require_master()
+        for row in request.offsets:
+            topic = self._context.store.topics.require(row.topic)
+            if row.HasField("generation") and row.generation != topic.created_pos:
+                raise TopicNotFoundError(f"topic {row.topic!r} was deleted and made again", topic=row.topic)
 
     async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.

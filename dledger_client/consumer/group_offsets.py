@@ -26,7 +26,7 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.settings import FIRST, LAST, PushOptions
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError
+from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError, TopicNotFoundError
 from dledger_wire.names import RETRY_PREFIX
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
@@ -98,7 +98,7 @@ class _InitialOffsets:
         """The replica groups that have queues of a topic now."""
         return {routes.replica_group for routes in await self._router.topic(topic, _deadline_ms(self._router), fresh=True)}
 
-    async def of_topic(self, queue: MessageQueue, *, is_added: bool = False) -> dict[MessageQueue, int]:
+    async def of_topic(self, queue: MessageQueue, *, is_added: bool = False) -> dict[MessageQueue, CommittedOffset]:
         """Of every queue of an uninitialized topic, in the replica group of ``queue``, which ``is_added`` to those of the topic."""
         count = queue.queue_id + 1
         for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
@@ -110,18 +110,21 @@ class _InitialOffsets:
             where = FIRST
         return await self._look_up([MessageQueue(queue.topic, queue.replica_group, number) for number in range(count)], where)
 
-    async def of_added(self, queue: MessageQueue) -> int:
+    async def of_added(self, queue: MessageQueue) -> CommittedOffset:
         """Of a queue that was added after the topic was initialized."""
         return (await self._look_up([queue], FIRST))[queue]
 
-    async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, int]:
+    async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, CommittedOffset]:
+        """With the generation of a topic that nobody reads yet: it is made anew with another one, where these offsets mean nothing."""
         group = queues[0].replica_group
         searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
         refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
         request = broker_pb2.OffsetsRequest(queues=refs)
         answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
         return {
-            MessageQueue(each.topic, group, each.queue_id): {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time)
+            MessageQueue(each.topic, group, each.queue_id): CommittedOffset(
+                {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time), int(each.incarnation or "0", 16)
+            )
             for each in answer.queues
         }
 
@@ -157,8 +160,7 @@ class BrokerOffsetStore:
         self._initial.had_offsets(queue)
         if queue not in known:
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
-            offset = await self._initial.of_added(queue)
-            request.offsets.add(topic=queue.topic, queue_id=queue.queue_id, offset=offset, lock_epoch=epoch)
+            request.offsets.append(_begins(queue, await self._initial.of_added(queue), epoch))
             for error in (await self._send(queue.replica_group, request)).values():
                 raise error
             known = await self._known(queue.replica_group)
@@ -169,9 +171,12 @@ class BrokerOffsetStore:
     async def _initialize(self, queue: MessageQueue) -> None:
         """Propose initial offsets for the topic of ``queue``; without effect when another member has done so."""
         request = broker_pb2.CommitOffsetsRequest(group=self._group, initial=True)
-        for each, offset in (await self._initial.of_topic(queue)).items():
-            request.offsets.add(topic=each.topic, queue_id=each.queue_id, offset=offset)
-        await self._send(queue.replica_group, request)
+        request.offsets.extend(_begins(each, first) for each, first in (await self._initial.of_topic(queue)).items())
+        try:
+            await self._send(queue.replica_group, request)
+        except TopicNotFoundError:  # made anew since: whatever is in it came while this consumer was there
+            self._initial.topic_missing(queue.topic)
+            raise
         self._initialized[queue.topic, queue.replica_group] += 1
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
@@ -228,9 +233,9 @@ class LocalOffsetStore:
         if not _has_topic(file.offsets, queue):
             starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
             if not _has_topic(file.offsets, queue):  # another queue of this consumer may have done it meanwhile
-                await file.save(starts, topic_epoch)
+                await file.save({each: first.offset for each, first in starts.items()}, topic_epoch)
         if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
-            await file.save({queue: await self._initial.of_added(queue)}, topic_epoch)
+            await file.save({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
         file.topic_epochs.setdefault(queue, topic_epoch)  # of an offset that an earlier version wrote: it counts
         return CommittedOffset(file.offsets[queue])
 
@@ -261,6 +266,13 @@ def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb
     for first in range(0, len(request.offsets), MAX_COMMITS):
         rows = request.offsets[first : first + MAX_COMMITS]
         yield broker_pb2.CommitOffsetsRequest(group=request.group, reset=request.reset, initial=request.initial, offsets=rows)
+
+
+def _begins(queue: MessageQueue, first: CommittedOffset, epoch: int = 0) -> broker_pb2.GroupOffset:
+    """Where a group is to begin; without a generation at brokers that do not tell one."""
+    return broker_pb2.GroupOffset(
+        topic=queue.topic, queue_id=queue.queue_id, offset=first.offset, generation=first.generation or None, lock_epoch=epoch
+    )
 
 
 def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:

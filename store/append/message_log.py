@@ -45,6 +45,7 @@ from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topi
 from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
+from store.commands.consumer_groups import CommitOffsets
 from store.commands.producers import InitProducer
 from store.commands.redelivery import MarkRedriven, MarkSentBack
 from store.commands.security import MAX_COPY_BYTES, CopySecurity
@@ -131,8 +132,8 @@ class PreparedBatches:
 class PreparedCommand(Generic[ResultT]):
     """A command to propose; ``result`` returns what it did, once it is applied.
 
-    A mark about a topic's messages is only for the topic that there is now.  When that is deleted first, the mark would outlive it, and be
-    taken for one of a topic made again: it leaves a void record instead (``refusal``).
+    A mark about a topic's messages, and where a group begins in it, is only for the topic that there is now.  When that is deleted first,
+    it would be taken for one of a topic made again: it leaves a void record instead (``refusal``).
     """
 
     def __init__(self, owner: MessageLog, command: Command[ResultT], at_ms: int) -> None:
@@ -140,10 +141,7 @@ class PreparedCommand(Generic[ResultT]):
         self._kind = command.KIND
         self.deletes = command.name if isinstance(command, DeleteTopic) else ""
         self.registers = command.identity if isinstance(command, InitProducer) else ""
-        self._marked = command.topic if isinstance(command, MarkSentBack) else ""
-        if isinstance(command, MarkRedriven):
-            self._marked = dlq_topic(command.group)
-        self._created_pos = owner.created_pos(self._marked)
+        self._meant = {name: owner.created_pos(name) for name in _topics_meant(command)}
         must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
         self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms}, must_be_known=must_be_known)
         self.size_bytes = len(self._record)
@@ -153,9 +151,10 @@ class PreparedCommand(Generic[ResultT]):
     @property
     def refusal(self) -> DledgerError | None:
         """Why it may not be placed in the log after what is in it now."""
-        if not self._marked or (self._created_pos >= 0 and self._created_pos == self._owner.created_pos(self._marked)):
-            return None
-        return TopicNotFoundError(f"topic {self._marked!r} was deleted", topic=self._marked)
+        for name, created_pos in self._meant.items():
+            if created_pos < 0 or created_pos != self._owner.created_pos(name):
+                return TopicNotFoundError(f"topic {name!r} was deleted", topic=name)
+        return None
 
     def seal(self, pos: int, index: int, term: int, *, refusal: DledgerError | None = None) -> Sequence[Buffer]:
         """The record as it goes into the log at ``pos``; with ``refusal`` one that does nothing."""
@@ -418,6 +417,17 @@ class MessageLog:
         """Everything before ``end_pos`` is applied: commands placed there that were not are gone for good (another leader's log won)."""
         for pos in [pos for pos in self._commands if pos < end_pos]:
             del self._commands[pos]
+
+
+def _topics_meant(command: Command[Any]) -> list[str]:
+    """The topics, as they are now, that a command is about and whose successors it must not touch."""
+    if isinstance(command, MarkSentBack):
+        return [command.topic]
+    if isinstance(command, MarkRedriven):
+        return [dlq_topic(command.group)]
+    if isinstance(command, CommitOffsets) and command.initial:
+        return sorted({row.topic for row in command.offsets if row.generation is not None})
+    return []
 
 
 def _write_void(out: bytearray, at: int, size: int) -> None:

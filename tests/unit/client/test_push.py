@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger_client.aio import Action, ConsumeContext, Message
+from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue, by_config, consistent_hash
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
 from dledger_client.consumer.offset_file import OffsetFile
@@ -367,6 +368,34 @@ def test_a_topic_made_anew_is_read_from_its_start() -> None:
         await group.stop()
 
     Rig().run(scenario)
+
+
+def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row G5.  The topic is made anew between the question where its queues end and the position there."""
+    looked_up = group_offsets._InitialOffsets._look_up
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send(rig, 50, 2)
+        remade = asyncio.Event()
+
+        async def and_made_anew(self: group_offsets._InitialOffsets, queues: list[MessageQueue], where: str) -> object:
+            found = await looked_up(self, queues, where)
+            if not remade.is_set():
+                remade.set()
+                async with rig.admin() as admin:
+                    await admin.delete_topic("t")
+                    await admin.create_topic("t", queues=2)
+                await send(rig, 10, 2, first=100)
+            return found
+
+        monkeypatch.setattr(group_offsets._InitialOffsets, "_look_up", and_made_anew)
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: set(group.bodies()) == set(numbers(10, 100)))
+        await group.stop()
+
+    Rig().run(scenario, limit_s=60)
 
 
 def test_flow_limits_hold_back_reading() -> None:
