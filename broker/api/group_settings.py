@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from broker.context import ServiceContext
+from broker.keyed_lock import KeyedLock
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.rpc import methods
@@ -27,6 +28,7 @@ class GroupSettingsService:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
+        self._deletions = KeyedLock()
 
     def register(self, server: Server) -> None:
         methods.PUT_GROUP.serve(server, self.put)
@@ -45,7 +47,18 @@ class GroupSettingsService:
     async def delete(self, request: retry_pb2.GroupSettings, _caller: CallContext) -> retry_pb2.GroupSettings:
         """Forget a group: settings, positions and what it sent back.  Its retry and dead letter topics stay until they are deleted."""
         self._context.require_master()
-        name, store = request.name, self._context.store
+        async with self._deletions.hold(request.name):
+            if not request.seen_index or not await self._is_deleted_since(request.name, request.seen_index):
+                await self._delete(request.name)
+        return retry_pb2.GroupSettings(name=request.name)
+
+    async def _is_deleted_since(self, name: str, index: int) -> bool:
+        """Whether an earlier attempt, whose answer was lost, has deleted the group: what there is now was made anew."""
+        await self._context.raft.apply_all(TIMEOUT_S)
+        return self._context.store.consumer_offsets.deleted_at(name) > index
+
+    async def _delete(self, name: str) -> None:
+        store = self._context.store
         configured = any(group.groupName == name for group in store.subscription_groups.configured())
         if not configured and name not in store.consumer_offsets.groups() and not self._only_sent_back(name):
             raise InvalidArgumentError(f"consumer group {name!r} has no settings and no positions")
@@ -55,7 +68,6 @@ class GroupSettingsService:
                 await self._context.command(DeleteSubscriptionGroup(groupName=name), TIMEOUT_S)
         await self._give_positions(name)
         await self._context.command(DeleteOffsets(group=name), TIMEOUT_S)
-        return retry_pb2.GroupSettings(name=name)
 
     def _only_sent_back(self, group: str) -> list[OffsetRow]:
         """Position 0 in each queue of which the group has sent messages back and committed nothing."""
@@ -85,7 +97,8 @@ class GroupSettingsService:
         groups = self._context.store.subscription_groups
         found = [groups.of(name)] if name else groups.configured()
         seen = set(self._context.access.seen_groups(caller.principal, [group.groupName for group in found]))
-        return retry_pb2.GroupSettingsList(groups=[_message(group) for group in found if group.groupName in seen])
+        listed = [_message(group) for group in found if group.groupName in seen]
+        return retry_pb2.GroupSettingsList(groups=listed, applied_index=self._context.store.applied_index)
 
 
 def _message(group: SubscriptionGroup) -> retry_pb2.GroupSettings:

@@ -304,10 +304,11 @@ async def delete_group(calls: ClusterCalls, name: str) -> None:
     members = (await told_of(calls.at_leaders(), [name], partial=False)).members.get(name, [])
     if members:
         raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
-    request = retry_pb2.GroupSettings(name=name)
     unknown: list[InvalidArgumentError] = []
     groups = sorted(await calls.replica_groups())
     for replica_group in groups:
+        seen = await calls.ask_leader(replica_group, methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
+        request = retry_pb2.GroupSettings(name=name, seen_index=seen.applied_index)  # repeated, it spares a group made anew
         try:
             await calls.ask_leader(replica_group, methods.DELETE_GROUP, request, done=_is_deleted)
         except InvalidArgumentError as error:

@@ -260,10 +260,13 @@ class GroupSettings(google.protobuf.message.Message):
     RETRY_MAX_TIMES_FIELD_NUMBER: builtins.int
     RETRY_QUEUE_NUMS_FIELD_NUMBER: builtins.int
     CONSUME_ENABLE_FIELD_NUMBER: builtins.int
+    SEEN_INDEX_FIELD_NUMBER: builtins.int
     name: builtins.str
     retry_max_times: builtins.int
     retry_queue_nums: builtins.int
     consume_enable: builtins.bool
+    seen_index: builtins.int
+    """of DeleteGroup: not if the group was deleted behind this log index, and perhaps made anew since; 0: anyway"""
     def __init__(
         self,
         *,
@@ -271,9 +274,10 @@ class GroupSettings(google.protobuf.message.Message):
         retry_max_times: builtins.int | None = ...,
         retry_queue_nums: builtins.int | None = ...,
         consume_enable: builtins.bool | None = ...,
+        seen_index: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_consume_enable", b"_consume_enable", "_retry_max_times", b"_retry_max_times", "_retry_queue_nums", b"_retry_queue_nums", "consume_enable", b"consume_enable", "name", b"name", "retry_max_times", b"retry_max_times", "retry_queue_nums", b"retry_queue_nums", "seen_index", b"seen_index"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_consume_enable", b"_consume_enable"]) -> typing.Literal["consume_enable"] | None: ...
     @typing.overload
@@ -288,13 +292,16 @@ class GroupSettingsList(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: builtins.int
+    applied_index: builtins.int
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupSettings]: ...
     def __init__(
         self,
         *,
         groups: collections.abc.Iterable[global___GroupSettings] | None = ...,
+        applied_index: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "groups", b"groups"]) -> None: ...
 
 global___GroupSettingsList = GroupSettingsList

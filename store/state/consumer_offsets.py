@@ -22,6 +22,8 @@ from store.state.json_pieces import encode
 from store.state.row_table import RowTable
 from store.state.state_machine import CommandContext, CommandHandlers
 
+KNOWN_DELETIONS = 10_000
+
 GroupTopic = tuple[str, str]
 
 
@@ -48,6 +50,7 @@ class ConsumerOffsets:
         self._on_reset = on_reset
         self._offsets: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
         self._generations: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
+        self._deleted: dict[str, int] = {}  # of the newest deletions that this process applied
 
     def groups(self) -> list[str]:
         """Every group that has committed something, by name."""
@@ -85,6 +88,10 @@ class ConsumerOffsets:
         """Grows with every reset of any position of the group."""
         found = (max(queues.values()) for (name, _), queues in self._generations.items() if name == group and queues)
         return max(found, default=0)
+
+    def deleted_at(self, group: str) -> int:
+        """The log index at which a group was last deleted; 0 when it was not, or long ago.  Not replicated, only known everywhere."""
+        return self._deleted.get(group, 0)
 
     def unread(self, topic: str, ends: Mapping[int, int]) -> str:
         """What of a topic's queues, whose ends are given, some group that reads the topic has not read; empty when there is nothing."""
@@ -143,7 +150,7 @@ class ConsumerOffsets:
             self._on_reset(group, row.topic, row.queue_id)
         return OffsetsResult(group, len(command.offsets))
 
-    def _delete(self, command: DeleteOffsets, _context: CommandContext) -> OffsetsResult:
+    def _delete(self, command: DeleteOffsets, context: CommandContext) -> OffsetsResult:
         """Forget a group: all its offsets, and the generations of its resets.
 
         What it sent back is forgotten in queues with an offset only.  This cannot change, since logs have the command already: the master
@@ -156,6 +163,10 @@ class ConsumerOffsets:
                 table.pop(key)
         for topic, queue_id in queues:
             self._on_reset(group, topic, queue_id)
+        self._deleted.pop(group, None)
+        self._deleted[group] = context.index
+        if len(self._deleted) > KNOWN_DELETIONS:
+            del self._deleted[next(iter(self._deleted))]
         return OffsetsResult(group, len(queues))
 
     def _check_topics(self, rows: tuple[OffsetRow, ...]) -> None:

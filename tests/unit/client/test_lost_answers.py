@@ -118,6 +118,29 @@ def test_a_deleted_group_is_deleted(lost: LostAnswers, before: bool) -> None:
     Rig().run(scenario)
 
 
+def test_a_group_made_anew_meanwhile_is_not_deleted_by_the_repeated_call(lost: LostAnswers) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer, rig.consumer("audit") as consumer:
+            await producer.send(Message("t", b"x"))
+            await consumer.commit({("t", 0): 1})
+
+            async def made_anew() -> None:
+                await consumer.commit({("t", 0): 1})
+                await admin.update_group("audit", retry_max_times=3)
+                await rig.restart(rig.master)
+
+            lost.next, lost.then = [methods.DELETE_GROUP], made_anew
+            await admin.delete_group("audit")
+            assert not lost.next
+            assert await consumer.committed("t") == {("g0", 0): 1}
+            assert (await admin.group_settings("audit"))[0].retry_max_times == 3
+            await admin.delete_group("audit")
+            assert await consumer.committed("t") == {}
+
+    Rig().run(scenario)
+
+
 def test_a_deletion_that_begins_before_another_has_ended_does_all_of_it() -> None:
     """The other one may be of a call that was given up, and end between settings and positions."""
 
@@ -126,7 +149,8 @@ def test_a_deletion_that_begins_before_another_has_ended_does_all_of_it() -> Non
         async with rig.admin() as admin, rig.consumer("audit") as consumer:
             await consumer.commit({("t", 0): 0})
             await admin.update_group("audit", retry_max_times=3)
-            request = retry_pb2.GroupSettings(name="audit")
+            seen = await admin._calls.ask_leader("g0", methods.LIST_GROUPS, retry_pb2.GroupSettings(name="audit"))
+            request = retry_pb2.GroupSettings(name="audit", seen_index=seen.applied_index)
             await asyncio.gather(*(admin._calls.ask_leader("g0", methods.DELETE_GROUP, request) for _ in range(2)))
             assert await admin.list_groups() == []
 
