@@ -71,9 +71,7 @@ class MessageStore:
         self.delays, self.timers, self.send_backs = state.delays, state.timers, state.send_backs
         self.time = LogTime(env.clock)
         self.recovery = StoreRecovery()
-        self._message_log = MessageLog(
-            settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions.require_room
-        )
+        self._message_log = MessageLog(settings, self.time, self.topics, self.sequences, self.queues.max_offset, self.transactions)
         self._dispatcher = Dispatcher(state, self._message_log, self.queues, self.traffic, self._offer_to_index)
         self._snapshots, self._waiters = Snapshots(env.disk), QueueWaiters()
         self._tasks = BackgroundTasks("store", failed)

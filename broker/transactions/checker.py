@@ -131,6 +131,7 @@ class TransactionChecker:
         self._scan_at_ms = self._now_ms() + self._scan_after_ms
 
     def _add(self, offset: int, half: Frame) -> None:
+        self._store.transactions.owned(offset, producer_group(half))
         times, checked_ms = self._store.transactions.checks(offset)
         due_ms = checked_ms + self._interval_ms if times else first_check_ms(half, self._timeout_ms)
         heappush(self._due, (min(due_ms, half.store_timestamp + self._keep_ms), offset, half.store_timestamp))

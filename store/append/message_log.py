@@ -56,6 +56,7 @@ from store.state.log_time import LogTime
 from store.state.sequences import QueueKey, SequenceTable, TailSequences
 from store.state.state_machine import CommandOutcome
 from store.state.topics import Topic, Topics
+from store.state.transactions import Transactions
 
 MADE_BY_SERVICES = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})  # by a new group's first master, when its services are on
 ANY_SIZE = 1 << 30  # beyond what an entry holds
@@ -179,8 +180,8 @@ class PreparedCommand(Generic[ResultT]):
 
 
 class MessageLog:
-    """The writing side of a store; ``next_offset`` returns a queue's applied end; ``require_room_for_half_messages`` refuses half messages
-    while too many are open of the number there are."""
+    """The writing side of a store; ``next_offset`` returns a queue's applied end; ``transactions`` refuse half messages
+    while too many are open."""
 
     def __init__(
         self,
@@ -189,13 +190,13 @@ class MessageLog:
         topics: Topics,
         sequences: SequenceTable,
         next_offset: Callable[[QueueKey], int],
-        require_room_for_half_messages: Callable[[int], None],
+        transactions: Transactions,
     ) -> None:
         self._settings = settings
         self._time = time
         self._topics = topics
         self._applied_offset = next_offset
-        self._require_room_for_half_messages = require_room_for_half_messages
+        self._transactions = transactions
         self._sequences = TailSequences(sequences)
         self._term = 0
         self._next_offsets: dict[QueueKey, int] = {}
@@ -302,9 +303,13 @@ class MessageLog:
                 self._check_timers(due_times)
         if not for_service:
             # Rights on the group of a transaction's producers are those on its retry topic.
-            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: check_writer(retry_topic(group)))
+            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: self._check_group(group, check_writer))
         if batch.topic == HALF_TOPIC:
-            self._require_room_for_half_messages(self._applied_offset((HALF_TOPIC, 0)))
+            self._transactions.require_room(self._applied_offset((HALF_TOPIC, 0)))
+
+    def _check_group(self, producer_group: str, check_writer: Callable[[str], object]) -> None:
+        check_writer(retry_topic(producer_group))
+        self._transactions.require_share(producer_group)
 
     def _is_target(self, name: str, check_writer: Callable[[str], object]) -> bool:
         check_writer(name)

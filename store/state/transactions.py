@@ -9,11 +9,13 @@ only for what is open here, and one at a time (``broker/transactions/resolver.py
                                   |--transactionCheckMax checks without an answer--> parked and ended     (one entry)
 
 What is ended is kept as runs of offsets, so memory grows with what is open, and that is limited.  How the newest of the ended ones ended is
-kept too, for producers that ask twice; how often the open ones were checked, so that no change of masters asks more often.
+kept too, for producers that ask twice; how often the open ones were checked, so that no change of masters asks more often.  Whose the open
+ones are stands in their half messages only: a master learns it when it reads them (``broker/transactions/checker.py``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 
@@ -24,6 +26,7 @@ from store.state.offset_runs import OffsetRuns
 from store.state.state_machine import CommandContext, CommandHandlers
 
 MAX_OPEN = 100_000  # beyond that new half messages wait until older ones have ended
+MAX_OPEN_OF_GROUP = MAX_OPEN // 2  # of one producer group, so that the others can go on when nobody ends its transactions
 KNOWN_OUTCOMES = 65_536  # so many of the newest half messages
 
 
@@ -51,6 +54,8 @@ class Transactions:
         self._known: dict[Outcome, OffsetRuns] = {outcome: OffsetRuns() for outcome in _ENDS[:3]}
         self._checks: dict[int, tuple[int, int]] = {}
         self._newest = -1  # the newest half message that has ended
+        self._owners: dict[int, str] = {}  # the producer groups of open ones, as far as this process has read them
+        self._held: Counter[str] = Counter()  # how many of those each group has
 
     def outcome(self, offset: int) -> Outcome:
         """What became of the half message at ``offset``, which must be there."""
@@ -77,10 +82,21 @@ class Transactions:
             yield offset
             offset = self.first_open(offset + 1)
 
+    def owned(self, offset: int, group: str) -> None:
+        """The half message at ``offset`` was read: it is of that producer group."""
+        if offset not in self._owners and offset not in self._ended:
+            self._owners[offset] = group
+            self._held[group] += 1
+
     def require_room(self, end: int) -> None:
         """BusyError while too many are open."""
         if self.open_count(end) >= MAX_OPEN:
             raise BusyError(f"{MAX_OPEN} transactions are open; nothing was stored")
+
+    def require_share(self, group: str) -> None:
+        """BusyError while too many of the open ones are of this producer group."""
+        if self._held[group] >= MAX_OPEN_OF_GROUP:
+            raise BusyError(f"{MAX_OPEN_OF_GROUP} transactions of producer group {group} are open; nothing was stored")
 
     # Commands
 
@@ -100,10 +116,18 @@ class Transactions:
         for offset in range(first, end):
             self._ended_count += offset not in self._ended
             self._checks.pop(offset, None)
+            self._disowned(offset)
         self._ended.add(first, end)
         self._newest = max(self._newest, end - 1)
         if outcome is not Outcome.ENDED:
             self._known[outcome].add(first, end)
+
+    def _disowned(self, offset: int) -> None:
+        group = self._owners.pop(offset, None)
+        if group is not None:
+            self._held[group] -= 1
+            if not self._held[group]:
+                del self._held[group]
 
     def _count_checks(self, command: CountTransactionChecks, context: CommandContext) -> None:
         for first, end in command.runs:
@@ -126,6 +150,8 @@ class Transactions:
         self._known = {outcome: _runs(data["outcomes"].get(outcome.value, [])) for outcome in _ENDS[:3]}
         self._checks = {offset: (times, at_ms) for offset, times, at_ms in data["checks"]}
         self._newest = max((end - 1 for _, end in self._ended), default=-1)
+        self._owners.clear()
+        self._held.clear()
 
 
 def _rows(runs: OffsetRuns) -> list[list[int]]:

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from dledger_client.aio import Message, TransactionOutcome, TransactionState
+from dledger_client.aio import Message, Transaction, TransactionOutcome, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire._pb import transaction_pb2
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame import decode_frame, encode_frame
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from dledger_wire.rpc import methods
 from dledger_wire.status import SysFlag
+from store.state import transactions
 from store.state.transactions import Outcome
 from tests.unit.client.sim_rig import Rig, until
 
@@ -210,6 +211,34 @@ def test_what_nobody_knows_of_is_asked_about_so_often_and_then_parked() -> None:
         assert await fetch_all(rig) == []
 
     Rig(settings=QUICK).run(scenario)
+
+
+def test_a_group_whose_transactions_nobody_ends_leaves_room_for_others_and_goes_on_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "MAX_OPEN_OF_GROUP", 4)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        held: list[Transaction] = []
+        async with (
+            rig.transactions(lambda _: UNKNOWN, "careless", send_timeout_ms=3000) as careless,
+            rig.transactions(unasked, "shop") as shop,
+        ):
+
+            async def begin_more() -> None:
+                while len(held) < 100:
+                    held.append(await careless.prepare(Message("t", b"forgotten")))
+                    await asyncio.sleep(0.1)
+
+            for _ in range(2):
+                with pytest.raises(DledgerError, match="4 transactions of producer group careless are open"):
+                    await begin_more()
+                await shop.send_in_transaction(Message("t", b"paid"), lambda *_: COMMIT)
+                await rig.restart(rig.master)  # the next one has to learn whose they are
+            for transaction in held:
+                await transaction.rollback()
+            await careless.prepare(Message("t", b"and on"))
+
+    Rig(settings=QUICK.replace("transactionCheckMax: 3", "transactionCheckMax: 1000")).run(scenario)
 
 
 def test_without_anybody_to_ask_it_ends_all_the_same() -> None:

@@ -42,9 +42,9 @@ class Rig:
         with use_environment(**self.around()):
             return Producer(self.cluster.bootstrap, "tests", **settings)
 
-    def transactions(self, check_listener: CheckListener, **settings: Any) -> TransactionProducer:
+    def transactions(self, check_listener: CheckListener, group: str = "tests", **settings: Any) -> TransactionProducer:
         with use_environment(**self.around()):
-            return TransactionProducer(self.cluster.bootstrap, "tests", check_listener, **settings)
+            return TransactionProducer(self.cluster.bootstrap, group, check_listener, **settings)
 
     def consumer(self, group: str = "tests", **settings: Any) -> PullConsumer:
         with use_environment(**self.around()):
