@@ -178,6 +178,8 @@ class MessageStore:
         persistence, self._persistence = self._persistence, None
         if persistence is None:
             return
+        if self._reader is not None:
+            await self._reader.settle()
         await persistence.save()
         await self.queues.close()
         await leave_running(self._env.disk)
@@ -209,7 +211,8 @@ class MessageStore:
     async def suspend(self) -> None:
         # Topics, users and the other sections stay as they were applied: `recover` puts the copy in their place at once.  Nobody is to see
         # or be told that there are none, since every connection of a user would end.
-        self._reader = self._expiry = self._query = None
+        reader, self._reader = self._reader, None
+        self._expiry = self._query = None
         index, self._index = self._index, None
         self._message_log.resign()
         self._waiters.wake_all()
@@ -219,6 +222,8 @@ class MessageStore:
         if index is not None:
             await index.close(save=False)
         await self._tasks.stop()
+        if reader is not None:
+            await reader.settle()
         await self.queues.clear()
         self._snapshots = Snapshots(self._env.disk)
         self._suspended = True

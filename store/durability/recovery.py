@@ -23,7 +23,7 @@ from store.log_view import ReadableLog
 from store.queues.consume_queue import ConsumeQueue, DamagedQueueFileError
 from store.queues.queue_files import QUEUE_FOLDER, FoundFiles, find_files
 from store.queues.queue_table import QueueTable
-from store.queues.rebuild import rebuild_files
+from store.queues.rebuild import FileUse, rebuild_files
 from store.state.sequences import QueueKey
 from store.state.store_state import StoreState
 
@@ -167,7 +167,8 @@ async def _rebuild(parts: Recovering, wanted: dict[QueueKey, tuple[ConsumeQueue,
     created = {topic.name: topic.created_pos for topic in parts.state.topics}
     files = [(queue, number) for queue, numbers in wanted.values() for number in numbers]
     try:
-        await rebuild_files(parts.log, wanted, created, found.index)
+        use = FileUse(lambda: found.index, asyncio.Lock(), lambda _queue, _number: True)  # nothing else works yet
+        await rebuild_files(parts.log, wanted, created, use)
     except (StorageDamagedError, OSError) as error:
         if not (is_full(error) if isinstance(error, OSError) else error.detail_int("index") > 0):
             raise

@@ -6,6 +6,7 @@ turn out damaged: the file is rebuilt from the log and the read goes on.  Only w
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ from store.queues.fetch_filter import COST_BYTES, EVERYTHING, FetchFilter, choos
 from store.queues.queue_files import Units
 from store.queues.queue_table import QueueTable
 from store.queues.read import Chunk, FrameMismatchError, Given, fit, frames_in_place, read_frames, store_time
-from store.queues.rebuild import fillers, rebuild_files
+from store.queues.rebuild import FileUse, fillers, rebuild_files
 from store.queues.sql92 import SqlFilter
 from store.queues.stored_frames import stored_frames
 from store.settings import StoreSettings
@@ -54,6 +55,7 @@ class QueueReader:
         self._applied_index = applied_index
         self._repair_entry = repair_entry
         self._damaged_index = 0  # of the log's entry that the last rebuilding met
+        self._rebuilding = asyncio.Lock()  # one pass over the log at a time
         self._passes = 0  # over the log that have ended
         self._rebuilt_in: dict[tuple[QueueKey, int], int] = {}  # the pass in which a file was last made anew
 
@@ -252,9 +254,9 @@ class QueueReader:
 
     async def _rebuild_now(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]], passes: int) -> None:
         """``passes``: how many had ended when the files were found wrong.  One that ended since had the same from others who read them."""
-        async with self._queues.files_lock:
+        async with self._rebuilding:
             # A topic may have been deleted meanwhile, or the file with the log's head.
-            left = [each for each in wrong if each[0] is self._queues.get(each[0].key) and each[1] in each[0].file_numbers()]
+            left = [each for each in wrong if self._has_file(each[0], each[1])]
             left = [each for each in left if self._rebuilt_in.get((each[0].key, each[1]), 0) <= passes]
             wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]] = {}
             for queue, number, _ in left:
@@ -264,13 +266,22 @@ class QueueReader:
                     await self._log.read(self._damaged_index, 0, self._damaged_index)
                     self._damaged_index = 0
                 created = {topic.name: topic.created_pos for topic in self._topics}
-                await rebuild_files(self._log, wanted, created, self._applied_index())
+                use = FileUse(self._applied_index, self._queues.files_lock, self._has_file)
+                await rebuild_files(self._log, wanted, created, use)
                 self._passes += 1
                 for queue, number, _ in left:
                     self._rebuilt_in[queue.key, number] = self._passes
                     self._queues.mark_changed(queue)
         for _, _, found in left:
             _logger.warning("%s: its queue file was rebuilt from the log", found, extra={"event": "queue_file_rebuilt"})
+
+    async def settle(self) -> None:
+        """Wait for the end of a pass over the log that is under way."""
+        async with self._rebuilding:
+            pass
+
+    def _has_file(self, queue: ConsumeQueue, number: int) -> bool:
+        return queue is self._queues.get(queue.key) and number in queue.file_numbers()
 
     async def offset_for_position(self, topic: str, queue_id: int, pos: int) -> int:
         """The first offset whose message lies at or behind a position of the log; the queue's maximum when there is none."""

@@ -5,7 +5,11 @@ Owns the scan.  The log is the truth; what it no longer holds (deleted head) bec
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,11 +22,16 @@ from store.queues.queue_files import Units
 from store.queues.unit_tags import unit_tags
 from store.state.sequences import QueueKey
 
+CATCH_UPS = 3  # each reads what was applied during the one before
+
+_Lock = AbstractAsyncContextManager[None]
+
 
 async def scan_batches(log: ReadableLog, from_index: int, last_index: int) -> AsyncIterator[tuple[int, BatchView]]:
     """(log position, batch) of every batch in a range of entries, read in large pieces."""
-    index = max(from_index, log.first_index)
+    index = from_index
     while index <= last_index:
+        index = max(index, log.first_index)  # the log's head may be deleted meanwhile
         entries = await log.read(index, SCAN_BYTES, last_index)
         if not entries:
             return
@@ -48,53 +57,100 @@ def fillers(count: int) -> Units:
     return units
 
 
+@dataclass(frozen=True, slots=True)
+class FileUse:
+    """What else happens to queue files during a pass over the log, which may take minutes.
+
+    ``applied`` returns the newest applied entry.  Files change under ``lock`` only; ``has`` says whether a queue still has a file.
+    """
+
+    applied: Callable[[], int]
+    lock: asyncio.Lock
+    has: Callable[[ConsumeQueue, int], bool]
+
+
 async def rebuild_files(
-    log: ReadableLog, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], created: dict[str, int], last_index: int
+    log: ReadableLog, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], created: dict[str, int], use: FileUse
 ) -> None:
     """Write the named files of the named queues anew, in one pass over the log.
 
     ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: one file a queue.
+    Queues go on meanwhile, and other files are written. Only what was added to unfinished files in the last moment is read under the lock.
     """
-    jobs = {key: _QueueJob(queue, numbers) for key, (queue, numbers) in wanted.items()}
-    async for pos, batch in scan_batches(log, log.first_index, last_index):
-        job = jobs.get((batch.topic, batch.queue_id))
-        if job is not None and pos >= created.get(batch.topic, 0):
-            await job.add(pos, batch)
-    for job in jobs.values():
-        await job.finish()
+    jobs = {key: _QueueJob(queue, numbers, use) for key, (queue, numbers) in wanted.items()}
+    index = log.first_index
+    for _ in range(CATCH_UPS):
+        upto = use.applied()
+        await _scan(log, jobs, created, (index, upto), use.lock)
+        index = upto + 1
+    async with use.lock:
+        unlocked = contextlib.nullcontext()
+        await _scan(log, jobs, created, (index, use.applied()), unlocked)
+        for job in jobs.values():
+            await job.finish(unlocked)
+
+
+async def _scan(log: ReadableLog, jobs: dict[QueueKey, _QueueJob], created: dict[str, int], indexes: tuple[int, int], lock: _Lock) -> None:
+    """Give the jobs their batches out of these entries; those that are done leave."""
+    if not jobs:
+        return
+    async for pos, batch in scan_batches(log, *indexes):
+        key = (batch.topic, batch.queue_id)
+        job = jobs.get(key)
+        if job is None or pos < created.get(batch.topic, 0):
+            continue
+        await job.add(pos, batch, lock)
+        if job.is_done:
+            del jobs[key]
+            if not jobs:
+                return
 
 
 class _QueueJob:
     """The files of one queue that are to be written anew; its batches come in the order of their offsets."""
 
-    def __init__(self, queue: ConsumeQueue, numbers: list[int]) -> None:
+    def __init__(self, queue: ConsumeQueue, numbers: list[int], use: FileUse) -> None:
         self._queue = queue
+        self._use = use
         self._waiting = sorted(numbers)
-        self._units: Units | None = None  # of the first waiting file, once the log has something for it
+        self._units = fillers(0)  # of the first waiting file, as far as the log was read
 
-    async def add(self, pos: int, batch: BatchView) -> None:
+    @property
+    def is_done(self) -> bool:
+        return not self._waiting
+
+    async def add(self, pos: int, batch: BatchView, lock: _Lock) -> None:
         first, end, size = batch.first_queue_offset, batch.first_queue_offset + batch.count, self._queue.files.file_units
         while self._waiting and self._waiting[0] * size < end:
             start = self._waiting[0] * size
-            units = self._open()
-            low, high = max(first, start), min(end, start + len(units))
+            low, high = max(first, start), min(end, start + size)
             if low < high:
-                units[low - start : high - start] = batch_units(pos, batch)[low - first : high - first]
+                self._put(low - start, batch_units(pos, batch)[low - first : high - first])
             if end < start + size:
                 return
-            await self._write()
+            await self._write(lock)
 
-    async def finish(self) -> None:
+    async def finish(self, lock: _Lock) -> None:
         while self._waiting:
-            await self._write()
+            await self._write(lock)
 
-    def _open(self) -> Units:
-        if self._units is None:
-            first, end = self._queue.file_range(self._waiting[0])
-            self._units = fillers(end - first)
-        return self._units
+    def _put(self, at: int, units: Units) -> None:
+        end = at + len(units)
+        if end > len(self._units):
+            room = min(self._queue.files.file_units, max(end, 2 * len(self._units)))
+            self._units = _of_length(self._units, room)
+        self._units[at:end] = units
 
-    async def _write(self) -> None:
-        units = self._open()
-        await self._queue.replace_file(self._waiting.pop(0), units)
-        self._units = None
+    async def _write(self, lock: _Lock) -> None:
+        number, units = self._waiting.pop(0), self._units
+        self._units = fillers(0)
+        async with lock:
+            if self._use.has(self._queue, number):
+                first, end = self._queue.file_range(number)
+                await self._queue.replace_file(number, _of_length(units, end - first))
+
+
+def _of_length(units: Units, count: int) -> Units:
+    found = fillers(count)
+    found[: len(units)] = units[:count]
+    return found

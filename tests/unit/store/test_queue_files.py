@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from dledger.log.entry import RawEntry
 from dledger.log.segment import FilePool
 from dledger.runtime.env import FileCut
+from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
+from store.commands.topics import DeleteTopic
 from store.queues.queue_files import QueueFiles, Units, queue_folder
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
@@ -108,3 +112,50 @@ def test_readers_who_find_one_file_damaged_at_the_same_time_share_a_pass_over_th
 
     run(scenario)
     assert sum("its queue file was rebuilt from the log" in line for line in caplog.messages) == 2
+
+
+@pytest.mark.parametrize("remade", [False, True], ids=["goes on", "is made anew"])
+def test_queues_go_on_while_a_file_is_made_anew_from_the_log(remade: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk)
+        await rig.topic()
+        for number in range(10):
+            await rig.send(batch_of("t", 0, [b"%d" % number]))
+        await rig.save()
+        await rig.close()
+        rig = await StoreRig.open(disk)
+        queue = rig.store.queues.get(("t", 0))
+        assert queue is not None
+        disk.files[queue.files.path(0)].current[:20] = bytes(20)
+        queue._checked.clear()
+        begun, go_on, read = asyncio.Event(), asyncio.Event(), rig.log.read
+
+        async def slow(*asked: int) -> list[RawEntry]:
+            begun.set()
+            await go_on.wait()
+            return await read(*asked)
+
+        monkeypatch.setattr(rig.log, "read", slow)
+        reading = asyncio.ensure_future(rig.store.read("t", 0, 0, max_bytes=1000))
+        await begun.wait()
+        monkeypatch.setattr(rig.log, "read", read)
+        if remade:
+            await rig.command(DeleteTopic(name="t"))
+            await rig.topic()
+        for number in range(10, 20):
+            await rig.send(batch_of("t", 0, [b"%d" % number]))
+        await rig.store.queues.flush(sync=True)
+        go_on.set()
+        with contextlib.suppress(OffsetOutOfRangeError, TopicNotFoundError):
+            assert (await reading).first_offset == 0
+        await rig.save()
+        found = [frame.body for frame in await rig.read_all(("t", 0))]
+        assert found == [b"%d" % number for number in range(10 if remade else 0, 20)]
+        await rig.close()
+        rig = await StoreRig.open(disk)
+        assert [frame.body for frame in await rig.read_all(("t", 0))] == found
+        assert not rig.store.recovery.rebuilt_files
+        await rig.close()
+
+    run(scenario)
