@@ -38,6 +38,7 @@ class MetadataService:
         reply.max_message_bytes = context.store.settings.maxMessageSize
         reply.default_topic_queues = context.settings.cluster.broker.defaultTopicQueueNums
         reply.replica.CopyFrom(context.answering_replica())
+        reply.disk_full = context.raft.disk_full_ms > 0
         reply.queues, reply.state = context.store.topics.own_queues, context.store.replica_group.state
         for name in self._groups:
             if name == context.settings.group.name:

@@ -81,14 +81,9 @@ class LeaderSearch:
         claims = [found for answer in answers if (found := claim(answer)) is not None]
         best = max(claims, key=lambda found: found.term, default=None)
         if best is None or (best.term < known_term and not _refutes(answers, group, known_term, len(addresses))):
-            raise NotLeaderError(self._without_leader(group, addresses, [address for address, _ in answers]), leader_address="")
+            raise NotLeaderError(_without_leader(group, addresses, answers), leader_address="")
         self._cache.set_group(best)
         return best
-
-    def _without_leader(self, group: str, members: Sequence[str], answered: Sequence[str]) -> str:
-        if not answered:
-            return f"replica group {group}: no node reachable at {', '.join(members)}"
-        return f"replica group {group} has no leader now ({len(set(members).intersection(answered))} of its {len(members)} nodes answered)"
 
     async def leads(self, group: str, address: str) -> bool:
         """Whether the node at ``address`` itself says that it leads now."""
@@ -111,6 +106,15 @@ def is_leader(group: str, address: str, response: broker_pb2.MetadataResponse) -
     """Whether the node at ``address``, which answered so, leads."""
     info = info_of(group, response)
     return info is not None and info.leader_address == address
+
+
+def _without_leader(group: str, members: Sequence[str], answers: Sequence[NodeAnswer]) -> str:
+    if not answers:
+        return f"replica group {group}: no node reachable at {', '.join(members)}"
+    answered = {address for address, _ in answers}.intersection(members)
+    text = f"replica group {group} has no leader now ({len(answered)} of its {len(members)} nodes answered"
+    full = sorted(address for address, response in answers if response.disk_full)
+    return f"{text}; full disks: {', '.join(full)})" if full else f"{text})"
 
 
 def _may_lead(claimed: ReplicaGroup | broker_pb2.GroupInfo, failed: str, failed_term: int) -> bool:

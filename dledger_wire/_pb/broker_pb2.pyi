@@ -417,6 +417,7 @@ class MetadataResponse(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     REPLICA_FIELD_NUMBER: builtins.int
+    DISK_FULL_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     version: builtins.int
     max_message_bytes: builtins.int
@@ -427,6 +428,8 @@ class MetadataResponse(google.protobuf.message.Message):
     """write queues of all topics of applications in this replica group"""
     state: builtins.str
     """of this replica group: active, draining or removed; empty: not told (an older broker)"""
+    disk_full: builtins.bool
+    """the disk of the node that answers takes no writes: it can elect nobody"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
@@ -445,9 +448,10 @@ class MetadataResponse(google.protobuf.message.Message):
         queues: builtins.int = ...,
         state: builtins.str = ...,
         replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
+        disk_full: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "replica", b"replica", "state", b"state", "topics", b"topics", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "default_topic_queues", b"default_topic_queues", "disk_full", b"disk_full", "groups", b"groups", "max_message_bytes", b"max_message_bytes", "queues", b"queues", "replica", b"replica", "state", b"state", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___MetadataResponse = MetadataResponse
 

@@ -140,6 +140,28 @@ def test_a_disk_that_fills_is_told_before_the_next_round_where_nobody_can_take_o
     Rig(nodes=1, store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
 
 
+def test_full_disks_are_named_when_they_keep_nodes_from_electing_a_leader() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer(send_timeout_ms=3000) as producer, rig.producer(send_timeout_ms=8000) as other:
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            for host in rig.cluster.hosts.values():
+                host.disk.settings.capacity_bytes = host.disk.used_bytes()
+            with pytest.raises(DledgerError, match="waits for its leader's disk"):
+                await producer.send(Message("t", b"x" * 3000), queue_id=0)
+            killed = rig.master
+            rig.cluster.kill(killed)
+            full = ", ".join(sorted(host.address for host in rig.cluster.running()))
+            with pytest.raises(DledgerError, match=f"has no leader now .*; full disks: {full}"):
+                await other.send(Message("t", b"refused"), queue_id=1)
+            for host in rig.cluster.hosts.values():
+                host.disk.settings.capacity_bytes = 1 << 40
+            rig.cluster.ensure_running(killed)
+            await other.send(Message("t", b"taken again"), queue_id=1)
+
+    Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
+
+
 def test_a_new_producer_is_refused_while_the_disk_is_full() -> None:
     """Its registration would go through the log too: it is refused at once, and with the reason."""
 
