@@ -115,6 +115,11 @@ class RaftNode:
         return self._replica.leader
 
     @property
+    def started_at_ms(self) -> int:
+        """When this node was started, later than at every earlier start on its folder, whatever its clock showed."""
+        return self._replica.folder.boots.at_ms
+
+    @property
     def disk_full_ms(self) -> int:
         """How long the disk has refused writes of the log, in ms; 0 while it takes them."""
         return self._replica.driver.disk_full_ms

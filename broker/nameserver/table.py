@@ -187,6 +187,9 @@ class RouteTable:
         change.wants_topics = unknown and (told.master or not leader_of(group)[1])
 
     def _register_spare(self, told: routes_pb2.Registration, order: Order, heard_ms: int, oldest_ms: int) -> Change:
+        known = self._spares.get(told.node_id)
+        if known is not None and known.expired:  # its clock may have shown a later time when it was started before
+            del self._spares[told.node_id]
         holder = GroupRow("", rows=self._spares)
         change = Change(spread=holder.take_row(told, order, heard_ms, oldest_ms))
         if change.spread:

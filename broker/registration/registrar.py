@@ -65,7 +65,7 @@ class Registrar:
         self._service = service
         self._settings = context.settings
         self.groups = KnownGroups(context.settings.cluster)
-        self._own = OwnRegistration(context, process, env.clock.wall_ms())
+        self._own = OwnRegistration(context, process, context.raft.started_at_ms)
         self._told_own = -1  # version of the table of topics that the own name service has; -1: none that it took
         self._tasks = BackgroundTasks("registration", failed)
         self._links: dict[str, NameServerLink] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dledger.core.state import DrawSource
 from dledger.runtime.env import Disk
@@ -33,17 +33,18 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class BootHistory:
-    """All starts of a folder, the latest with what they drew, oldest first."""
+    """All starts of a folder, the latest with what they drew, oldest first; ``at_ms``: the time of the newest, later than all before it."""
 
     starts: int = 0
     drawn: tuple[int, ...] = ()
+    at_ms: int = 0
 
     @property
     def newest(self) -> Boot | None:
         return Boot(self.starts, self.drawn[-1]) if self.drawn else None
 
-    def recorded(self, drawn: int) -> BootHistory:
-        return BootHistory(self.starts + 1, (*self.drawn, drawn)[-KEPT:])
+    def recorded(self, drawn: int, now_ms: int = 0) -> BootHistory:
+        return BootHistory(self.starts + 1, (*self.drawn, drawn)[-KEPT:], max(now_ms, self.at_ms + 1))
 
     def rollback_reason(self, known: Boot) -> str | None:
         """Why this folder was restored to a state before ``known``; None when it may not have been."""
@@ -55,15 +56,16 @@ class BootHistory:
         return None
 
 
-async def record_boot(disk: Disk, random: DrawSource) -> BootHistory:
+async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistory:
     """Record this start, on stable storage.  If that fails, this start presents itself as the previous one."""
     boots = await _load(disk)
-    recorded = boots.recorded(random.getrandbits(DRAW_BITS))
+    recorded = boots.recorded(random.getrandbits(DRAW_BITS), now_ms)
+    content = {"starts": recorded.starts, "drawn": recorded.drawn, "at_ms": recorded.at_ms}
     try:
-        await disk.write_atomic(PATH, json.dumps({"starts": recorded.starts, "drawn": recorded.drawn}).encode() + b"\n")
+        await disk.write_atomic(PATH, json.dumps(content).encode() + b"\n")
     except OSError as error:
         _logger.warning("cannot write %s: %s", disk.local_path(PATH), error, extra={"event": "file_not_written"})
-        return boots
+        return replace(boots, at_ms=recorded.at_ms)
     return recorded
 
 
@@ -75,7 +77,7 @@ async def _load(disk: Disk) -> BootHistory:
     await file.close()
     try:
         saved = strict_json.parse(data)
-        boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]))
+        boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]), int(saved.get("at_ms", 0)))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(disk, str(error)) from None
     if len(boots.drawn) != min(boots.starts, KEPT):

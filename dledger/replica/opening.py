@@ -74,7 +74,7 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
     unfinished_snapshot = bool(await env.disk.list(SNAPSHOT_FOLDER))
     stores = PeerStores(env.disk, identity.node_id)
     await stores.load()
-    boots = await record_boot(env.disk, env.random)
+    boots = await record_boot(env.disk, env.random, env.clock.wall_ms())
     members = Members(settings.peers, settings.links)
     log, recovery = await open_log(setup, members, stores)
     try:

@@ -68,7 +68,7 @@ def _install(data: bytes) -> bytes:
 _READERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[CrashDisk], Coroutine[Any, Any, object]]]] = {
     "identity.json": (bytes, lambda disk: open_identity(_env(disk), "shop", "g0", "n0")),
     "spare.json": (bytes, read_binding),
-    "lives.json": (bytes, lambda disk: record_boot(disk, random.Random(1))),
+    "lives.json": (bytes, lambda disk: record_boot(disk, random.Random(1), 0)),
     "peers.json": (bytes, lambda disk: PeerStores(disk, _ID).load()),
     "unsynced.json": (bytes, lambda disk: UnsyncedMark(_env(disk), [], sync_flush=False).load()),
     "logstart.json": (_log_start, load_log_start),

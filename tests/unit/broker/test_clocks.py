@@ -222,3 +222,24 @@ def test_old_segments_go_at_the_hour_of_delete_when(hour: int, goes: bool) -> No
             assert firsts() == [1, 1, 1]
 
     Rig(7, store=f'deleteWhen: "{hour}", cleanResourceInterval: 1s').run(scenario)
+
+
+def test_a_node_that_restarts_with_an_earlier_clock_is_heard_by_name_servers() -> None:
+    """docs/reference/semantics.md, row C1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        expires_s = rig.cluster.config.name_service.expireAfter / 1000
+        victim = rig.followers[0]
+        before_s = rig.cluster.loop.now_s
+        rig.cluster.kill(victim)
+        leap(rig, victim, -HOUR_MS)
+        rig.cluster.start(victim)
+        await until(lambda: rig.cluster.loop.now_s > before_s + 2 * expires_s)
+        for server in rig.cluster.name_servers.hosts.values():
+            assert server.node is not None
+            group = server.node.table.group("g0")
+            assert group is not None
+            assert [row.id for row in group.rows.values() if row.expired] == []
+
+    Rig(name_servers=3).run(scenario)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.nameserver.directory import directory_reply
-from broker.nameserver.table import RouteTable
+from broker.nameserver.table import EXPIRE_AFTER_MS, RouteTable
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import Turn
 from tests.unit.nameserver.registrants import NODES, Group, master, members, registration
@@ -330,3 +330,15 @@ def test_changes_of_a_table_count_on_what_they_build_on_only() -> None:
     assert (change.topics, change.wants_topics) == ({"u", "v"}, False)
     assert sorted(table.topics) == ["t", "v"]
     assert not table.register(master(topics={}, version=8, sequence=5, topics_base=5, removed_topics=["t"]), 0).topics
+
+
+def test_a_spare_node_that_was_started_again_with_an_earlier_clock_is_heard_once_its_earlier_start_has_expired() -> None:
+    table = RouteTable(["g0"])
+    told = routes_pb2.Registration(cluster="c", node_id="sp0", address="sp0:1", started_at_ms=9_000, sequence=1)
+    table.register(told, 0)
+    told.started_at_ms = 1_000
+    table.register(told, 1_000)
+    table.expire(EXPIRE_AFTER_MS + 1)
+    assert table.spares == []
+    table.register(told, EXPIRE_AFTER_MS + 2)
+    assert [row.id for row in table.spares] == ["sp0"]
