@@ -46,6 +46,6 @@ class InitProducer(Command[ProducerRegistration]):
         )
 
     @property
-    def identity(self) -> str:
-        """Whose next epoch this begins: the stable id, else the producer id."""
-        return self.stable_id or str(self.producer_id)
+    def identity(self) -> str | int:
+        """Whose next epoch this begins: the stable id, else the producer id.  A stable id may be made of digits, too."""
+        return self.stable_id or self.producer_id

@@ -245,7 +245,7 @@ class TailSequences:
         self._tail: dict[int, ProducerState] = {}
         self._last_index: dict[int, int] = {}
         self._pipelined: dict[tuple[int, int, QueueKey], int] = {}
-        self._registering: dict[str, int] = {}  # by name, or id: new epochs appended and not applied yet
+        self._registering: dict[str | int, int] = {}  # by name, or id: new epochs appended and not applied yet
 
     def clear(self) -> None:
         self._tail.clear()
@@ -253,11 +253,11 @@ class TailSequences:
         self._pipelined.clear()
         self._registering.clear()
 
-    def registering(self, who: str) -> None:
+    def registering(self, who: str | int) -> None:
         """The next epoch of a producer (its name, else its id) was appended: nothing of an earlier one may come behind it."""
         self._registering[who] = self._registering.get(who, 0) + 1
 
-    def registered(self, who: str) -> None:
+    def registered(self, who: str | int) -> None:
         """A registration was applied."""
         left = self._registering.get(who, 0) - 1
         if left > 0:
@@ -267,7 +267,7 @@ class TailSequences:
 
     def _is_registering(self, producer_id: int) -> bool:
         state = self._committed.get(producer_id)
-        return (state.name if state is not None and state.name else str(producer_id)) in self._registering
+        return (state.name if state is not None and state.name else producer_id) in self._registering
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted; nothing of its successor is appended yet."""
