@@ -102,8 +102,8 @@ class AdminService:
         spec = request
         self._check_topic(spec)
         async with self._deletions.hold(spec.name):
-            if spec.only_if == DRAINED:
-                await self._check_nothing_waits(spec.name)
+            if spec.only_if:
+                await self._check_nothing_waits(spec)
             if spec.incarnation:
                 await self._check_incarnation(spec.name, spec.incarnation)
             if spec.only_if:
@@ -123,16 +123,16 @@ class AdminService:
             text = f"topic {name!r} was deleted and created again meanwhile; nothing was deleted"
             raise TopicNotFoundError(text, topic=name, incarnation=now)
 
-    async def _check_nothing_waits(self, name: str) -> None:
+    async def _check_nothing_waits(self, spec: admin_pb2.TopicSpec) -> None:
         """UnsafeShrinkError when messages that were acknowledged for the topic are still to be stored in it."""
         context = self._context
         context.require_master()
         await context.raft.apply_all(COMMAND_TIMEOUT_S)
-        topic = context.store.topics.get(name)
-        if topic is None or topic.perm & Perm.WRITE:
+        topic = context.store.topics.get(spec.name)
+        if topic is None or (spec.only_if == DRAINED and topic.perm & Perm.WRITE):
             return  # the command is refused for that
-        if waiting := await waiting_for(context, name):
-            raise UnsafeShrinkError(f"topic {name}: {waiting}", topic=name)
+        if waiting := await waiting_for(context, topic):
+            raise UnsafeShrinkError(f"topic {topic.name}: {waiting}", topic=topic.name)
 
     def _check_topic(self, spec: admin_pb2.TopicSpec) -> None:
         group = self._context.settings.group.name

@@ -14,16 +14,21 @@ from broker.verified_reads import StoredMessages
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from store.append.redelivery import staged_pos
 from store.append.staged_check import REAL_TOPIC
 from store.state.delays import LEVELS
+from store.state.topics import Topic
 from store.state.transactions import Outcome
 
 MAX_SCANNED = 100_000  # messages of all topics
 PAGE_MESSAGES, PAGE_BYTES = 1_000, 1 << 20
 
 
-async def waiting_for(context: ServiceContext, topic: str) -> str:
-    """What waits for ``topic``, as text; empty when nothing does.  Takes the applied state: the topic takes no messages meanwhile."""
+async def waiting_for(context: ServiceContext, topic: Topic) -> str:
+    """What waits for ``topic``, as text; empty when nothing does.  Takes the applied state: the topic takes no messages meanwhile.
+
+    What waits for a topic of that name that was deleted is dropped when it is due: it does not count.
+    """
     store, left = context.store, MAX_SCANNED
     places = [
         ("delayed messages are not delivered yet", SCHEDULE_TOPIC, level - 1, store.delays.of(level)) for level in range(1, LEVELS + 1)
@@ -34,11 +39,15 @@ async def waiting_for(context: ServiceContext, topic: str) -> str:
     for text, name, queue_id, offset in places:
         waits = _waits_in(context, name)
         async for frame in _messages(context, name, queue_id, offset):
-            counts[text] = counts.get(text, 0) + (frame.properties.get(REAL_TOPIC) == topic and waits(frame))
+            counts[text] = counts.get(text, 0) + (_is_for(frame, topic) and waits(frame))
             left -= 1
             if not left:
                 return f"more than {MAX_SCANNED} messages of all topics wait to be delivered; repeat this when fewer do"
     return "; ".join(f"{count} {text}" for text, count in counts.items() if count)
+
+
+def _is_for(frame: Frame, topic: Topic) -> bool:
+    return frame.properties.get(REAL_TOPIC) == topic.name and staged_pos(frame) >= topic.created_pos
 
 
 def _waits_in(context: ServiceContext, name: str) -> Callable[[Frame], bool]:

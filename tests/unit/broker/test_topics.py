@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from dledger_client.aio import Message
+from dledger_client.aio import Message, TransactionState
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.rpc import methods
+from dledger_wire.status import Perm
 from tests.unit.client.sim_rig import Rig
 
 
@@ -106,5 +107,27 @@ def test_a_deletion_that_names_a_topic_spares_the_one_made_anew() -> None:
                     await later(0, methods.DELETE_TOPIC, incarnation=old.topic_epoch)
                 await admin.delete_topic("t")
             assert deleted
+
+    Rig().run(scenario)
+
+
+def test_a_topic_for_which_messages_wait_is_not_taken_for_an_empty_one_but_those_of_one_before_do_not_count() -> None:
+    """docs/reference/semantics.md, row T4: a creation that fails halfway deletes what it made, unless messages are in it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer, rig.transactions(lambda _: TransactionState.UNKNOWN) as transacting:
+
+            async def delete_if(only_if: str) -> None:
+                await admin._calls.ask_leader("g0", methods.DELETE_TOPIC, admin_pb2.TopicSpec(name="t", group="g0", only_if=only_if))
+
+            await producer.send(Message("t", b"later", delay_level=18))
+            await transacting.prepare(Message("t", b"open"))
+            with pytest.raises(UnsafeShrinkError, match="1 delayed messages are not delivered yet; 1 transactions are open"):
+                await delete_if("empty")
+            await admin.delete_topic("t")
+            for only_if in ("empty", "drained"):
+                await rig.topic(perm=int(Perm.READ))
+                await delete_if(only_if)
 
     Rig().run(scenario)
