@@ -75,7 +75,7 @@ async def rebuild_files(
     """Write the named files of the named queues anew, in one pass over the log.
 
     ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: one file a queue.
-    Queues go on meanwhile, and other files are written. Only what was added to unfinished files in the last moment is read under the lock.
+    Queues go on meanwhile, and other files are written; only what was added to unfinished ones in the last moment is read under the lock.
     """
     jobs = {key: _QueueJob(queue, numbers, use) for key, (queue, numbers) in wanted.items()}
     index = log.first_index
@@ -84,10 +84,10 @@ async def rebuild_files(
         await _scan(log, jobs, created, (index, upto), use.lock)
         index = upto + 1
     async with use.lock:
-        unlocked = contextlib.nullcontext()
-        await _scan(log, jobs, created, (index, use.applied()), unlocked)
+        locked = contextlib.nullcontext()
+        await _scan(log, jobs, created, (index, use.applied()), locked)
         for job in jobs.values():
-            await job.finish(unlocked)
+            await job.finish(locked)
 
 
 async def _scan(log: ReadableLog, jobs: dict[QueueKey, _QueueJob], created: dict[str, int], indexes: tuple[int, int], lock: _Lock) -> None:
