@@ -21,6 +21,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.printable import printable, printable_json
 from dledger_wire.security import variables
 from pyspark_dledger.options.access import VARIABLES
+from pyspark_dledger.options.units import moment_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,6 +160,14 @@ class RowCounter(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         self._ended.set()
+
+
+def time_ms(text: str) -> int:
+    """An argument: milliseconds since 1970, or an ISO date or time."""
+    try:
+        return moment_ms(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected milliseconds since 1970 (13 digits), or a time such as 2026-01-31") from None
 
 
 def topic_list(text: str) -> list[str]:

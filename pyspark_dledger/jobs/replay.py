@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 from dledger_client.message_fields import RESERVED_PROPERTIES
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
-from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, progress, run_program, secured, session, topic_list
+from pyspark_dledger.jobs.common import (
+    RowCounter,
+    bounds,
+    parser,
+    print_report,
+    progress,
+    run_program,
+    secured,
+    session,
+    time_ms,
+    topic_list,
+)
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, parse_offsets
 from pyspark_dledger.planning.partitions import named_offsets
 from pyspark_dledger.planning.queue_offsets import QueueId
@@ -133,8 +144,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("--to", default="", metavar="TOPIC", help="target topic (dead letters: default is their original topic)")
     made.add_argument("--checkpoint", required=True, metavar="PATH", help="checkpoint folder; use one per replay")
     made.add_argument("--rate", type=int, default=0, metavar="N", help="messages per second (0: unlimited)")
-    made.add_argument("--since", type=int, metavar="MS", help="start: stored at or after this time (ms since 1970)")
-    made.add_argument("--until", type=int, metavar="MS", help="end: stored before this time (ms since 1970)")
+    made.add_argument("--since", type=time_ms, metavar="TIME", help="start: stored at or after this time (ms since 1970, or ISO in UTC)")
+    made.add_argument("--until", type=time_ms, metavar="TIME", help="end: stored before this time (ms since 1970, or ISO in UTC)")
     made.add_argument("--starting-offsets", metavar="JSON", help='{"topic":{"group:queue":offset}}')
     made.add_argument("--ending-offsets", metavar="JSON", help="end offsets (exclusive), same format; other queues: until now or --until")
     made.add_argument("--tags", default="", metavar="EXPR", help="tag filter: a || b")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_dledger.jobs.common import parser, print_report, progress, run_program, session, source, table, topic_list
+from pyspark_dledger.jobs.common import parser, print_report, progress, run_program, session, source, table, time_ms, topic_list
 from pyspark_dledger.jobs.picture import bars
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "Example: dledger spark stats orders --picture orders.svg",
     )
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
-    made.add_argument("--since", type=int, metavar="MS", help="start: stored at or after this time (ms since 1970)")
-    made.add_argument("--until", type=int, metavar="MS", help="end: stored before this time (ms since 1970)")
+    made.add_argument("--since", type=time_ms, metavar="TIME", help="start: stored at or after this time (ms since 1970, or ISO in UTC)")
+    made.add_argument("--until", type=time_ms, metavar="TIME", help="end: stored before this time (ms since 1970, or ISO in UTC)")
     made.add_argument("--picture", metavar="FILE.svg", help="write a chart of messages and p99 latency by hour")
     arguments = made.parse_args(argv)
     spark = session(arguments, "stats")

@@ -74,7 +74,7 @@ class OptionParser:
 
     def moment_ms(self, name: str) -> int:
         """A timestamp; the option must be set."""
-        expected = "a time (milliseconds since 1970, 2026-01-31, 2026-01-31T12:30:00+01:00)"
+        expected = "a time (milliseconds since 1970 of 13 digits, 2026-01-31, 2026-01-31T12:30:00+01:00)"
         return self._parsed(name, 0, 0, moment_ms, expected)
 
     def _parsed(self, name: str, default: int, least: int, parse: Callable[[str], int], expected: str) -> int:

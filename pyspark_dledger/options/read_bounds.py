@@ -13,6 +13,7 @@ from typing import Any
 from dledger_wire import strict_json
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.options.parser import OptionParser
+from pyspark_dledger.options.units import is_moment_ms
 
 EARLIEST = -2
 LATEST = -1
@@ -149,8 +150,8 @@ def _offset(name: str, key: str, value: Any) -> int:
 
 
 def _time(name: str, key: str, value: Any) -> int:
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return int(_checked(good, value, name, f"{key}: {value!r}", "milliseconds since 1970"))
+    good = isinstance(value, int) and not isinstance(value, bool) and is_moment_ms(value)
+    return int(_checked(good, value, name, f"{key}: {value!r}", "milliseconds since 1970, of 13 digits"))
 
 
 def _checked(condition: object, value: Any, name: str, found: str, expected: str) -> Any:

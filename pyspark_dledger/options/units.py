@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS
+
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 DURATIONS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -25,11 +27,18 @@ def duration_ms(text: str) -> int:
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since 1970: a number, or an ISO date or time (UTC if it has no zone)."""
-    if text.lstrip("-").isdecimal():
+    """Milliseconds since 1970: a number of them, or an ISO date or time (UTC if it has no zone)."""
+    if text.isdecimal():
+        if not is_moment_ms(int(text)):
+            raise ValueError(text)
         return int(text)
     moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def is_moment_ms(value: int) -> bool:
+    """Whether it can be a time, or 0: a number of seconds would be one in January 1970."""
+    return value == 0 or value >= FIRST_TIME_MS
 
 
 def _whole(text: str, units: dict[str, int]) -> int:

@@ -58,10 +58,10 @@ def test_one_question_a_group_tells_of_all_topics_queues_and_times(monkeypatch: 
         assert set(view.topic_epochs) == set(names)
         assert all(not held.by_time for held in view.bounds.values())
 
-        timed = options("t0,t1", startingOffsetsByTimestamp='{"t0":{"0":1}}', endingTimestamp="2100-01-01")
+        timed = options("t0,t1", startingOffsetsByTimestamp='{"t0":{"0":1000000000000}}', endingTimestamp="2100-01-01")
         view = await inspector.read_view(ViewRequest(timed))
         end_ms = timed.end.timestamp_ms
-        assert held_of(view.bounds)[QueueId("t0", "g0", 0)] == (0, 2, {1: 0, end_ms: 2})
+        assert held_of(view.bounds)[QueueId("t0", "g0", 0)] == (0, 2, {10**12: 0, end_ms: 2})
         assert held_of(view.bounds)[QueueId("t1", "g0", 0)] == (0, 2, {end_ms: 2})
         view = await inspector.read_view(ViewRequest(timed, start_times=False))
         assert held_of(view.bounds)[QueueId("t0", "g0", 0)] == (0, 2, {end_ms: 2})
@@ -90,8 +90,8 @@ class BeforeTopics(Counting):
         ({}, (0, 1, 2)),
         ({"queues": "g0:1,g0:2"}, (1, 2)),
         ({"endingTimestamp": "2100-01-01"}, (0, 1, 2)),
-        ({"startingOffsetsByTimestamp": '{"t1":{"0":1}}'}, (0, 1, 2)),
-        ({"startingOffsetsByTimestamp": '{"t1":{"2":1}}', "queues": "0,2"}, (0, 2)),
+        ({"startingOffsetsByTimestamp": '{"t1":{"0":1000000000000}}'}, (0, 1, 2)),
+        ({"startingOffsetsByTimestamp": '{"t1":{"2":1000000000000}}', "queues": "0,2"}, (0, 2)),
     ],
 )
 def test_brokers_of_before_are_asked_for_each_queue(extra: dict[str, str], numbers: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.jobs import replay
+from pyspark_dledger.jobs import replay, stats
 from pyspark_dledger.jobs.common import RowCounter
 
 
@@ -65,3 +65,23 @@ def test_a_replay_has_an_end_in_every_queue(until_ms: int | None, given: str | N
 def test_an_end_that_cannot_be_one_is_refused(given: str, expected: str) -> None:
     with pytest.raises(InvalidArgumentError, match=expected):
         replay.fixed_ends("h:1", ["t"], None, given)
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "value"),
+    [
+        (replay, "--until", "1764200000"),
+        (replay, "--since", "1764200000"),
+        (stats, "--since", "20261121"),
+        (stats, "--until", "noon"),
+    ],
+)
+def test_a_time_in_seconds_is_refused_before_anything_is_read(
+    job: Any, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Taken for milliseconds it is in January 1970: everything would be read, or nothing, without a word."""
+    own = ["--to", "t", "--checkpoint", "/c"] if job is replay else []
+    with pytest.raises(SystemExit) as caught:
+        job.main(["orders", "--bootstrap", "h:1", *own, option, value])
+    assert caught.value.code == 2
+    assert f"argument {option}: '{value}': expected milliseconds since 1970 (13 digits)" in capsys.readouterr().err

@@ -42,7 +42,8 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"startingOffsets": '{"orders":{"x":1}}'}, "option startingOffsets: 'x'; expected a key \"group:queue\" such as"),
         ({"startingOffsets": '{"orders":{":1":1}}'}, "option startingOffsets: ':1'; expected a key"),
         ({"startingOffsets": '{"orders":[1]}'}, "option startingOffsets: orders: [1]; expected an object"),
-        ({"startingOffsetsByTimestamp": '{"orders":{"0":"noon"}}'}, "0: 'noon'; expected milliseconds since 1970"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":"noon"}}'}, "0: 'noon'; expected milliseconds since 1970, of 13 digits"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":1764200000}}'}, "0: 1764200000; expected milliseconds since 1970, of 13 digits"),
         ({"startingOffsetsByTimestampStrategy": "error"}, "option startingOffsetsByTimestampStrategy: 'error'; expected one of latest"),
         ({"maxBytesPerTrigger": "ten"}, "option maxBytesPerTrigger: 'ten'; expected a size (64m, 1GiB, a number of bytes) of at least 1"),
         ({"maxTriggerDelay": "15 years"}, "option maxTriggerDelayMs: '15 years'; expected a duration (500ms, 15m,"),
@@ -58,8 +59,13 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"topic": "", "assign": '{"orders":[0]}', "queues": "1"}, "options queues and assign: expected one of them"),
         ({"startingOffsets": '{"orders":{"g0:0":-3}}'}, "expected an offset of 0 or more"),
         ({"startingOffsets": '{"orders":{"g0:0":true}}'}, "expected an offset of 0 or more"),
-        ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'; expected a time (milliseconds since 1970, 2026-01-31"),
-        ({"startingTimestamp": "6", "endingTimestamp": "5"}, "option endingTimestamp: '5'; expected a time not before startingTimestamp"),
+        ({"endingTimestamp": "noon"}, "option endingTimestamp: 'noon'; expected a time (milliseconds since 1970 of 13 digits, 2026-01-31"),
+        ({"startingTimestamp": "1764200000"}, "option startingTimestamp: '1764200000'; expected a time (milliseconds since 1970"),
+        ({"endingTimestamp": "20261121"}, "option endingTimestamp: '20261121'; expected a time"),
+        (
+            {"startingTimestamp": "2026-11-22", "endingTimestamp": "2026-11-21"},
+            "option endingTimestamp: '2026-11-21'; expected a time not before startingTimestamp",
+        ),
         ({"colums": "body"}, "option colums: unknown; did you mean columns?"),
         ({"columns": "body,price"}, "option columns: 'body,price'"),
         ({"columns": "body,body"}, "names a column twice"),
@@ -89,7 +95,7 @@ def test_kafkas_first_lines_work_as_they_are() -> None:
             "kafka.bootstrap.servers": "h:1",
             "assign": '{"orders":[0,2],"payments":["g1:1"]}',
             "includeHeaders": "true",
-            "startingOffsetsByTimestamp": '{"orders":{"0":1000,"g0:2":2000}}',
+            "startingOffsetsByTimestamp": '{"orders":{"0":1764200000000,"g0:2":1764200001000}}',
             "startingOffsetsByTimestampStrategy": "latest",
             "maxTriggerDelay": "15m",
             "kafka.group.id": "etl",
@@ -109,7 +115,7 @@ def test_kafkas_first_lines_work_as_they_are() -> None:
         True,
         False,
     ]
-    assert [options.start.time_of("orders", "g0", queue) for queue in range(3)] == [1000, None, 2000]
+    assert [options.start.time_of("orders", "g0", queue) for queue in range(3)] == [1_764_200_000_000, None, 1_764_200_001_000]
     assert "properties" in options.columns
     assert "properties" not in parse_read_options({**BASE, "includeHeaders": "false"}).columns
 
@@ -164,8 +170,8 @@ def test_writes_have_options_of_their_own() -> None:
 
 
 def test_a_timestamp_takes_precedence_over_offsets() -> None:
-    options = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":5}}', "startingTimestamp": "1000"})
-    assert options.start.timestamp_ms == 1000
+    options = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":5}}', "startingTimestamp": "1764200000000"})
+    assert options.start.timestamp_ms == 1_764_200_000_000
     assert options.start.queues == {}
 
 
@@ -184,8 +190,8 @@ def test_ranges_by_word_offset_and_time() -> None:
     assert resolve(bounds, everything.start, everything.end, fail_on_data_loss=True) == [OffsetRange(Q0, 10, 100)]
     by_offset = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":20}}', "endingOffsets": '{"orders":{"g0:0":30}}'})
     assert resolve(bounds, by_offset.start, by_offset.end, fail_on_data_loss=True) == [OffsetRange(Q0, 20, 30)]
-    by_time = parse_read_options({**BASE, "startingTimestamp": "5", "endingTimestamp": "6"})
-    bounds = bounds_of({Q0: (10, 100, {5: 40, 6: 60})})
+    by_time = parse_read_options({**BASE, "startingTimestamp": "1764200000005", "endingTimestamp": "1764200000006"})
+    bounds = bounds_of({Q0: (10, 100, {1_764_200_000_005: 40, 1_764_200_000_006: 60})})
     assert resolve(bounds, by_time.start, by_time.end, fail_on_data_loss=True) == [OffsetRange(Q0, 40, 60)]
 
 

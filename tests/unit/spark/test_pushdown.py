@@ -82,10 +82,11 @@ def test_tags_queues_and_topics_are_taken_once() -> None:
 
 @pytest.mark.parametrize("which", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
 def test_bounds_of_topics_that_a_condition_leaves_out_are_left_out(which: str) -> None:
-    asked = options(**{which: '{"orders":{"g0:0":5},"payments":{"g0:1":7}}'})
+    value = 10**12 if "Timestamp" in which else 7
+    asked = options(**{which: f'{{"orders":{{"g0:0":{value}}},"payments":{{"g0:1":{value}}}}}'})
     found, left = narrowed(asked, [EqualTo(("topic",), "payments")])
     assert left == []
-    bounds = {TopicPart("payments", "g0"): PartBounds(np.array([0, 0]), np.array([9, 9]), {7: np.array([2, 2])})}
+    bounds = {TopicPart("payments", "g0"): PartBounds(np.array([0, 0]), np.array([9, 9]), {10**12: np.array([2, 2])})}
     ranges = resolve(bounds, found.start, found.end, found.filters, fail_on_data_loss=True)
     named = {"startingOffsets": (7, 9), "endingOffsets": (0, 7), "startingOffsetsByTimestamp": (2, 9), "endingOffsetsByTimestamp": (0, 2)}
     assert [(each.queue.queue_id, each.start, each.end) for each in ranges] == [(0, 0, 9), (1, *named[which])]
