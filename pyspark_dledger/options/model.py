@@ -70,6 +70,7 @@ class Filters:
 
     Empty ``tags`` and ``keys`` and ``queues`` None select everything.  ``queues`` are (topic, replica group, queue id);
     an empty topic or group matches any.  The other fields come from filter push-down; upper bounds are exclusive.
+    ``fewer_topics``: it left topics out, which may have been those that have a queue of ``queues``.
     """
 
     tags: tuple[str, ...] = ()
@@ -80,6 +81,7 @@ class Filters:
     end_offset: int = NO_END
     since_ms: int | None = None
     until_ms: int | None = None
+    fewer_topics: bool = False
 
     @property
     def every_queue(self) -> bool:

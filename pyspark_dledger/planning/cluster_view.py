@@ -26,7 +26,7 @@ from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, TopicNotFoundError, UnreachableError
+from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
@@ -34,6 +34,7 @@ from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning.bounds_questions import NAMES_A_REQUEST, BoundsQuestions
+from pyspark_dledger.planning.partitions import unknown_queue
 from pyspark_dledger.planning.queue_offsets import PartBounds, QueueId, TopicPart
 from pyspark_dledger.planning.topic_epochs import joined
 from pyspark_dledger.planning.view_request import ViewRequest
@@ -56,7 +57,7 @@ class ClusterView:
 
     ``topic_epochs``: by topic, joined over its replica groups.  ``unreachable``: groups without a response, and why.
     ``leaderless``: groups whose followers responded; these may have restarted and know less than before.  ``asked``: how
-    many groups may have the topics.
+    many groups may have the topics.  ``queues``: how many each part of a topic has.
     """
 
     bounds: dict[TopicPart, PartBounds] = field(default_factory=dict)
@@ -64,6 +65,7 @@ class ClusterView:
     unreachable: dict[str, DledgerError] = field(default_factory=dict)
     leaderless: set[str] = field(default_factory=set)
     asked: int = 0
+    queues: dict[TopicPart, int] = field(default_factory=dict)
 
 
 class ClusterInspector:
@@ -129,10 +131,9 @@ class ClusterInspector:
             return NotReadyError(f"replica group {min(view.leaderless)} has no leader now, so where this query has to end is not known")
         if options.topic_pattern and not view.topic_epochs and not wanted.may_lack:
             return TopicNotFoundError(f"option topicPattern: no topic matches {options.topic_pattern!r}")
-        known = wanted.options.filters.queue_ids is None and not view.unreachable and not view.leaderless
-        if options.filters.queues and view.topic_epochs and not view.bounds and known:
-            return InvalidArgumentError("options queues, assign: the topics have none of these queues")
-        return None
+        # A running query has found its queues before; its topics may have been made again with fewer.
+        known = wanted.whole and not wanted.may_lack and not view.unreachable and not view.leaderless
+        return unknown_queue(options.filters, view.queues) if known else None
 
     async def _read_once(self, wanted: ViewRequest, deadline_ms: int) -> ClusterView:
         groups = await self._replica_groups(wanted, deadline_ms)
@@ -148,6 +149,7 @@ class ClusterInspector:
             if self._state.is_leaderless(group):
                 view.leaderless.add(group)
             for topic in topics:
+                view.queues[TopicPart(topic.name, group)] = int(topic.read_queues)
                 made.setdefault(topic.name, {})[group] = topic.incarnation
                 told.setdefault(topic.name, []).append(tuple(topic.groups))
         _leave_out_strangers(view, wanted.options.topics, told)

@@ -21,6 +21,7 @@ from pyspark_dledger.planning.queue_offsets import MAX_OFFSET, Array, PartBounds
 DEFAULT_MAX_RECORDS_PER_PARTITION = 250_000
 # Small ranges share a task: always up to MIN_SHARED messages, up to MAX_SHARED if there are many ranges.
 MIN_SHARED, MAX_SHARED = 1_000, 25_000
+MAX_KNOWN = 8  # parts of topics that an error lists
 SHARED_BY_TASKS = 4  # target number of tasks when ranges are shared: two for each core of the smallest machine
 
 
@@ -70,6 +71,20 @@ def check_named_queues(bounds: Mapping[TopicPart, PartBounds], position: ReadBou
                 if filters.has_queue(topic, group, queue_id) and not has_queue(bounds, QueueId(topic, group, queue_id)):
                     name = f"{group}:{queue_id}" if group else str(queue_id)
                     raise InvalidArgumentError(f"option {option}{kind}: queue {name} of topic {topic} does not exist")
+
+
+def unknown_queue(filters: Filters, counts: Mapping[TopicPart, int]) -> InvalidArgumentError | None:
+    """The mistake in the options ``queues`` or ``assign``, if they name a queue that no topic has.  ``counts``: how many each part has."""
+    for topic, group, queue_id in sorted(filters.queues or ()) if not filters.fewer_topics else ():
+        own = {part: count for part, count in sorted(counts.items()) if topic in (part.topic, "") and count}
+        if not any(group in (part.group, "") and queue_id < count for part, count in own.items()):
+            known = [f"topic {part.topic} has {part.group}:0 to {part.group}:{count - 1}" for part, count in own.items()]
+            named = (f"{group}:{queue_id}" if group else str(queue_id)) + (f" of topic {topic}" if topic else "")
+            more = ", ..." if len(known) > MAX_KNOWN else ""
+            return InvalidArgumentError(
+                f"option {'assign' if topic else 'queues'}: queue {named} does not exist; {', '.join(known[:MAX_KNOWN])}{more}"
+            )
+    return None
 
 
 def has_queue(bounds: Mapping[TopicPart, PartBounds], queue: QueueId) -> bool:

@@ -70,7 +70,9 @@ def _among(options: ReadOptions, name: str, values: list[Any]) -> ReadOptions | 
         topics = tuple(topic for topic in options.topics if topic in values)
         # Offsets of a topic that is not looked at would name queues that do not exist.
         start, end = options.start.of_topics(topics), options.end.of_topics(topics)
-        return replace(options, topics=topics, start=start, end=end) if topics else None
+        if len(topics) < len(options.topics):
+            filters = replace(filters, fewer_topics=True)
+        return replace(options, topics=topics, start=start, end=end, filters=filters) if topics else None
     return None
 
 

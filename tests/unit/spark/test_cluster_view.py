@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 
 from dledger_client import Message
 from dledger_wire._pb import admin_pb2, broker_pb2
@@ -15,6 +16,7 @@ from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import bounds_questions, cluster_queries, cluster_view
 from pyspark_dledger.planning.cluster_view import ClusterInspector
+from pyspark_dledger.planning.pushdown import narrowed
 from pyspark_dledger.planning.queue_offsets import QueueId
 from pyspark_dledger.planning.view_request import ViewRequest
 from tests.sim.disk import MountedDisk, SimFile
@@ -149,11 +151,27 @@ def test_a_pattern_finds_topics_and_mistakes_are_told() -> None:
         for asked, kind, words in (
             (options("", topicPattern="x.*"), TopicNotFoundError, "no topic matches"),
             (options("other,nowhere"), TopicNotFoundError, "topic nowhere does not exist"),
-            (options("other", queues="9"), InvalidArgumentError, "the topics have none of these queues"),
+            (options("other", queues="9"), InvalidArgumentError, "queue 9 does not exist; topic other has g0:0 to g0:1"),
+            (options("other", queues="0,9"), InvalidArgumentError, "option queues: queue 9 does not exist"),
+            (options("other", queues="g0:0,g9:1"), InvalidArgumentError, "option queues: queue g9:1 does not exist"),
+            (
+                options("", assign='{"other":[0],"orders-a":[0,2]}'),
+                InvalidArgumentError,
+                "option assign: queue 2 of topic orders-a does not exist; topic orders-a has g0:0 to g0:1",
+            ),
         ):
             with pytest.raises(kind, match=words):
                 await inspector.read_view(ViewRequest(asked))
         assert set((await inspector.read_view(ViewRequest(options("other,nowhere"), {"nowhere"}))).topic_epochs) == {"other"}
+        await rig.topic("wide", queues=4)  # a queue that one of the topics has is no mistake, also where a filter leaves that topic out
+        several = options("other,wide", queues="0,3")
+        assert set(held_of((await inspector.read_view(ViewRequest(several))).bounds)) == {
+            QueueId(topic, "g0", queue) for topic, queue in (("other", 0), ("wide", 0), ("wide", 3))
+        }
+        one, _ = narrowed(several, [EqualTo(("topic",), "other")])
+        assert set(held_of((await inspector.read_view(ViewRequest(one))).bounds)) == {QueueId("other", "g0", 0)}
+        running = ViewRequest(options("other", queues="0,3"), {"other"})  # its topic may have been made again with fewer queues
+        assert set(held_of((await inspector.read_view(running)).bounds)) == {QueueId("other", "g0", 0)}
 
     Rig().run(scenario)
 
