@@ -15,7 +15,7 @@ from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, LocalOffsetStore, OffsetStore
 from dledger_client.consumer.group_session import MemberInfo
 from dledger_client.consumer.listener import Listener, check_listener
-from dledger_client.consumer.offset_file import OffsetFile
+from dledger_client.consumer.offset_file import OffsetFile, check_client_folder
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions, PushSettings
 from dledger_client.fetch.fetch_metrics import FetchMetrics
@@ -93,6 +93,8 @@ class PushConsumer:
         self.listener = None if listener is None else check_listener(listener)
         security = security_part(settings)
         self.options = PushOptions.of({name: value for name, value in settings.items() if name not in security})
+        if self.options.broadcast:
+            check_client_folder(client_id)
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms

@@ -19,11 +19,17 @@ from typing import TypeAlias
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.runtime.environment import RunInThread
 from dledger_wire import strict_json
-from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
+from dledger_wire.errors import BusyError, InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 MAX_CLIENTS = 1000
 
 _Rows: TypeAlias = list[tuple[str, str, int, int | str]]  # topic, replica group, queue id, and the offset or epoch
+
+
+def check_client_folder(client_id: str) -> None:
+    """InvalidArgumentError for a client whose folder would be elsewhere, where it could replace another client's offsets."""
+    if client_id.startswith("/") or ".." in client_id.split("/"):
+        raise InvalidArgumentError(f"client_id {client_id!r}: expected a name of a folder below offset_folder")
 
 
 class OffsetFile:

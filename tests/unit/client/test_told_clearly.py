@@ -81,6 +81,13 @@ def test_settings_of_wrong_types_and_names_are_refused() -> None:
             "virtual_nodes 'x': expected a whole number",
         ),
         ({"client_id": 5}, "client_id 5: expected text"),
+        *(
+            (
+                {"broadcast": True, "client_id": name},
+                f"client_id {name!r}: expected a name of a folder below offset_folder",
+            )
+            for name in ("../x", "a/../../x", "/x", "..")
+        ),
         ({"timeout_ms": 0}, "timeout_ms 0: expected 1 to 4294967295"),
         ({"listener": "print"}, "listener 'print': expected a function of messages and their context"),
     ],
