@@ -421,8 +421,8 @@ class RecordAccumulator:
             callback()
 
     def disown(self) -> None:
-        """Take no more messages; threads that no longer run, after a fork, may hold the lock or wait for room."""
-        self._lock = threading.Lock()
+        """Take no more messages; threads that no longer run, after a fork, may hold the locks or wait for room."""
+        self._lock, self._settling = threading.Lock(), threading.Lock()
         self.closed = True
         self._close_metrics()
 

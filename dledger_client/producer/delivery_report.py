@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -38,6 +39,7 @@ class DeliveryReport:
         "first_offset",
         "ids",
         "parts",
+        "process_id",
         "queue_id",
         "replica_group",
         "settled",
@@ -47,6 +49,7 @@ class DeliveryReport:
 
     def __init__(self, lock: threading.Lock, topic: str, replica_group: str, queue_id: int) -> None:
         self._lock = lock
+        self.process_id = os.getpid()
         self._callbacks: list[tuple[Callable[[], object], int | None]] | None = None  # with the message they wait for; None: for all
         self.topic, self.replica_group, self.queue_id = topic, replica_group, queue_id
         self.settled = False
@@ -263,6 +266,7 @@ class AsyncSendFuture(SendFuture):
 
 def wait_settled(report: DeliveryReport, timeout: float | None, index: int | None = None) -> None:
     """Block until the message with that index is settled, None: until all are.  TimeoutError after ``timeout`` seconds."""
+    _check_not_inherited(report)
     known = threading.Event()
     if report.when_settled(known.set, index) and not known.wait(timeout):
         raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
@@ -270,9 +274,16 @@ def wait_settled(report: DeliveryReport, timeout: float | None, index: int | Non
 
 async def settled(report: DeliveryReport, index: int | None = None) -> None:
     """Wait until the message with that index is settled, None: until all are; to be called on the client's loop."""
+    _check_not_inherited(report)
     waiter = asyncio.get_running_loop().create_future()
     if report.when_settled(lambda: None if waiter.done() else waiter.set_result(None), index):
         await waiter
+
+
+def _check_not_inherited(report: DeliveryReport) -> None:
+    """Before the lock is taken, which a thread of the parent may have held."""
+    if report.process_id != os.getpid():
+        raise RuntimeError("this was sent before the process forked; only the process that sent it learns what became of it")
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 import dledger_client
 from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_client.cluster.router import Router
+from dledger_client.producer.delivery_report import SendFuture
+from dledger_client.producer.send_many import SendManyFuture
 from dledger_client.producer.sender import Sender
 from dledger_client.runtime.environment import use_environment
 from dledger_client.runtime.loop_thread import LoopThread
@@ -317,17 +321,16 @@ def test_queues_that_come_and_go_are_noticed() -> None:
 def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients() -> None:
     producer = dledger_client.Producer("127.0.0.1:1", send_timeout_ms=100)
     thread = LoopThread.shared()
-    lock = producer._accumulator._lock
-    lock.acquire()  # as a thread of the parent may hold it
-    try:
+    report = producer._accumulator.detached_report("t")
+    waiting = [SendFuture(report, 0), SendManyFuture(report, 1)]
+    with producer._accumulator._lock, producer._accumulator._settling:  # as threads of the parent may hold them
         child = os.fork()
         if child == 0:
+            signal.alarm(60)  # ends it, should it wait for one of the locks
             try:
-                os._exit(_in_the_child(producer, thread))
+                os._exit(_in_the_child(producer, thread, waiting))
             finally:
                 os._exit(4)  # the child must not go on with the tests
-    finally:
-        lock.release()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     producer.close()
@@ -337,10 +340,10 @@ async def _answer() -> int:
     return 42
 
 
-def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int:
+def _in_the_child(producer: dledger_client.Producer, parents: LoopThread, waiting: list[Any]) -> int:
     """Exit code: 0 when everything is as it should be."""
-    own = LoopThread.shared()
-    if own is parents or own.run(_answer(), 10) != 42:
+    loop = LoopThread.shared()
+    if loop is parents or loop.run(_answer(), 10) != 42:
         return 1
     try:
         producer.flush()
@@ -352,8 +355,20 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread) -> int
         return 3
     except ClientClosedError:
         pass
+    for ask in (ask for future in waiting for ask in (future.result, future.exception)):
+        try:
+            ask(timeout=0.01)
+            return 5
+        except RuntimeError as error:  # TimeoutError says that the producer goes on, of which this process would never hear
+            if "before the process forked" not in str(error):
+                return 6
+    accumulator = producer._accumulator
+    own = accumulator.detached_report("t")
+    refusing = threading.Thread(target=accumulator.refuse, args=(own, ClientClosedError("closed")), daemon=True)
+    refusing.start()
+    refusing.join(10)
     producer.close()
-    return 0
+    return 0 if own.settled else 7
 
 
 def test_a_node_that_says_nothing_at_the_start_of_a_session_keeps_nobody_beyond_the_deadline() -> None:
