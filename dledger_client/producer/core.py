@@ -51,7 +51,7 @@ class ProducerCore:
         if instruments is not None:
             self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self))
         self.routes = TopicRoutes(router, options, self.accumulator, self)
-        self.redispatcher = Redispatcher(self.accumulator, self.routes)
+        self.redispatcher = Redispatcher(self.accumulator, self.routes, router.clock)
         self.tasks = BackgroundTasks("producer", self._on_internal_error)
         self._encoder = RecordEncoder(ids, router.clock, born_host)
         self._senders: dict[str, Sender] = {}
@@ -79,7 +79,7 @@ class ProducerCore:
     async def _refresh(self) -> None:
         while True:
             await self.routes.refresh()
-            self.redispatcher.redispatch(self.router.clock.monotonic_ms())
+            self.redispatcher.redispatch()
             await asyncio.sleep(REFRESH_PAUSE_S)
 
     def ensure_senders(self, replica_groups: Iterable[str]) -> None:

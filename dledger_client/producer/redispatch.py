@@ -1,16 +1,19 @@
 """Refused batches: which of their messages fail, which are sent again, and which go to another queue.
 
-Owns that decision, and the batches whose queue is gone until their topic has been looked up again.  Only messages that are known not to
-be stored go to another queue: their sequences mean nothing there.
+Owns that decision, and the batches whose queue is gone until their topic has been looked up again or their time is over.  Only messages
+that are known not to be stored go to another queue: their sequences mean nothing there.
 """
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from itertools import pairwise
 
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_client.producer.topic_routes import TopicRoutes
+from dledger_wire.clock import Clock
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -20,16 +23,25 @@ from dledger_wire.errors import (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Orphaned:
+    """A batch whose queue is gone, and what fails it at its deadline: a look-up takes longer while no node answers."""
+
+    batch: ProducerBatch
+    error: DledgerError
+    deadline: asyncio.TimerHandle
+
+
 class Redispatcher:
     """One producer's.  Used on the event loop only."""
 
-    def __init__(self, accumulator: RecordAccumulator, routes: TopicRoutes) -> None:
-        self._accumulator, self._routes = accumulator, routes
-        self._orphaned: list[tuple[ProducerBatch, DledgerError]] = []  # their queue is gone
+    def __init__(self, accumulator: RecordAccumulator, routes: TopicRoutes, clock: Clock) -> None:
+        self._accumulator, self._routes, self._clock = accumulator, routes, clock
+        self._orphaned: list[_Orphaned] = []
 
     def orphaned(self) -> list[ProducerBatch]:
         """The batches that wait for another queue."""
-        return [batch for batch, _ in self._orphaned]
+        return [each.batch for each in self._orphaned]
 
     def refused(self, batch: ProducerBatch, error: DledgerError) -> list[ProducerBatch]:
         """Fail a refused batch, or only the message that was at fault; returns the rest, which is sent again.
@@ -39,7 +51,9 @@ class Redispatcher:
         if isinstance(error, TopicNotFoundError | TopicPermissionError | InvalidArgumentError):
             self._routes.mark_stale()
             if not batch.timed_out and _is_queue_gone(error, batch.batcher) and None not in batch.keys.values():
-                self._orphaned.append((batch, error))
+                left_ms = max(0, batch.deadline_ms - self._clock.monotonic_ms())
+                deadline = asyncio.get_running_loop().call_later(left_ms / 1000, self._fail_late, batch)
+                self._orphaned.append(_Orphaned(batch, error, deadline))
                 return []
         first_bad = error.detail_int("first_bad")  # -1 when it was not a single message
         cuts = _cuts(batch, error, first_bad)
@@ -59,24 +73,32 @@ class Redispatcher:
         batch.report.split_into(parts)
         return rest
 
-    def redispatch(self, now_ms: int) -> None:
+    def redispatch(self) -> None:
         """The topics were looked up again: send orphaned batches to other queues, or fail them."""
         orphaned, self._orphaned = self._orphaned, []
-        for batch, error in orphaned:
-            is_current = self._accumulator.takes_messages(batch.batcher)
-            if is_current and now_ms < batch.deadline_ms:
-                self._orphaned.append((batch, error))  # the node that was asked does not know of the change yet
+        for each in orphaned:
+            is_current = self._accumulator.takes_messages(each.batch.batcher)
+            if is_current:
+                self._orphaned.append(each)  # the node that was asked does not know of the change yet
                 self._routes.mark_stale()
-            elif is_current is False:
-                self._accumulator.redispatch(batch)
+                continue
+            each.deadline.cancel()
+            if is_current is False:
+                self._accumulator.redispatch(each.batch)
             else:
-                self._accumulator.fail(batch, error)
+                self._accumulator.fail(each.batch, each.error)
+
+    def _fail_late(self, batch: ProducerBatch) -> None:
+        late = next(each for each in self._orphaned if each.batch is batch)
+        self._orphaned.remove(late)
+        self._accumulator.fail(batch, late.error)
 
     def fail_all(self) -> None:
         """The producer ends."""
         orphaned, self._orphaned = self._orphaned, []
-        for batch, error in orphaned:
-            batch.fail(error)
+        for each in orphaned:
+            each.deadline.cancel()
+            each.batch.fail(each.error)
 
 
 def _cuts(batch: ProducerBatch, error: DledgerError, first_bad: int) -> list[int]:

@@ -318,6 +318,39 @@ def test_queues_that_come_and_go_are_noticed() -> None:
     Rig().run(scenario)
 
 
+@pytest.mark.parametrize("topics", [1, 5])
+def test_what_was_refused_fails_in_time_though_no_node_tells_of_other_queues(topics: int) -> None:
+    """The topics of the producer are looked up again meanwhile, one after the other, and nobody answers."""
+    timeout_ms = 2_000
+
+    async def scenario(rig: Rig) -> None:
+        names = [f"t{number}" for number in range(topics)]
+        for name in names:
+            await rig.topic(name, queues=2)
+        async with rig.producer(send_timeout_ms=timeout_ms) as producer, rig.admin() as admin:
+            for name in names:
+                await producer.send(Message(name, b"a"))
+            placed = {key: (await producer.send(Message("t0", b"b"), queue_key=key)).queue_id for key in "abcdef"}
+            redispatcher = producer._core.redispatcher
+            told = redispatcher.refused
+
+            def refused(*args: Any) -> Any:
+                for host in rig.cluster.hosts.values():
+                    assert host.process is not None
+                    rig.cluster.loop.pause(host.process)
+                return told(*args)
+
+            redispatcher.refused = refused  # type: ignore[method-assign]
+            await admin.update_topic("t0", write_queues=1)
+            start_s = rig.cluster.loop.now_s
+            with pytest.raises(DledgerError):
+                await producer.send(Message("t0", b"c"), queue_key=next(key for key in placed if placed[key] == 1))
+            assert redispatcher.orphaned() == []
+            assert rig.cluster.loop.now_s - start_s < timeout_ms / 1000 + 0.1
+
+    Rig().run(scenario)
+
+
 def test_a_forked_child_has_a_loop_of_its_own_and_cannot_use_its_parents_clients() -> None:
     producer = dledger_client.Producer("127.0.0.1:1", send_timeout_ms=100)
     thread = LoopThread.shared()
