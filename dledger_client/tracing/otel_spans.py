@@ -55,7 +55,7 @@ class Spans:
         with self._failing(span):
             future = send(_carrying(message, span))
         waits = message.delay_level or message.deliver_at_ms or message.transaction_group
-        _end_with(span, future, _end_waiting if waits else _end_send)
+        _end_with(span, future, _of_waiting if waits else _of_stored)
         return future
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class Spans:
         context = _context_of(span)
         with self._failing(span):
             future = send(columns if context is None else columns.traced(context))
-        _end_with(span, future, _end_many)
+        _end_with(span, future, _of_many)
         return future
 
     def _sending(self, messages: Sequence[Message]) -> Span:
@@ -189,41 +189,37 @@ def _group(consumer_group: str) -> Attributes:
     return {"messaging.consumer.group.name": consumer_group} if consumer_group else {}
 
 
-def _end_with(span: Span, future: SendFuture | SendManyFuture, end: Callable[[Span, Any], None]) -> None:
-    """End a span when the result is known; at once when nobody records it."""
+def _end_with(span: Span, future: SendFuture | SendManyFuture, attributes_of: Callable[[Any], Attributes]) -> None:
+    """End a span when the result is known, with the attributes of what is stored; at once when nobody records it."""
+
+    def end(done: Any) -> None:
+        error = done.exception()
+        if error is not None:
+            _fail(span, error)
+        else:
+            span.set_attributes(attributes_of(done))
+        span.end()
+
     if span.is_recording():
-        future.add_done_callback(lambda done: end(span, done))
+        future.add_done_callback(end)
     else:
         span.end()
 
 
-def _end_send(span: Span, future: Any) -> None:
-    error = future.exception()
-    if error is not None:
-        _fail(span, error)
-    else:
-        result = future.result()
-        attributes = _place(result.replica_group, result.queue_id)
-        attributes |= {"messaging.message.id": result.msg_id, "messaging.dledger.queue_offset": result.queue_offset}
-        span.set_attributes(attributes)
-    span.end()
+def _of_stored(future: Any) -> Attributes:
+    result = future.result()
+    place = _place(result.replica_group, result.queue_id)
+    return place | {"messaging.message.id": result.msg_id, "messaging.dledger.queue_offset": result.queue_offset}
 
 
-def _end_waiting(span: Span, future: Any) -> None:
+def _of_waiting(future: Any) -> Attributes:
     """Of a delayed or a half message: where it is stored is no place in its topic, which it gets when it is delivered."""
-    error = future.exception()
-    if error is not None:
-        _fail(span, error)
-    else:
-        span.set_attribute("messaging.message.id", future.result().msg_id)
-    span.end()
+    return {"messaging.message.id": future.result().msg_id}
 
 
-def _end_many(span: Span, future: Any) -> None:
-    error = future.exception()
-    if error is not None:
-        _fail(span, error)
-    span.end()
+def _of_many(_future: Any) -> Attributes:
+    """None: each body has a place and an id of its own."""
+    return {}
 
 
 def _fail(span: Span, error: BaseException) -> None:
