@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dledger_wire import strict_json
 from dledger_wire._pb.broker_pb2 import LogPiece
+from dledger_wire.errors import ClientClosedError
 
 MAX_OPEN_FILES = 8
 MAX_RUNS_PER_CALL = 500  # a call takes at most 1024 buffers, and there may be a gap before each run
@@ -34,11 +35,12 @@ class LocalLogReader:
         self._owners: dict[Path, str] = {}  # store ids of data folders
         self._scratch = bytearray(16 << 10)
         self._reading = threading.Lock()
+        self._is_closed = False
 
     def frames(self, pieces: Sequence[LogPiece], store_id: str, places: Positions, sizes: Positions) -> memoryview:
         """The frames at log positions ``places``, back to back, all of them within ``pieces``.
 
-        OSError when the files are another store's, cannot be read from here, or end too early.
+        OSError when the files are another store's, cannot be read from here, or end too early; ClientClosedError after ``close``.
         """
         ends = places + sizes
         of_frame = np.searchsorted([piece.pos for piece in pieces], places, side="right") - 1
@@ -53,6 +55,8 @@ class LocalLogReader:
         borders = np.searchsorted(of_run, np.arange(len(pieces) + 1)).tolist()
         at = 0
         with self._reading:
+            if self._is_closed:
+                raise ClientClosedError("the client was closed while it read log files")
             for number, piece in enumerate(pieces):
                 self._check_owner(Path(piece.file).parent.parent, store_id)
                 for low in range(borders[number], borders[number + 1], MAX_RUNS_PER_CALL):
@@ -99,5 +103,6 @@ class LocalLogReader:
 
     def close(self) -> None:
         with self._reading:
+            self._is_closed = True
             while self._open:
                 os.close(self._open.popitem()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_wire._pb.broker_pb2 import LogPiece
+from dledger_wire.errors import ClientClosedError
 
 
 @pytest.fixture
@@ -79,3 +81,13 @@ def test_an_open_file_outlives_its_deletion(folder: Path) -> None:
     again = files.frames(pieces(folder, (10, 20)), "s1", np.array([10]), np.array([10]))
     files.close()
     assert bytes(first) + bytes(again) == bytes(range(20))
+
+
+def test_a_read_that_comes_to_its_turn_after_the_close_opens_no_file(folder: Path) -> None:
+    """Reads run in threads: nobody would close the file again."""
+    files = LocalLogReader()
+    opened = len(os.listdir("/proc/self/fd"))
+    files.close()
+    with pytest.raises(ClientClosedError):
+        files.frames(pieces(folder, (0, 10)), "s1", np.array([0]), np.array([10]))
+    assert len(os.listdir("/proc/self/fd")) == opened
