@@ -27,7 +27,7 @@ from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_client.fetch.subscription import Subscription
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_text, within
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_positions, check_text, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
@@ -302,9 +302,9 @@ class PullConsumer:
         """
         if not self.group:
             raise InvalidArgumentError("committing needs a consumer group; expected group=NAME")
+        check_positions(positions)
         by_group: dict[str, broker_pb2.CommitOffsetsRequest] = {}
         for (topic, queue_id), offset in positions.items():
-            within(0, MAX_OFFSET, offset=offset)
             group = await self._group_of(topic, queue_id, replica_group)
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
 
 from dledger_wire.errors import InvalidArgumentError
@@ -18,6 +19,16 @@ def within(low: int, high: int, **values: int) -> None:
             raise InvalidArgumentError(f"{name} {value!r}: expected a whole number")
         if not low <= value <= high:
             raise InvalidArgumentError(f"{name} {value}: expected {low} to {high}")
+
+
+def check_positions(positions: object) -> None:
+    """InvalidArgumentError for what are no offsets by (topic, queue id)."""
+    if not isinstance(positions, Mapping):
+        raise InvalidArgumentError(f"positions {positions!r}: expected offsets by (topic, queue id)")
+    for queue, offset in positions.items():
+        if not (isinstance(queue, tuple) and len(queue) == 2):
+            raise InvalidArgumentError(f"positions: {queue!r} is no queue; expected (topic, queue id)")
+        within(0, MAX_OFFSET, offset=offset)
 
 
 def check_text(**values: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -157,6 +158,15 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
                 await consumer.send_back("t", 0, [-1])
             with pytest.raises(InvalidArgumentError, match="delay_level 19: expected -1 to 18"):
                 await consumer.send_back("t", 0, [0], delay_level=19)
+            for positions, text in (
+                ([("t", 0, 1)], "positions [('t', 0, 1)]: expected offsets by (topic, queue id)"),
+                (5, "positions 5: expected offsets by (topic, queue id)"),
+                ({"t": 1}, "positions: 't' is no queue; expected (topic, queue id)"),
+                ({("t", "g0", 0): 1}, "positions: ('t', 'g0', 0) is no queue; expected (topic, queue id)"),
+                ({("t", 0): None}, "offset None: expected a whole number"),
+            ):
+                with pytest.raises(InvalidArgumentError, match=re.escape(text)):
+                    await consumer.commit(positions)  # type: ignore[arg-type]
             for batch in (["x"], [Message("t", b"x"), "x"]):
                 with pytest.raises(TypeError, match="a message to send is a Message, not str"):
                     await producer.send_batch(batch)  # type: ignore[arg-type]
