@@ -15,7 +15,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.jobs.common import RowCounter, bounds, parser, print_report, run_program, secured, session, table, topic_list
+from pyspark_dledger.jobs.common import (
+    RowCounter,
+    add_skip_lost,
+    bounds,
+    lost_options,
+    parser,
+    print_report,
+    run_program,
+    secured,
+    session,
+    table,
+    topic_list,
+)
 from pyspark_dledger.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -79,10 +91,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("topics", metavar="TOPIC[,TOPIC]")
     made.add_argument("--path", required=True, metavar="PATH", help="path of the archive")
     made.add_argument("--per-trigger", type=int, default=1_000_000, metavar="N", help="messages per micro-batch")
+    add_skip_lost(made)
     arguments = made.parse_args(argv)
     spark = session(arguments, "archive")
     topics = topic_list(arguments.topics)
-    added = archive(spark, arguments.bootstrap, topics, arguments.path, per_trigger=arguments.per_trigger)
+    added = archive(spark, arguments.bootstrap, topics, arguments.path, per_trigger=arguments.per_trigger, **lost_options(arguments))
     rows = [list(row) for row in read_archive(spark, arguments.path).groupBy("topic").count().orderBy("topic").collect()]
     report = {"added": added, "path": arguments.path, "archived": {topic: count for topic, count in rows}}
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 METADATA_TIMEOUT_MS = 15_000
 LISTENER_WAIT_S = 10.0
+SKIP_LOST = "--skip-lost"
 CREDENTIALS = (
     ("--user", variables.USER, "NAME", "user to come in as"),
     ("--password-file", variables.PASSWORD_FILE, "FILE", "file with its password, mode 0600"),
@@ -66,6 +67,16 @@ class _Credential(argparse.Action):
 
     def __call__(self, _parser: Any, _arguments: Any, value: Any, _option: Any = None) -> None:
         os.environ[str(self.const)] = str(value) if self.metavar == "NAME" else os.path.abspath(str(value))
+
+
+def add_skip_lost(made: argparse.ArgumentParser) -> None:
+    """The option of jobs that can go on without messages; ``lost_options`` passes it on."""
+    made.add_argument(SKIP_LOST, action="store_true", help="go on without messages that expired or were deleted with their topic")
+
+
+def lost_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """For a read with Spark."""
+    return {"failOnDataLoss": "false"} if arguments.skip_lost else {}
 
 
 def secured(builder: Builder) -> Builder:
@@ -196,12 +207,14 @@ def finish(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequenc
     try:
         main(argv)
     except DledgerError as error:
-        print(f"dledger: {printable(error.message)}", file=sys.stderr, flush=True)
-        return 1
+        said = error.message
     except Exception as error:  # noqa: BLE001 - Spark wraps our errors; reason() extracts them
-        print(f"dledger: {printable(reason(error))}", file=sys.stderr, flush=True)
-        return 1
-    return 0
+        said = reason(error)
+    else:
+        return 0
+    said = said.replace("set failOnDataLoss to false", f"give {SKIP_LOST}")  # the option of a query is none of a job
+    print(f"dledger: {printable(said)}", file=sys.stderr, flush=True)
+    return 1
 
 
 def run_program(main: Callable[[Sequence[str] | None], dict[str, Any]], argv: Sequence[str] | None = None) -> NoReturn:

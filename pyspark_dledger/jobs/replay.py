@@ -7,7 +7,7 @@ stores each micro-batch once, so an interrupted or repeated replay with the same
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dledger_client.message_fields import RESERVED_PROPERTIES
@@ -15,7 +15,9 @@ from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import dlq_topic
 from pyspark_dledger.jobs.common import (
     RowCounter,
+    add_skip_lost,
     bounds,
+    lost_options,
     parser,
     print_report,
     progress,
@@ -49,11 +51,9 @@ def replay(
     **options: Any,
 ) -> int:
     """Send the messages; returns the number sent by this run.  ``to`` empty: to the original topic of each dead letter."""
-    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
+    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap)
     stream = stream.option("columns", FETCH_COLUMNS).option("maxMessagesPerTrigger", rate or PER_BATCH)
-    if ends is not None:
-        stream = stream.option("endingOffsets", json.dumps(ends))
-    for name, value in options.items():
+    for name, value in (source_options(topics, ends) | options).items():
         stream = stream.option(name, value)
     writer = secured(rows_to_send(stream.load(), to).writeStream.format("dledger")).option("bootstrap", bootstrap)
     writer = writer.option("checkpointLocation", checkpoint)
@@ -69,6 +69,13 @@ def replay(
             return counter.rows_of(query)
         finally:
             query.stop()
+
+
+def source_options(topics: Sequence[str], ends: dict[str, dict[str, int]] | None) -> dict[str, str]:
+    """What is read.  With ``ends`` only the queues that have one: a queue that was added later would be read to another end by each run."""
+    if ends is None:
+        return {"topic": ",".join(topics)}
+    return {"assign": json.dumps({topic: list(queues) for topic, queues in ends.items()}), "endingOffsets": json.dumps(ends)}
 
 
 def rows_to_send(frame: Any, to: str) -> Any:
@@ -87,19 +94,16 @@ def rows_to_send(frame: Any, to: str) -> Any:
     )
 
 
-def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None, given: str | None = None) -> dict[str, dict[str, int]]:
+def fixed_ends(
+    bootstrap: str, topics: Sequence[str], until_ms: int | None, given: str | None = None, *, starts: str | None = None
+) -> dict[str, dict[str, int]]:
     """End offsets of a replay for every queue: as ``given``, else the current end, or the first message stored at or
-    after ``until_ms``.
+    after ``until_ms``.  ``starts``: where it starts, whose queues are checked as well.
     """
     held = bounds(bootstrap, topics, until_ms)
-    groups: dict[str, set[str]] = {}
-    for topic, group, _ in held:
-        groups.setdefault(topic, set()).add(group)
-    option = "--ending-offsets"
-    named = named_offsets(ReadBound(LATEST, queues=parse_offsets(option, given) if given else {}).with_groups(option, groups))
-    unknown = next((queue for queue in named if queue not in held), None)
-    if unknown is not None:
-        raise InvalidArgumentError(f"option {option}: queue {unknown.group}:{unknown.queue_id} of topic {unknown.topic} does not exist")
+    named = _named("--ending-offsets", given, held)
+    if starts not in ("earliest", "latest"):
+        _named("--starting-offsets", starts, held)
     ends: dict[str, dict[str, int]] = {}
     for queue, offsets in held.items():
         end = named.get(QueueId(*queue), offsets.max_offset if until_ms is None else offsets.at_time)
@@ -107,6 +111,18 @@ def fixed_ends(bootstrap: str, topics: Sequence[str], until_ms: int | None, give
         end = {EARLIEST: offsets.min_offset, LATEST: offsets.max_offset}.get(end, end)
         ends.setdefault(queue[0], {})[f"{queue[1]}:{queue[2]}"] = end
     return ends
+
+
+def _named(option: str, given: str | None, held: Collection[tuple[str, str, int]]) -> dict[QueueId, int]:
+    """The offsets of an option.  InvalidArgumentError for a queue that is not among those ``held``."""
+    groups: dict[str, set[str]] = {}
+    for topic, group, _ in held:
+        groups.setdefault(topic, set()).add(group)
+    named = named_offsets(ReadBound(LATEST, queues=parse_offsets(option, given) if given else {}).with_groups(option, groups))
+    unknown = next((queue for queue in named if queue not in held), None)
+    if unknown is not None:
+        raise InvalidArgumentError(f"option {option}: queue {unknown.group}:{unknown.queue_id} of topic {unknown.topic} does not exist")
+    return named
 
 
 def remembered_ends(spark: SparkSession, checkpoint: str, ends: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
@@ -149,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("--starting-offsets", metavar="JSON", help='{"topic":{"group:queue":offset}}')
     made.add_argument("--ending-offsets", metavar="JSON", help="end offsets (exclusive), same format; other queues: until now or --until")
     made.add_argument("--tags", default="", metavar="EXPR", help="tag filter: a || b")
+    add_skip_lost(made)
     arguments = made.parse_args(argv)
     topics = topic_list(arguments.topics) or ([dlq_topic(arguments.dead_letters)] if arguments.dead_letters else [])
     if bool(arguments.topics) == bool(arguments.dead_letters):
@@ -159,10 +176,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         raise InvalidArgumentError(f"--to {arguments.to}: expected a topic other than the source")
     spark = session(arguments, "replay")
     checkpoint = arguments.checkpoint
-    ends = fixed_ends(arguments.bootstrap, topics, arguments.until, arguments.ending_offsets)
+    ends = fixed_ends(arguments.bootstrap, topics, arguments.until, arguments.ending_offsets, starts=arguments.starting_offsets)
     ends = remembered_ends(spark, checkpoint, ends)
     given = {"startingTimestamp": arguments.since, "startingOffsets": arguments.starting_offsets, "tags": arguments.tags or None}
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in given.items() if value is not None} | lost_options(arguments)
     progress(f"replay: {', '.join(topics)} to {arguments.to or 'their original topics'}, up to {json.dumps(ends)}")
     sent = replay(spark, arguments.bootstrap, topics, checkpoint, to=arguments.to, rate=arguments.rate, ends=ends, **options)
     report = {"sent": sent, "topics": topics, "to": arguments.to, "checkpoint": checkpoint}

@@ -10,7 +10,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_dledger.jobs.common import parser, print_report, progress, run_program, session, source, table, time_ms, topic_list
+from pyspark_dledger.jobs.common import (
+    add_skip_lost,
+    lost_options,
+    parser,
+    print_report,
+    progress,
+    run_program,
+    session,
+    source,
+    table,
+    time_ms,
+    topic_list,
+)
 from pyspark_dledger.jobs.picture import bars
 
 if TYPE_CHECKING:
@@ -81,12 +93,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     made.add_argument("--since", type=time_ms, metavar="TIME", help="start: stored at or after this time (ms since 1970, or ISO in UTC)")
     made.add_argument("--until", type=time_ms, metavar="TIME", help="end: stored before this time (ms since 1970, or ISO in UTC)")
     made.add_argument("--picture", metavar="FILE.svg", help="write a chart of messages and p99 latency by hour")
+    add_skip_lost(made)
     arguments = made.parse_args(argv)
     spark = session(arguments, "stats")
     times = {"startingTimestamp": arguments.since, "endingTimestamp": arguments.until}
-    found = stats(
-        spark, arguments.bootstrap, topic_list(arguments.topics), **{name: value for name, value in times.items() if value is not None}
-    )
+    options = {name: value for name, value in times.items() if value is not None} | lost_options(arguments)
+    found = stats(spark, arguments.bootstrap, topic_list(arguments.topics), **options)
     report = {"hours": [asdict(row) for row in found]}
 
     def show() -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dledger_client import Message, Producer
+from dledger_client import Admin, Message, Producer
 from pyspark_dledger.jobs import archive as archive_job
 from pyspark_dledger.jobs import audit as audit_job
 from pyspark_dledger.jobs import replay as replay_job
@@ -186,6 +186,24 @@ def test_a_replay_sends_each_message_once_and_stops_where_it_was_to(
     sent = messages_of(cluster, "again")
     assert len(sent) == len(expected)
     assert {m.body: (m.properties["REPLAYED_FROM"], m.keys, m.properties["n"]) for m in sent} == expected
+
+
+def test_a_replay_leaves_out_a_queue_that_was_added_after_its_first_run(
+    spark: Any, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run would send what has come there meanwhile."""
+    arguments = ("grows", "--to", "of-grows", "--checkpoint", str(tmp_path / "c"))
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        for topic in ("grows", "of-grows"):
+            admin.create_topic(topic, queues=1)
+        for number in range(10):
+            producer.send(Message("grows", b"%d" % number))
+        assert run(replay_job.main, cluster, capsys, *arguments)[1]["sent"] == 10
+        admin.update_topic("grows", read_queues=2, write_queues=2)
+        for number in range(10):
+            producer.send(Message("grows", b"later"), queue_id=number % 2)
+    code, report, said = run(replay_job.main, cluster, capsys, *arguments)
+    assert (code, report.get("sent")) == (0, 0), said
 
 
 def test_dead_letters_go_back_to_their_topic(spark: Any) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from dledger_client.fetch.records import QueueOffsets
-from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.jobs import replay, stats
-from pyspark_dledger.jobs.common import RowCounter
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from pyspark_dledger.jobs import archive, replay, stats
+from pyspark_dledger.jobs.common import RowCounter, finish
+from pyspark_dledger.options.model import parse_read_options
 
 
 def test_a_listener_goes_when_it_has_heard_the_querys_end() -> None:
@@ -65,6 +66,46 @@ def test_a_replay_has_an_end_in_every_queue(until_ms: int | None, given: str | N
 def test_an_end_that_cannot_be_one_is_refused(given: str, expected: str) -> None:
     with pytest.raises(InvalidArgumentError, match=expected):
         replay.fixed_ends("h:1", ["t"], None, given)
+    with pytest.raises(InvalidArgumentError, match=expected.replace("ending", "starting")):
+        replay.fixed_ends("h:1", ["t"], None, starts=given)
+
+
+def test_a_replay_reads_no_queue_that_was_added_after_its_end_was_fixed() -> None:
+    """It has no end there: each run would send what has come meanwhile."""
+    ends = {"t": {"g0:0": 100, "g0:1": 50}, "u": {"g0:0": 0}}
+    options = parse_read_options({"bootstrap": "h:1", **replay.source_options(["t", "u"], ends)}, stream=True)
+    assert options.topics == ("t", "u")
+    assert options.end.queues == {"t": {("g0", 0): 100, ("g0", 1): 50}, "u": {("g0", 0): 0}}
+    selects = options.filters.has_queue
+    assert [selects("t", "g0", 1), selects("t", "g0", 2), selects("t", "g1", 0), selects("u", "g0", 1)] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("job", "call", "arguments"),
+    [
+        (archive, "archive", ["orders", "--path", "/p"]),
+        (replay, "replay", ["orders", "--to", "t", "--checkpoint", "/c"]),
+        (stats, "stats", ["orders"]),
+    ],
+)
+def test_a_job_that_messages_were_lost_to_names_an_option_that_it_has(
+    job: Any, call: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def lost(*_: Any, **options: Any) -> None:
+        given.append(options)
+        raise OffsetOutOfRangeError("messages 1 to 5 no longer exist; set failOnDataLoss to false to skip them", min_offset=5, max_offset=9)
+
+    monkeypatch.setattr(job, "session", lambda *_: None)
+    monkeypatch.setattr(job, call, lost)
+    if job is replay:
+        monkeypatch.setattr(replay, "fixed_ends", lambda *_, **__: {})
+        monkeypatch.setattr(replay, "remembered_ends", lambda *_: {})
+    for more in ([], ["--skip-lost"]):
+        assert finish(job.main, [*arguments, "--bootstrap", "h:1", *more]) == 1
+    assert "dledger: messages 1 to 5 no longer exist; give --skip-lost to skip them" in capsys.readouterr().err
+    assert [options.get("failOnDataLoss") for options in given] == [None, "false"]
 
 
 @pytest.mark.parametrize(
