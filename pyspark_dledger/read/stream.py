@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 except ImportError:  # PySpark 4.1
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Placeholder for PySpark versions without this interface."""
 
-    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
+    ReadAllAvailable = ReadMaxBytes = ReadMaxRows = ReadMinRows = None  # type: ignore[assignment, misc]
 
 _logger = logging.getLogger(__name__)
 
@@ -87,8 +87,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known.write(starts, view.topic_epochs)
 
     def getDefaultReadLimit(self) -> Any:
-        most = self._options.limits.max_messages
-        return ReadMaxRows(most) if most and ReadMaxRows is not None else ReadAllAvailable()
+        limits = self._options.limits
+        if limits.max_messages:
+            return ReadMaxRows(limits.max_messages)
+        if limits.max_bytes:
+            return ReadMaxBytes(limits.max_bytes)
+        return ReadMinRows(limits.min_messages) if limits.min_messages else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """End of the next micro-batch.  While the cluster does not respond, the last end is returned for up to
@@ -174,12 +178,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admitted(self, begin: Offsets, end: Offsets, limit: Any) -> Offsets:
         """End offsets after rate limits."""
+        if limit is None or isinstance(limit, ReadAllAvailable):  # without limits, or for trigger(once=True), which asks only once
+            return end
         limits = self._options.limits
         may_wait = self._target is None and _now_ms() - self._last_progress_ms < limits.max_delay_ms
         if may_wait and total_of(waiting(begin, end)) < limits.min_messages:
             return begin
-        most = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else 0
-        if limit is not None and limits.max_bytes:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        if limits.max_bytes:
             sizes = cluster_queries.mean_message_sizes(self._options, spans(begin, end))
             end = cut_to_bytes(begin, end, sizes, limits.max_bytes)
         return cut_to_messages(begin, end, most) if most else end

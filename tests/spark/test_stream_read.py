@@ -14,13 +14,13 @@ from tests.spark.conftest import COUNT, TOPIC, needs_admission_control, send
 from tests.waiting import LIMIT_S
 
 
-def run_once(spark: Any, cluster: Cluster, folder: Path, topic: str = TOPIC, **options: Any) -> Any:
+def run_once(spark: Any, cluster: Cluster, folder: Path, topic: str = TOPIC, trigger: dict[str, Any] | None = None, **options: Any) -> Any:
     """Everything there is now, written to Parquet; the finished query."""
     stream = spark.readStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", topic)
     for name, value in options.items():
         stream = stream.option(name, value)
     writer = stream.load().writeStream.format("parquet").option("path", str(folder / "out"))
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger or {"availableNow": True}).start()
     assert query.awaitTermination(LIMIT_S)
     assert query.exception() is None
     return query
@@ -50,6 +50,13 @@ def test_triggers_are_bounded(spark: Any, cluster: Cluster, tmp_path: Path) -> N
     assert len(sizes) >= COUNT // 1000
     assert max(sizes) <= 1000
     assert sum(sizes) == len(set(read_back(spark, tmp_path)))
+
+
+@needs_admission_control
+@pytest.mark.parametrize("limit", [{"maxBytesPerTrigger": 20_000}, {"minMessagesPerTrigger": 10 * COUNT}])
+def test_a_trigger_once_takes_all_that_there_is(spark: Any, cluster: Cluster, tmp_path: Path, limit: dict[str, int]) -> None:
+    query = run_once(spark, cluster, tmp_path, trigger={"once": True}, **limit)
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == len(set(read_back(spark, tmp_path))) >= COUNT
 
 
 @needs_admission_control

@@ -126,19 +126,30 @@ def test_too_few_messages_wait_for_more_but_not_for_ever(seen: Seen, monkeypatch
     now = [1_000_000]
     monkeypatch.setattr(stream, "_now_ms", lambda: now[0])
     found = reader(minMessagesPerTrigger="200", maxTriggerDelayMs="5000")
-    start = found.initialOffset()
-    assert found.latestOffset(start, ReadAllAvailable()) == start
+    start, limit = found.initialOffset(), found.getDefaultReadLimit()
+    assert found.latestOffset(start, limit) == start
     now[0] += 5000
-    end = found.latestOffset(start, ReadAllAvailable())
+    end = found.latestOffset(start, limit)
     assert offsets(end) == {Q[0]: 100, Q[1]: 50}
     seen.bounds[Q[0]] = (0, 300)
-    assert offsets(found.latestOffset(end, ReadAllAvailable())) == {Q[0]: 300, Q[1]: 50}
+    assert offsets(found.latestOffset(end, limit)) == {Q[0]: 300, Q[1]: 50}
 
 
 def test_a_limit_in_bytes_goes_by_the_sizes_of_what_waits(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_queries, "mean_message_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
     found = reader(maxBytesPerTrigger="300")
     assert offsets(found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())) == {Q[0]: 20, Q[1]: 10}
+
+
+@pytest.mark.parametrize("limits", [{"maxBytesPerTrigger": "300"}, {"minMessagesPerTrigger": "200"}, {"maxMessagesPerTrigger": "30"}])
+def test_a_trigger_once_takes_all_that_there_is(seen: Seen, limits: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks with no limit then, instead of the source's own: nothing would come back for the rest."""
+    monkeypatch.setattr(cluster_queries, "mean_message_sizes", lambda _options, spans: {queue: 10.0 for queue in spans})
+    found = reader(**limits)
+    assert found.getDefaultReadLimit() != ReadAllAvailable()
+    start = found.initialOffset()
+    assert offsets(found.latestOffset(start, found.getDefaultReadLimit())) != {Q[0]: 100, Q[1]: 50}
+    assert offsets(found.latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
 
 
 def test_sizes_are_taken_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
