@@ -236,18 +236,22 @@ class PushConsumer:
 
     async def _check_filters(self) -> None:
         """InvalidArgumentError for a mistake in SQL.  Only nodes find it, before they look for the message, which no queue has."""
-        for topic, subscription in self._subscriptions.items():
-            if not subscription.sql:
-                continue
-            deadline_ms = self._router.clock.monotonic_ms() + FILTER_MS
-            request = broker_pb2.FetchRequest(topic=topic, offset=MAX_OFFSET, group=self.group, sql=subscription.sql)
-            try:
-                for group in list(await self._router.all_groups(deadline_ms))[:1]:
-                    await self._fetcher.read(group, request, deadline_ms)
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(f"topic {topic}: {error.message}") from None
-            except DledgerError as error:  # as a rule, that there is no such offset
-                _logger.debug("consumer group %s: topic %s: %s", self.group, topic, error.message)
+        deadline_ms = self._router.clock.monotonic_ms() + FILTER_MS
+        filters = [(topic, subscription.sql) for topic, subscription in self._subscriptions.items() if subscription.sql]
+        mistakes = await asyncio.gather(*(self._mistake_in(topic, sql, deadline_ms) for topic, sql in filters))
+        for mistake in filter(None, mistakes):
+            raise mistake
+
+    async def _mistake_in(self, topic: str, sql: str, deadline_ms: int) -> InvalidArgumentError | None:
+        request = broker_pb2.FetchRequest(topic=topic, offset=MAX_OFFSET, group=self.group, sql=sql)
+        try:
+            for group in list(await self._router.all_groups(deadline_ms))[:1]:
+                await self._fetcher.read(group, request, deadline_ms)
+        except InvalidArgumentError as error:
+            return InvalidArgumentError(f"topic {topic}: {error.message}")
+        except DledgerError as error:  # as a rule, that there is no such offset
+            _logger.debug("consumer group %s: topic %s: %s", self.group, topic, error.message)
+        return None
 
     def _check_not_ended(self) -> None:
         if self._ending is not None:

@@ -131,3 +131,27 @@ def test_a_consumer_with_an_sql_filter_starts_while_no_node_can_judge_it() -> No
         assert rig.cluster.loop.now_s - began_s < 6
 
     Rig().run(scenario)
+
+
+def test_the_filters_of_many_topics_wait_for_silent_nodes_as_long_as_that_of_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        waited_s = []
+        for topics in (1, 6):
+            with use_environment(**rig.around(), run_in_thread=here):
+                consumer = PushConsumer(rig.cluster.bootstrap, "g", lambda *_: Action.COMMIT)
+            for number in range(topics):
+                consumer.subscribe(f"t{number}", sql="a = 1")
+            await consumer._router.reach(consumer._router.clock.monotonic_ms() + 5_000)
+            processes = [host.process for host in rig.cluster.hosts.values() if host.process is not None]
+            for process in processes:
+                rig.cluster.loop.pause(process)
+            began_s = rig.cluster.loop.now_s
+            await consumer.start()
+            waited_s.append(rig.cluster.loop.now_s - began_s)
+            for process in processes:
+                rig.cluster.loop.resume(process)
+            await consumer.shutdown()
+        one_s, many_s = waited_s
+        assert 0 < one_s <= many_s < 2 * one_s
+
+    Rig().run(scenario)
