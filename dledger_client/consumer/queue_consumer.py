@@ -158,7 +158,7 @@ class QueueConsumer:
         self._owner.queue_changed()
 
     async def _fetch_from(self, offset: int) -> None:
-        process_queue, failures = self.process_queue, 0
+        process_queue, failures, told = self.process_queue, 0, ""
         backoff = self._owner.backoff()
         while process_queue is not None and not process_queue.dropped:
             await process_queue.wait_for_room()
@@ -172,11 +172,13 @@ class QueueConsumer:
             except DledgerError as error:
                 failures += 1
                 if not (error.retriable or error.refresh_route):
-                    _logger.warning("%s at %d: %s", self.queue, offset, error.message)
+                    if error.message != told:  # a right that was taken away is told once, not every second
+                        told = error.message
+                        _logger.warning("%s at %d: %s", self.queue, offset, told)
                     await asyncio.sleep(MAX_PAUSE_S)
                 await asyncio.sleep(backoff.pause_ms(failures, busy=True) / 1000)
             else:
-                failures = 0
+                failures, told = 0, ""
                 for messages, size_bytes, next_offset in found:
                     process_queue.add(messages, size_bytes, next_offset)
                     offset = next_offset

@@ -52,6 +52,40 @@ def test_a_topic_that_may_not_be_read_is_warned_of_once(sees: bool, caplog: pyte
         Rig(secured=True).run(scenario)
 
 
+@pytest.mark.parametrize("right", ["topic", "group"])
+def test_a_right_that_is_taken_from_a_running_consumer_is_warned_of_once_a_queue(right: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was a line a second for each queue."""
+
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig, [USER])
+        await rig.topic(queues=2)
+        rules = {"topic": AccessRule(USER, "allow", "topic", "t", "read"), "group": READS_GROUP}
+        async with rig.admin() as admin:
+            await admin.change_rules(added=list(rules.values()))
+        await asyncio.sleep(EVERYWHERE_S)
+        seen: list[bytes] = []
+        process, _ = rig.cluster.new_client("10.0.3.1")
+        network = rig.cluster.net.of(process, rig.cluster.security.of_user(USER))
+        with use_environment(**rig.around() | {"network": network}, run_in_thread=here):
+            consumer = PushConsumer(rig.cluster.bootstrap, "g")
+        consumer.subscribe("t")
+        consumer.set_listener(lambda messages, _: seen.extend(each.body for each in messages) or Action.COMMIT)
+        async with consumer, rig.admin() as admin, rig.producer() as producer:
+            for body in (b"first", b"second"):
+                await producer.send(Message("t", body))
+                await until(lambda body=body: body in seen)  # type: ignore[misc]
+                caplog.clear()
+                await admin.change_rules(removed=[rules[right]])
+                await asyncio.sleep(LONG_S)
+                said = [record.message for record in caplog.records if f"may not read {right}" in record.message]
+                assert sorted(line for line in said if "queueId" in line) == sorted({line for line in said if "queueId" in line})
+                assert 0 < len(said) <= 2 + 3
+                await admin.change_rules(added=[rules[right]])
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig(secured=True).run(scenario)
+
+
 def test_members_that_want_different_messages_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each skips in its queues what only the other wants, so the group loses it."""
 
