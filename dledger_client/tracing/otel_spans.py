@@ -1,11 +1,13 @@
 """Spans of OpenTelemetry, by its conventions for messaging.  Imported only when somebody traces.
 
-Owns names and attributes of spans.  A span of a send ends when the message is acknowledged or has failed, whatever thread sees that.
+Owns names and attributes of spans, and the rule that tracing is never a reason for a message to fail: what the application's tracer raises,
+a processor of spans say, is logged once.  A span of a send ends when the message is acknowledged or has failed, whatever thread sees that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ from dledger_client.producer.batches import size_of
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.send_many import SendManyFuture
+from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.trace_context import TraceContext
 from dledger_wire.version import installed_version
 
@@ -40,12 +43,33 @@ SYSTEM = "dledger"
 CHECK = "check"  # the operation on a half message, which has no offset in its topic yet
 MAX_LINKS = 128  # what OpenTelemetry keeps of them unless it is told otherwise
 
+_logger = logging.getLogger(__name__)
+
 
 class Spans:
     """Makes the spans of this process's clients with one tracer provider."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("dledger_client", installed_version())
+        self._is_broken = False
+
+    def _start(self, name: str, kind: SpanKind, attributes: Attributes, **how: Any) -> Span:
+        try:
+            return self._tracer.start_span(name, kind=kind, attributes=attributes, **how)
+        except FAULTS as error:
+            self._tell(error)
+            return trace.INVALID_SPAN
+
+    def _end(self, span: Span) -> None:
+        try:
+            span.end()
+        except FAULTS as error:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            _logger.error("what clients do could not be traced; said once", exc_info=error)
 
     # Sending
 
@@ -55,7 +79,7 @@ class Spans:
         with self._failing(span):
             future = send(_carrying(message, span))
         waits = message.delay_level or message.deliver_at_ms or message.transaction_group
-        _end_with(span, future, _of_waiting if waits else _of_stored)
+        self._end_with(span, future, _of_waiting if waits else _of_stored)
         return future
 
     @contextlib.contextmanager
@@ -65,7 +89,7 @@ class Spans:
         with self._failing(span):
             carrying = [_carrying(each, span) for each in messages]
             yield list(messages) if size_of(messages) <= max_bytes < size_of(carrying) else carrying
-        span.end()
+        self._end(span)
 
     def send_many(self, columns: MessageColumns, send: Callable[[MessageColumns], ManyFuture]) -> ManyFuture:
         """Send the bodies of one call as part of a trace: one span for all of them."""
@@ -75,7 +99,7 @@ class Spans:
         context = _context_of(span)
         with self._failing(span):
             future = send(columns if context is None else columns.traced(context))
-        _end_with(span, future, _of_many)
+        self._end_with(span, future, _of_many)
         return future
 
     def _sending(self, messages: Sequence[Message]) -> Span:
@@ -94,18 +118,33 @@ class Spans:
             attributes["messaging.dledger.transaction.producer_group"] = first.transaction_group
         own = (TraceContext.of(each.properties) for each in messages[:MAX_LINKS] if each.properties)
         links = [Link(_span_context(context)) for context in own if context is not None]
-        return self._tracer.start_span(f"send {first.topic}", kind=SpanKind.PRODUCER, attributes=attributes, links=links)
+        return self._start(f"send {first.topic}", SpanKind.PRODUCER, attributes, links=links)
 
-    @staticmethod
     @contextlib.contextmanager
-    def _failing(span: Span) -> Iterator[None]:
+    def _failing(self, span: Span) -> Iterator[None]:
         """End a span with the error that leaves the block."""
         try:
             yield
         except BaseException as error:
             _fail(span, error)
-            span.end()
+            self._end(span)
             raise
+
+    def _end_with(self, span: Span, future: SendFuture | SendManyFuture, attributes_of: Callable[[Any], Attributes]) -> None:
+        """End a span when the result is known, with the attributes of what is stored; at once when nobody records it."""
+
+        def end(done: Any) -> None:
+            error = done.exception()
+            if error is not None:
+                _fail(span, error)
+            else:
+                span.set_attributes(attributes_of(done))
+            self._end(span)
+
+        if span.is_recording():
+            future.add_done_callback(end)
+        else:
+            self._end(span)
 
     # Receiving
 
@@ -114,10 +153,8 @@ class Spans:
         first = messages[0]
         attributes = _attributes("receive", first.topic) | _place(first.replica_group, first.queue_id)
         attributes |= {"messaging.batch.message_count": len(messages)} | _group(consumer_group)
-        span = self._tracer.start_span(
-            f"receive {first.topic}", kind=SpanKind.CLIENT, attributes=attributes, links=_links(messages), start_time=began_ms * 1_000_000
-        )
-        span.end()
+        name, begin_ns = f"receive {first.topic}", began_ms * 1_000_000
+        self._end(self._start(name, SpanKind.CLIENT, attributes, links=_links(messages), start_time=begin_ns))
 
     @contextlib.contextmanager
     def processing(self, messages: Sequence[ReceivedMessage], consumer_group: str, *, operation: str = "process") -> Iterator[Work]:
@@ -138,11 +175,12 @@ class Spans:
             parent = None if context is None else trace.set_span_in_context(NonRecordingSpan(_span_context(context)))
         else:
             attributes["messaging.batch.message_count"] = len(messages)
-        span = self._tracer.start_span(
-            f"{operation} {first.topic}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, links=_links(messages)
-        )
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield Work(span)
+        span = self._start(f"{operation} {first.topic}", SpanKind.CONSUMER, attributes, context=parent, links=_links(messages))
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield Work(span)
+        finally:
+            self._end(span)
 
 
 class Work:
@@ -187,23 +225,6 @@ def _place(replica_group: str, queue_id: int) -> Attributes:
 
 def _group(consumer_group: str) -> Attributes:
     return {"messaging.consumer.group.name": consumer_group} if consumer_group else {}
-
-
-def _end_with(span: Span, future: SendFuture | SendManyFuture, attributes_of: Callable[[Any], Attributes]) -> None:
-    """End a span when the result is known, with the attributes of what is stored; at once when nobody records it."""
-
-    def end(done: Any) -> None:
-        error = done.exception()
-        if error is not None:
-            _fail(span, error)
-        else:
-            span.set_attributes(attributes_of(done))
-        span.end()
-
-    if span.is_recording():
-        future.add_done_callback(end)
-    else:
-        span.end()
 
 
 def _of_stored(future: Any) -> Attributes:

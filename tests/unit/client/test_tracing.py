@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -217,6 +219,58 @@ def test_a_listener_works_inside_of_the_trace_and_what_it_sends_belongs_to_it() 
         assert ids(sent)[0] == ids(next_sent)[0]
 
     Rig().run(scenario)
+
+
+class Faulty(SpanProcessor):
+    """An application's own, with a mistake in it."""
+
+    def __init__(self, when: str) -> None:
+        self._when = when
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        self._fail("start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._fail("end")
+
+    def _fail(self, when: str) -> None:
+        if when == self._when:
+            raise ZeroDivisionError("for the test")
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+def test_a_tracer_that_fails_keeps_no_message_back(when: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each listener call that it failed in ended a worker, and its messages were never committed; checks were answered no more."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        seen: list[bytes] = []
+
+        def listener(messages: list[ReceivedMessage], _context: ConsumeContext) -> Action:
+            seen.extend(each.body for each in messages)
+            return Action.COMMIT
+
+        with recorded() as spans:
+            spans.provider.add_span_processor(Faulty(when))
+            async with (
+                rig.producer() as producer,
+                rig.transactions(lambda _: TransactionState.COMMIT) as transactions,
+                push(rig, listener, consume_threads=1),
+                rig.consumer(GROUP) as consumer,
+            ):
+                await producer.send(Message("t", b"0"))
+                await producer.send_batch([Message("t", b"1"), Message("t", b"2")])
+                await producer.send_many("t", [b"3"])
+                for number in (4, 5):
+                    await transactions.prepare(Message("t", b"%d" % number))
+                await until(lambda: len(seen) == 6)
+                await asyncio.sleep(10)  # offsets are committed
+                assert await consumer.committed("t") == {("g0", 0): 6}
+                assert len(await consumer.fetch("t", 0, 0)) == 6
+        assert sorted(seen) == [b"%d" % number for number in range(6)]
+
+    Rig().run(scenario)
+    assert [record.levelname for record in caplog.records if "ZeroDivisionError" in (record.exc_text or "")] == ["ERROR"]
 
 
 def test_retries_the_dead_letter_and_a_redrive_stay_in_the_trace() -> None:
