@@ -32,6 +32,7 @@ class TransactionCheckStream:
         self._replica_group, self._on_check = replica_group, on_check
         self._join = transaction_pb2.ProducerJoin(producer_group=producer_group, client_id=client_id).SerializeToString()
         self._stream = LeaderStream(router, replica_group, methods.JOIN_PRODUCER_GROUP, CHECK_SILENCE)
+        self._warned = ""  # of what, since the leader answered last
 
     async def run(self) -> None:
         """Stay registered until cancelled."""
@@ -40,7 +41,8 @@ class TransactionCheckStream:
                 await self._stream.locate()
                 await self._serve()
             except DledgerError as error:
-                if not (error.retriable or error.refresh_route):
+                if not (error.retriable or error.refresh_route) and error.message != self._warned:
+                    self._warned = error.message
                     _logger.warning("transaction checks of %s: %s", self._replica_group, error.message)
                 await self._stream.back_off(error)
 
@@ -52,6 +54,7 @@ class TransactionCheckStream:
             while True:
                 message = await stream.read_heartbeat()
                 stream.confirm()
+                self._warned = ""
                 check = methods.JOIN_PRODUCER_GROUP.parse_response(message, stream.address)
                 if check.frame:
                     self._on_check(half_message(check, self._replica_group, stream.address))

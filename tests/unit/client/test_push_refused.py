@@ -1,4 +1,5 @@
-"""A push consumer that may not read its topic, or whose topic does not exist, or whose group differs, warns once for each reason.
+"""A push consumer that may not read its topic, or whose topic does not exist, or whose group differs, warns once for each reason; so does
+a producer of transactions that may not answer checks.
 
 One whose filter has a mistake does not start."""
 
@@ -10,7 +11,7 @@ import logging
 import pytest
 
 from dledger_client.admin.security import AccessRule
-from dledger_client.aio import Action, Message, PushConsumer
+from dledger_client.aio import Action, Message, PushConsumer, TransactionProducer, TransactionState
 from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import InvalidArgumentError
 from tests.sim.spread.users import EVERYWHERE_S, create_users
@@ -84,6 +85,23 @@ def test_a_right_that_is_taken_from_a_running_consumer_is_warned_of_once_a_queue
 
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig(secured=True).run(scenario)
+
+
+def test_a_right_that_answers_to_transaction_checks_need_is_missed_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig, [USER])
+        await rig.topic()
+        process, _ = rig.cluster.new_client("10.0.3.1")
+        network = rig.cluster.net.of(process, rig.cluster.security.of_user(USER))
+        with use_environment(**rig.around() | {"network": network}):
+            producer = TransactionProducer(rig.cluster.bootstrap, "g", lambda _: TransactionState.COMMIT)
+        async with producer:
+            await asyncio.sleep(LONG_S)
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig(secured=True).run(scenario)
+    said = [record.message for record in caplog.records if "may not write group g" in record.message]
+    assert said == ["transaction checks of g0: user mallory may not write group g"]
 
 
 def test_members_that_want_different_messages_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
