@@ -170,11 +170,13 @@ class PushConsumer:
             listener: Called as ``listener(messages, context)``.
 
         Raises:
-            InvalidArgumentError: It cannot be called.
+            InvalidArgumentError: It cannot be called, or the consumer is started.
 
         Examples:
             >>> consumer.set_listener(lambda messages, context: Action.COMMIT)
         """
+        if self._started:
+            raise InvalidArgumentError("set the listener before the consumer is started")
         self.listener = check_listener(listener)
 
     @property

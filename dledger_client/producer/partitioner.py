@@ -96,7 +96,7 @@ class Partitioner:
         batcher = self._with_id(queue_id)
         if batcher is not None:
             return batcher
-        several = self._has_several_groups
+        several = self._has_several_groups or isinstance(queue_id, tuple)
         known = ", ".join(f"{each.replica_group}:{each.queue_id}" if several else str(each.queue_id) for each in self.batchers)
         named = ":".join(map(str, queue_id)) if isinstance(queue_id, tuple) else queue_id
         raise InvalidArgumentError(f"topic {topic}: queue {named} takes no messages; expected one of {known}")

@@ -100,7 +100,7 @@ class PushConsumer(PushConsumerBase):
             listener: Called as ``listener(messages, context)``.
 
         Raises:
-            InvalidArgumentError: It cannot be called.
+            InvalidArgumentError: It cannot be called, or the consumer is started.
 
         Examples:
             >>> consumer.set_listener(lambda messages, context: Action.COMMIT)

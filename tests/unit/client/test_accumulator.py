@@ -77,6 +77,8 @@ def test_equal_keys_go_to_one_queue_and_unknown_queues_are_refused() -> None:
     assert put(made, queue_id=3)[0].queue_id == 3
     assert put(made, key=lambda count: count - 2)[0].queue_id == 2
     before = made.buffered_bytes
+    with pytest.raises(InvalidArgumentError, match="queue g9:0 takes no messages; expected one of g0:0, g0:1"):
+        made.append(Message("t", b"x"), None, ("g9", 0))
     with pytest.raises(InvalidArgumentError, match="queue 4 takes no messages"):
         made.append(Message("t", b"x"), None, 4)
     with pytest.raises(TopicNotFoundError):

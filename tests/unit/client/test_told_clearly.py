@@ -122,6 +122,18 @@ def test_what_a_push_consumer_cannot_use_is_told_before_it_starts() -> None:
         in_threads.shutdown()
 
 
+def test_a_listener_cannot_be_set_once_the_consumer_runs() -> None:
+    """It was taken, and never called."""
+
+    async def scenario(rig: Rig) -> None:
+        consumer = member_called(rig, "a")
+        async with consumer:
+            with pytest.raises(InvalidArgumentError, match="set the listener before the consumer is started"):
+                consumer.set_listener(lambda *_: Action.COMMIT)
+
+    Rig().run(scenario)
+
+
 def test_every_error_is_a_name_of_the_clients() -> None:
     names = {name for name, found in vars(dledger_wire.errors).items() if isinstance(found, type) and issubclass(found, DledgerError)}
     for package in (dledger_client, dledger_client.aio):
