@@ -82,6 +82,7 @@ class Rebalancer:
         self._stopping = False
         self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
         self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
+        self._not_allocated: dict[str, str] = {}  # by topic: what the strategy raised last, which was logged
         self._gauges: list[Callable[[], object]] = []
 
     # Life cycle
@@ -368,10 +369,14 @@ class Rebalancer:
             return None
         try:
             assigned = self._allocate(self._member.client_id, list(found), readers)
-            return {queue: found[queue] for queue in assigned if queue in found}
-        except FAULTS:  # a strategy may be the application's own function
-            _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)
+            mine = {queue: found[queue] for queue in assigned if queue in found}
+        except FAULTS as error:  # a strategy may be the application's own function
+            if self._not_allocated.get(topic) != repr(error):
+                self._not_allocated[topic] = repr(error)
+                _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)
             return None
+        self._not_allocated.pop(topic, None)
+        return mine
 
     def _members(self, groups: list[str]) -> list[sessions_pb2.GroupMember] | None:
         """The members, from the leader of the first replica group that has a session, so that all members use the same list."""

@@ -480,6 +480,21 @@ def test_a_strategy_that_fails_now_and_then_stops_nobody() -> None:
     Rig().run(scenario, limit_s=60)
 
 
+def test_a_strategy_that_fails_each_time_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It was a traceback every other second."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, allocate_strategy="MACHINE_ROOM_NEARBY")
+        await group.start("-a")  # whose room is the empty name
+        await asyncio.sleep(60)
+        await group.stop()
+
+    Rig().run(scenario)
+    (told,) = [record for record in caplog.records if "allocation strategy failed on t" in record.message]
+    assert "machine room of -a: empty" in (told.exc_text or "")
+
+
 def test_a_consumer_that_comes_back_after_another_took_its_client_id_consumes_nothing() -> None:
     """docs/reference/semantics.md, row G2."""
 
