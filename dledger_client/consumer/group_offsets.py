@@ -16,6 +16,7 @@ of a topic that was created, or created again, while this consumer was running.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from dledger_wire.rpc.error_detail import from_detail
 MAX_COMMITS = 10_000  # offsets that a broker accepts in one request
 TIMEOUT_MS = 5000
 NO_TIME = -1
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,7 @@ class LocalOffsetStore:
         self._router, self._file = router, file
         self._initial = _InitialOffsets(router, options)
         self._began: dict[str, set[str]] = {}  # by topic: its replica groups when this broadcast began to read it
+        self._is_failing = False  # which was logged
 
     async def _is_added(self, queue: MessageQueue) -> bool:
         """Whether the replica group of the queue joined its topic after this broadcast had begun to read it."""
@@ -233,11 +237,22 @@ class LocalOffsetStore:
         if not _has_topic(file.offsets, queue):
             starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
             if not _has_topic(file.offsets, queue):  # another queue of this consumer may have done it meanwhile
-                await file.save({each: first.offset for each, first in starts.items()}, topic_epoch)
+                await self._store({each: first.offset for each, first in starts.items()}, topic_epoch)
         if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
-            await file.save({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
+            await self._store({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
         file.topic_epochs.setdefault(queue, topic_epoch)  # of an offset that an earlier version wrote: it counts
         return CommittedOffset(file.offsets[queue])
+
+    async def _store(self, starts: dict[MessageQueue, int], topic_epoch: str) -> None:
+        """Initial offsets.  They are tried again and again; why is told once."""
+        try:
+            await self._file.save(starts, topic_epoch)
+        except DledgerError as error:
+            if not self._is_failing:
+                self._is_failing = True
+                _logger.warning("nothing is consumed before it is stored where to begin: %s", error.message)
+            raise
+        self._is_failing = False
 
     async def _topic_epoch(self, queue: MessageQueue) -> str:
         """Of the topic as it is now; NotReadyError when the queue's replica group has left it."""

@@ -112,6 +112,28 @@ def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_
     Rig().run(scenario)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_broadcast_that_cannot_store_where_it_begins_says_so(number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It consumed nothing, and said nothing of it."""
+
+    async def run_in_thread(work: Callable[[], None]) -> None:
+        raise OSError(number, "broken")
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig, broadcast=True, offset_folder=str(tmp_path), run_in_thread=run_in_thread)
+        await group.start("a")
+        await asyncio.sleep(30)
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith(
+        f"nothing is consumed before it is stored where to begin: {tmp_path}/a/g/offsets.json: offsets could not be saved"
+    )
+
+
 def test_what_an_orderly_broadcast_gives_up_is_said_to_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """There are no dead letters of a broadcast, so nobody is to look for them there."""
 
