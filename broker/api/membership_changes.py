@@ -55,8 +55,8 @@ def membership_steps(now: Membership, action: str, node: str, replaces: str = ""
         gone = NodeId(replaces)
         members = ", ".join((*now.voters, *now.learners))
         todo = f"if it was removed already: dledger member add --id {node}"
-        _require(gone in now, f"{replaces} is not a member; the members are {members}; {todo}")
         _require(node_id not in now, f"{node} is already a member")
+        _require(gone in now, f"{replaces} is not a member; the members are {members}; {todo}")
         removed = _without(now, gone)
         return [removed, Membership(removed.voters, (*removed.learners, node_id))]
     raise InvalidArgumentError(f"action {action!r}: expected add, promote, remove or replace")

@@ -81,7 +81,10 @@ def replace(
     def work(admin: Admin, name: str) -> Awaitable[Membership]:
         return admin.replace_member(node_id, address, replaces=replaces, replica_group=name)
 
-    _show(_change(config, timeout, group, work), as_json=as_json)
+    changed = _change(config, timeout, group, work)
+    if not changed.changed:
+        note(f"{replaces} is not a member, and {node_id} is one already: nothing was changed")
+    _show(changed, as_json=as_json)
 
 
 def _address_of(node_id: str, config: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.retry import until
@@ -38,11 +38,13 @@ class Membership:
         replica_group: The group of nodes.
         voters: Ids of the nodes that vote and whose acknowledgements count.
         learners: Ids of the nodes that only copy the log.
+        changed: False for a replacement that had been made before.
     """
 
     replica_group: str
     voters: tuple[str, ...]
     learners: tuple[str, ...]
+    changed: bool = True
 
 
 async def transfer_leader(calls: ClusterCalls, to: str, replica_group: str) -> LeaderTransfer:
@@ -71,6 +73,8 @@ async def change_member(
         now = await _members(calls, group, committed=True)
         if _is_done(request, now) and not _is_done(request, before):
             return now
+        if action == "replace" and _is_done(request, now):
+            return replace(now, changed=False)
         is_half = action == "replace" and replaces in _ids(before) and not {replaces, node_id} & _ids(now)
         if not is_half:
             raise
@@ -86,7 +90,7 @@ def _is_done(request: admin_pb2.MemberRequest, now: Membership) -> bool:
         case "promote":
             return request.id in now.voters
         case "replace":
-            return request.id in now.learners and request.replaces not in _ids(now)
+            return request.id in _ids(now) and request.replaces not in _ids(now)
         case _:
             return request.id not in _ids(now)
 

@@ -261,3 +261,20 @@ def test_a_replacement_goes_on_after_its_first_half(monkeypatch: pytest.MonkeyPa
             assert refused.value.message.endswith("; if it was removed already: dledger member add --id n8")
 
     Rig().run(scenario)
+
+
+def test_a_replacement_repeated_after_it_was_made_changes_nothing() -> None:
+    """Who does not know whether the command went through repeats it."""
+
+    async def scenario(rig: Rig) -> None:
+        gone, other = rig.followers
+        rig.cluster.kill(gone)
+        async with rig.admin() as admin:
+            made = await admin.replace_member(NEW, NEW_ADDRESS, replaces=gone)
+            again = await admin.replace_member(NEW, NEW_ADDRESS, replaces=gone)
+            assert (made.changed, again.changed) == (True, False)
+            assert (set(again.voters), again.learners) == ({rig.master, other}, (NEW,))
+            with pytest.raises(InvalidArgumentError, match=f"{NEW} is already a member"):
+                await admin.replace_member(NEW, NEW_ADDRESS, replaces=other)
+
+    Rig().run(scenario)
