@@ -68,7 +68,7 @@ def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: 
 def show(found: list[NameServerStatus], *, as_json: bool) -> None:
     """Print the table with its sentence, or the JSON."""
     if as_json:
-        print_json({"name_servers": [_json(server) for server in found]})
+        print_json({"name_servers": [server_json(server) for server in found]})
         return
     print_table(HEADER, [_row(server) for server in found], right=NUMBERS)
     text, colour = judge(found)
@@ -113,7 +113,7 @@ def _row(server: NameServerStatus) -> list[Any]:
     return [name, server.address, server.role, *counts, server.routes_requests, size, f"{server.cpu_s:.1f} s", ", ".join(notes)]
 
 
-def _json(server: NameServerStatus) -> dict[str, Any]:
+def server_json(server: NameServerStatus) -> dict[str, Any]:
     from dataclasses import asdict
 
     return asdict(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Generator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.commands.nameserver import ask_all, judge
+from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, load_config, run
 from dledger_cli.output import GREEN, RED, YELLOW, error_line, note, print_json, print_line, print_table
@@ -152,10 +153,14 @@ class _View:
         if self.checks:
             _show_findings(self.checks, self.findings, as_json=self.as_json)
             return
-        show(self.groups, as_json=self.as_json)
-        if not self.as_json:
-            show_placement(self.cluster)
-            _show_name_servers(self.cluster)
+        servers = ask_all(self.cluster) if self.cluster.name_server_processes else []
+        if self.as_json:
+            print_json(_groups_json(self.groups) | {"name_servers": [server_json(server) for server in servers]})
+            return
+        show(self.cluster, self.groups, as_json=False)
+        show_placement(self.cluster)
+        if servers:
+            print_line(*judge(servers))
 
     def trouble(self) -> str:
         """Why it is not healthy, on one line."""
@@ -175,21 +180,16 @@ def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: boo
         note(f"nothing found: {', '.join(map(str, checks))}")
 
 
-def _show_name_servers(cluster: ClusterConfig) -> None:
-    """One sentence on those that are processes of their own."""
-    if cluster.name_server_processes:
-        text, colour = judge(ask_all(cluster))
-        print_line(text, colour)
-
-
-def show(groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
+def show(cluster: ClusterConfig, groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
     """Print the table with its sentence, or the JSON."""
     if as_json:
-        print_json({"groups": [_group_json(group) for group in groups]})
+        print_json(_groups_json(groups))
         return
-    from dledger_client.admin.status_text import replicas_line, replicas_of, sentence
+    from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
 
-    rows = [_row(group, node, several_groups=len(groups) > 1) for group in groups for node in sorted(group.nodes, key=_order)]
+    spares = [spare.id for spare in cluster.spares]
+    notes = functools.partial(node_note, several_groups=len(groups) > 1, spares=spares)
+    rows = [_row(group, node, notes(group, node)) for group in groups for node in sorted(group.nodes, key=_order)]
     print_table(HEADER, rows, right=NUMBERS)
     for group in groups:
         if any(replicas_of(group)[kind] for kind in ("lagging", "missing")):
@@ -202,18 +202,20 @@ def _order(node: NodeStatus) -> tuple[int, str]:
     return (ROLE_ORDER.get(node.role, 1) if node.reachable else 3, node.id)
 
 
-def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool) -> list[Any]:
+def _row(group: ReplicaGroupStatus, node: NodeStatus, note: str) -> list[Any]:
     from broker.config.units import format_duration_ms
-    from dledger_client.admin.status_text import node_note
 
     contact_ms = group.last_contact_ms(node)
     seen = None if contact_ms is None else format_duration_ms(contact_ms)
-    note = node_note(group, node, several_groups=several_groups)
     place = [group.name, node.id, node.address]
     if not node.reachable:
         return [*place, *[None] * 8, seen, None, note]
     indexes = [node.first_index, node.last_index, node.committed_index, node.applied_index]
     return [*place, node.role, node.term, *indexes, group.lag(node), f"{node.disk_used_percent:.0f}%", seen, node.pid, note]
+
+
+def _groups_json(groups: list[ReplicaGroupStatus]) -> dict[str, Any]:
+    return {"groups": [_group_json(group) for group in groups]}
 
 
 def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:

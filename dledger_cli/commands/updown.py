@@ -89,14 +89,14 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
             return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
-            show(groups, as_json=as_json)
+            show(cluster.config, groups, as_json=as_json)
             return True
         now = time.monotonic()
         refused = [node.id for group in groups if group.leader for node in group.nodes if group.refusal(node.id)]
         refused_since = {node_id: refused_since.get(node_id, now) for node_id in refused}
         stay_refused = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
         if stay_refused or now - start > timeout_s:
-            show(groups, as_json=as_json)
+            show(cluster.config, groups, as_json=as_json)
             _explain(cluster, groups, started, stay_refused, timeout_s)
             return False
         time.sleep(POLL_S)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 
 
-def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False) -> str:
-    """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over."""
+def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False, spares: Collection[str] = ()) -> str:
+    """What is wrong with a node, and the command that repairs it; of a leader, how far it has taken over.  ``spares``: the spare nodes of
+    the cluster file."""
     notes = []
     option = f" --replica-group {group.name}" if several_groups else ""
     if group.voters and not group.is_member(node.id):
@@ -22,7 +23,7 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     if not node.reachable:
         return ", ".join([f"unreachable: {node.error}", *notes])
     if not node.configured:
-        notes.append("not in the cluster file")
+        notes.append("a spare node of the cluster file" if node.id in spares else "not in the cluster file")
     if node.state not in ("", "ok"):
         notes.insert(0, node.state)
     if node.role == "leader":

@@ -71,6 +71,17 @@ def groups_of(cluster: Cluster, server_id: str, topic: str) -> list[str]:
         return sorted({queues.replica_group for queues in admin.describe_topic(topic)})
 
 
+def test_status_for_programs_has_what_the_text_says_of_name_servers(named: Cluster) -> None:
+    named.kill("ns1")
+    assert "2 of 3 name servers know the whole cluster" in named.cli_ok("status")
+    told = json.loads(named.cli_ok("status", "--json"))["name_servers"]
+    assert {server["id"]: (server["reachable"], server["complete"]) for server in told if server["reachable"]} == {
+        "ns0": (True, True),
+        "ns2": (True, True),
+    }
+    assert len(told) == 3
+
+
 def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answers(named: Cluster) -> None:
     create(named, "t")
     before = wait_until(lambda: agreed(named), "all name servers agree")

@@ -91,6 +91,7 @@ def test_a_member_that_the_file_lacks_counts() -> None:
     answers += [replace(node, configured=False) for node in (other("n3"), gone("n4"))]
     assert says(*answers) == "1 group, 4 of 5 nodes up, quorum ok (writes go on when 2 more nodes fail)"
     assert note("n3", *answers) == "not in the cluster file"
+    assert node_note(judged(*answers), answers[3], spares=["n3"]) == "a spare node of the cluster file"
 
 
 def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
