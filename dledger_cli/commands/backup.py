@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import STATUS_DEADLINE_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of, parse_size_option
-from dledger_cli.output import is_terminal, note, print_json, print_line, print_table
+from dledger_cli.output import is_terminal, note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -60,37 +60,51 @@ def backup(
     bytes_per_s = parse_size_option(rate, "--rate")
     os.umask(0o077)  # what is in it is not for other users of this machine
     repository = open_repository(to)
-    manifest, taken = _take(repository, config, timeout, groups or [], from_node, bytes_per_s)
+    manifest, taken, unanswered = _take(repository, config, timeout, groups or [], from_node, bytes_per_s)
     removed = _removed(repository, keep)
     if as_json:
-        print_json({"backup": manifest.id, "groups": {name: _json(done) for name, done in taken.items()}, "removed": removed})
-        return
-    for name, done in taken.items():
-        print_line(_line(manifest.id, name, done))
-    if removed:
-        print_line(f"removed {len(removed)} backups, the newest of them {removed[-1]}")
+        made = {"backup": manifest.id, "groups": {name: _json(done) for name, done in taken.items()}, "removed": removed}
+        print_json(made | unanswered_json(unanswered))
+    else:
+        for name, done in taken.items():
+            print_line(_line(manifest.id, name, done))
+        if removed:
+            print_line(f"removed {len(removed)} backups, the newest of them {removed[-1]}")
+    if unanswered:
+        missing = " ".join(f"-g {name}" for name in sorted(unanswered))
+        note(f"backup {manifest.id} is not of all replica groups; for the rest: dledger backup --to {to} {missing}")
+    note_unanswered(unanswered)
 
 
 def _take(
     repository: Repository, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int
-) -> tuple[Manifest, dict[str, Taken]]:
+) -> tuple[Manifest, dict[str, Taken], dict[str, Exception]]:
+    """The last: replica groups that gave none, while others did.  One group's failure is no reason to have no backup of the others."""
     from dledger_cli.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
     from dledger_wire.clock import SystemClock
+    from dledger_wire.errors import NotReadyError, UnreachableError
 
     cluster = load_config(config)
 
-    async def work(admin: Admin) -> tuple[Manifest, dict[str, Taken]]:
+    async def work(admin: Admin) -> tuple[Manifest, dict[str, Taken], dict[str, Exception]]:
         name, found = await _all_groups(admin, nodes_of(cluster), min(timeout_s, STATUS_DEADLINE_S))
         chosen = _chosen(found, groups, from_node)
         repository.make(name)
-        backup_id, begun_ms, taken = new_id(repository.ids()), SystemClock().wall_ms(), {}
+        backup_id, begun_ms = new_id(repository.ids()), SystemClock().wall_ms()
+        taken: dict[str, Taken] = {}
+        unanswered: dict[str, Exception] = {}
         for status in chosen:
             before = newest_of(repository, status.name, _left_aside)
             taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, _progress(status.name), _left_aside)
-            taken[status.name] = await taker.take(sources(name, status, from_node))
+            try:
+                taken[status.name] = await taker.take(sources(name, status, from_node))
+            except (UnreachableError, NotReadyError) as error:
+                unanswered[status.name] = error
+        if not taken:
+            raise next(iter(unanswered.values()))
         manifest = manifest_of(backup_id, name, begun_ms, taken)
         repository.add_whole(manifest)
-        return manifest, taken
+        return manifest, taken, unanswered
 
     return ask(config, timeout_s, work)
 

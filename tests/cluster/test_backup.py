@@ -163,6 +163,27 @@ def _rows(value: Any) -> list[dict[str, Any]]:
     return [row for each in value for row in _rows(each)] if isinstance(value, list) else []
 
 
+def test_a_group_that_is_down_is_left_out_and_named(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster, repository = make_cluster(nodes=1, groups=2, settings=SETTINGS), tmp_path / "repository"
+    cluster.start()
+    whole = backup(cluster, repository)
+    assert sorted(whole["groups"]) == ["g0", "g1"]
+    cluster.kill("n1")
+    result = cluster.cli("backup", "--to", str(repository), "--json", "--keep", "1")
+    assert result.returncode == 1
+    assert "replica group g1 did not answer, its part is missing: " in result.stderr
+    made = json.loads(result.stdout)
+    assert (list(made["groups"]), list(made["unanswered"])) == (["g0"], ["g1"])
+    assert f"dledger backup --to {repository} -g g1" in result.stderr
+    listed = json.loads(cluster.cli_ok("backup", "--to", str(repository), "--list", "--json"))["backups"]
+    assert [each["id"] for each in listed] == [whole["backup"], made["backup"]], "the newest one of g1 is kept"
+    cluster.kill("n0")
+    nothing = cluster.cli("backup", "--to", str(repository))
+    assert nothing.returncode == 1
+    cluster.start()
+    cluster.cli_ok("backup", "--to", str(repository), "-g", "g1")
+
+
 def part_files(repository: Path) -> set[Path]:
     return set(repository.glob("*/log/*"))
 
