@@ -200,6 +200,11 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
+async def mark(folder: Path) -> None:
+    """No node starts on the folder until it is restored."""
+    await RealDisk(str(folder)).write_atomic(RESTORING_MARK, b"")
+
+
 def check_empty(folder: Path) -> None:
     """DataDirectoryError unless the folder is empty, or not there."""
     if folder.is_dir() and any(folder.iterdir()):

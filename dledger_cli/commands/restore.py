@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,7 +54,7 @@ def restore(
     points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
     for node in nodes:  # all of them before the first byte
         _check_node(points[node.group.name], node, Path(data) / node.node.id)
-    made = [_restore_node(repository, manifest, points[node.group.name], node, Path(data) / node.node.id) for node in nodes]
+    made = _restore_nodes(repository, manifest, points, nodes, Path(data))
     left_out = sorted({group.name for group in cluster.groups} - manifest.groups.keys())
     for name in left_out:
         note(f"replica group {name} is not in the backup: it starts empty")
@@ -136,6 +137,34 @@ def _check_node(point: Point, node: NodeSettings, folder: Path) -> None:
 
     check_settings(node, point)
     check_empty(folder)
+
+
+def _restore_nodes(
+    repository: Repository, manifest: Manifest, points: dict[str, Point], nodes: list[NodeSettings], data: Path
+) -> list[dict[str, object]]:
+    """All of them are marked before the first one is made: nodes that an interrupted restore did not come to must not start empty."""
+    from dledger_cli.backup.node_folder import mark
+
+    made: list[dict[str, object]] = []
+    folders = [data / node.node.id for node in nodes]
+    try:
+        for folder in folders:
+            run(mark(folder))
+        for node, folder in zip(nodes, folders, strict=True):
+            made.append(_restore_node(repository, manifest, points[node.group.name], node, folder))
+    except BaseException:
+        left = folders[len(made) :]
+        for folder in left:
+            if made:
+                run(mark(folder))
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            done, missing = ", ".join(folder.name for folder in folders[: len(made)]), ", ".join(folder.name for folder in left)
+            todo = f"remove the folders of these, and repeat the command with --backup {manifest.id} and --id for each"
+            note(f"{done} {'is' if len(made) == 1 else 'are'} restored, {missing} {'is' if len(left) == 1 else 'are'} not: {todo}")
+        raise
+    return made
 
 
 def _restore_node(repository: Repository, manifest: Manifest, point: Point, node: NodeSettings, folder: Path) -> dict[str, object]:

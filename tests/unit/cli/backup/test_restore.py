@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -28,7 +29,7 @@ from dledger_cli.backup.node_folder import TERMS_AHEAD, NodeFolder, check_empty,
 from dledger_cli.backup.point import Point, backup_for, end_of, point_at
 from dledger_cli.backup.repository import Repository
 from dledger_cli.files.check import check_node
-from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError
+from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source
 
@@ -243,6 +244,50 @@ def test_no_node_starts_on_what_a_killed_restore_leaves(tmp_path: Path, monkeypa
         assert (await open_identity(real_environment(str(tmp_path / "n0"), GrpcNetwork()), "new", GROUP, "n0")).cluster == "new"
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ends_at", ["n0", "n1"])
+def test_nodes_that_a_restore_did_not_come_to_do_not_start_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_at: str) -> None:
+    """Two empty nodes of three would be a group of their own, without a message."""
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    make = NodeFolder.make
+
+    async def ended(folder: NodeFolder, backup_id: str) -> Configuration:
+        if folder._folder.name != ends_at:
+            return await make(folder, backup_id)
+        shutil.copytree(data, killed)  # as a kill leaves it
+        folder._progress = no_space
+        return await make(folder, backup_id)
+
+    def no_space(_size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def refuse_to_start(folder: Path, *names: str) -> None:
+        for name in names:
+            with pytest.raises(DataDirectoryError, match="a restore has not ended here"):
+                await open_identity(real_environment(str(folder / name), GrpcNetwork()), "new", GROUP, name)
+
+    async def scenario() -> None:
+        async with two_backups(tmp_path):
+            pass
+
+    asyncio.run(scenario())
+    (tmp_path / "new.yaml").write_text(NEW_FILE)
+    monkeypatch.setattr(NodeFolder, "make", ended)
+    options = ["--from", str(tmp_path / "repository"), "--config", str(tmp_path / "new.yaml"), "--data", str(data)]
+    result = CliRunner().invoke(app, ["restore", *options])
+    assert isinstance(result.exception, StorageFullError)
+    if ends_at == "n0":
+        asyncio.run(refuse_to_start(killed, "n0", "n1", "n2"))
+        assert list(data.iterdir()) == [], "nothing is left"
+        return
+    asyncio.run(refuse_to_start(killed, "n1", "n2"))
+    asyncio.run(refuse_to_start(data, "n1", "n2"))
+    assert "n0 is restored, n1, n2 are not: remove the folders of these, and repeat the command with --backup " in result.stderr
+    monkeypatch.undo()
+    for name in ("n1", "n2"):
+        shutil.rmtree(data / name)
+        assert CliRunner().invoke(app, ["restore", *options, "--id", name]).exit_code == 0
 
 
 def test_nodes_of_different_points_are_different_folders(tmp_path: Path) -> None:
