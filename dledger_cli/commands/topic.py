@@ -234,6 +234,18 @@ def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
         f"; {part.replica_group} has perm {part.perm}, --perm {topic.perm} opens it" for part in topic.parts if part.perm != topic.perm
     ]
     note(f"{'created topic' if topic.created else 'topic'} {topic.topic} in {where}: {queues}{shares}{''.join(closed)}")
+    _note_absent(topic)
+
+
+def _note_absent(topic: ChangedTopic) -> None:
+    """Say where the topic should be and was not seen.  Nothing creates it there by itself: another creation may be under way."""
+    there = {part.replica_group for part in topic.parts}
+    named = there.union(*(part.replica_groups for part in topic.parts))
+    if named == there:
+        return
+    why = "it does not answer, or the creation is under way, or was broken off; if it was, this creates the rest"
+    rest = f"dledger topic create {topic.topic} --groups {','.join(sorted(named))} --if-not-exists"
+    note(f"topic {topic.topic} was not seen in {', '.join(sorted(named - there))}: {why}: {rest}")
 
 
 def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:

@@ -232,6 +232,8 @@ def test_a_creation_whose_process_was_killed_half_way_is_told_with_the_command_t
             with pytest.raises(TopicExistsError) as raised:
                 await admin.create_topic("t", 4)
             assert raised.value.message == f"topic 't' exists (in g0), but not in g1, since a command was broken off: {rest}"
+            there = await admin.create_topic("t", 4, if_not_exists=True)
+            assert [(part.replica_group, part.replica_groups) for part in there.parts] == [("g0", ("g0", "g1"))], "what is missing is told"
             await admin.create_topic("t", 4, replica_groups=["g0", "g1"], if_not_exists=True)
             assert await parts(admin) == {"g0": (2, 2, 6), "g1": (2, 2, 6)}
             with pytest.raises(TopicExistsError, match=r"^topic 't' exists \(in g0, g1\)$"):
