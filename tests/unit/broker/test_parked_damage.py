@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 import broker.background.timers
+from broker.api.waiting_for_topic import waiting_for
 from broker.node import BrokerNode
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack
@@ -127,6 +128,22 @@ def test_a_damaged_head_is_mended(how: str) -> None:
             while len(bodies) < (2 if how == "redrive" else 1):
                 bodies += [message.body for message in await consumer.fetch(topic, 0, len(bodies), wait_ms=20_000)]
             assert set(bodies) == {BODY}
+
+    Rig(log=LOG).run(scenario)
+
+
+@pytest.mark.parametrize(("where", "skip"), [(b"TIMER_OUT_MS\x01", 2), (b"REAL_TOPIC\x01t", 11)], ids=["when", "where"])
+def test_what_waits_for_a_topic_is_counted_where_its_properties_are_damaged(where: bytes, skip: int) -> None:
+    """No checksum of the message holds its properties, only that of its entry; what is not counted would be dropped with the topic."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.producer() as producer:
+            await send_timed(rig, producer, BODY, 600_000)
+            await seal(rig, producer)
+            flip(rig, rig.master, where, skip)
+            assert await waiting_for(node_of(rig, rig.master).context, "t") == "1 messages with a delivery time are not delivered yet"
 
     Rig(log=LOG).run(scenario)
 
