@@ -7,6 +7,7 @@ status: 0 after an orderly stop, 1 after an error printed in one line on stderr,
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -268,15 +269,21 @@ async def started(opening: Coroutine[Any, Any, None], signalled: asyncio.Future[
 
 
 def _stop_signal() -> asyncio.Future[None]:
-    """A future that SIGTERM or SIGINT resolves; the second signal ends the process at once."""
+    """A future that SIGTERM, SIGINT or SIGHUP resolves; a second one of the first two ends the process at once.
+
+    SIGHUP is of a terminal that is closed: the shell and the kernel send it both, which is no impatience.  ``nohup`` is heeded.
+    """
     loop = asyncio.get_running_loop()
     signalled: asyncio.Future[None] = loop.create_future()
 
-    def on_signal() -> None:
-        if signalled.done():
+    def on_signal(*, at_once: bool) -> None:
+        if not signalled.done():
+            signalled.set_result(None)
+        elif at_once:
             os._exit(130)
-        signalled.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, functools.partial(on_signal, at_once=True))
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, functools.partial(on_signal, at_once=False))
     return signalled

@@ -37,7 +37,7 @@ def nameserver(
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the name server uses DIR/ID.")] = "",
     log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
 ) -> None:
-    """Run one name server in the foreground until SIGTERM or SIGINT, or show all of them (status)."""
+    """Run one name server in the foreground until SIGTERM, SIGINT or SIGHUP, or show all of them (status)."""
     if context.invoked_subcommand is not None:
         return
     for value, option in ((config, "--config"), (server_id, "--id"), (data, "--data")):

@@ -29,7 +29,7 @@ def node(
     log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM (transfers leadership first) or SIGINT."""
+    """Run one node in the foreground until SIGTERM, SIGINT or a closed terminal (SIGHUP).  It transfers leadership first."""
     from broker.config.cluster_file import ClusterConfig
 
     cluster = ClusterConfig.load(config)

@@ -132,6 +132,25 @@ def garbage() -> list[bytes]:
     ]
 
 
+@pytest.mark.parametrize("how", ["started by hand", "nohup"])
+def test_a_terminal_that_is_closed_stops_a_node_in_order(make_cluster: Callable[..., Cluster], how: str) -> None:
+    """SIGHUP comes from the shell and from the kernel; ``nohup`` is heeded."""
+    cluster = make_cluster(nodes=1)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if how == "nohup" else signal.SIG_DFL)
+    try:
+        cluster.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process = cluster.processes["n0"]
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    if how == "nohup":
+        cluster.cli_ok("topic", "create", "t")
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+    assert '"stopping"' in cluster.log_text("n0")
+
+
 def test_garbage_on_every_port_changes_nothing(cluster: Cluster) -> None:
     before = pids(cluster)
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
