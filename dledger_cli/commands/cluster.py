@@ -58,13 +58,16 @@ def add_group(
     """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.context import config_path
-    from dledger_cli.local.cluster_edit import groups_in, lines_to_add, with_groups
+    from dledger_cli.local.cluster_edit import groups_in, lines_to_add, with_groups, without_group
 
     source = config_path(config, data or None)
     groups = groups_in(file)
-    text = with_groups(read_cluster_text(source), groups)
+    text, names = read_cluster_text(source), {group["name"] for group in groups}
+    running = ask(config, timeout, lambda admin: admin.directory())
+    for name in names.difference(group.name for group in running.groups):
+        text = without_group(text, name)  # an attempt that failed may have left it, with addresses that were wrong
+    text = with_groups(text, groups)
     wanted = ClusterConfig.parse(text, f"{source} with {file}")
-    names = {group["name"] for group in groups}
     _carry_out(wanted, text, source, data, config, timeout, only=names, dry_run=False, as_json=as_json)
     if lines := lines_to_add(read_cluster_text(source), groups):
         note(f"{source} does not name them, and commands that read it will not know them, until its list groups has these lines:")

@@ -63,17 +63,31 @@ class GroupStarter:
             replace_file(self._file, with_groups(self._text, self._old))
 
     def add(self, group: GroupConfig) -> None:
-        """Start the group's nodes, or say how, and wait for its leader."""
+        """Start the group's nodes, or say how, and wait for its leader.  A group whose nodes cannot be started is not left in the folder's
+        cluster file, unless it was there before."""
         if self._file is not None:
-            with one_at_a_time(self._file.parent):
-                local = LocalCluster(ClusterConfig.load(str(self._file)), self._file.parent)
-                started = local.start([node.id for node in group.nodes])
-            self._wait(group, local, started)
+            local = LocalCluster(ClusterConfig.load(str(self._file)), self._file.parent)
+            before = local.running()
+            try:
+                with one_at_a_time(self._file.parent):
+                    started = local.start([node.id for node in group.nodes])
+                self._wait(group, local, started)
+            except DeadlineExceededError:
+                raise  # they run, and may have a leader yet
+            except DledgerError:
+                self._take_back(group, before)
+                raise
             return
         for node in group.nodes:
             note(f"on {node.host_label}: dledger node --config FILE --id {node.id} --data DIR")
         note(f"waiting for a leader of replica group {group.name} ({self._timeout_s:g} s) ...")
         self._wait(group, None, {})
+
+    def _take_back(self, group: GroupConfig, before: Collection[str]) -> None:
+        if self._file is None or any(old["name"] == group.name for old in self._old) or any(node.id in before for node in group.nodes):
+            return
+        forget_local_group(str(self._file.parent), self._wanted.cluster, group.name)
+        note(f"replica group {group.name} is not in the cluster file any more: {self._file}")
 
     def _wait(self, group: GroupConfig, local: LocalCluster | None, started: dict[str, subprocess.Popen[bytes]]) -> None:
         deadline = time.monotonic() + self._timeout_s

@@ -60,16 +60,25 @@ class LocalCluster:
         return self.data / f"{node_id}.log"
 
     def start(self, names: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
-        """Start those that do not run, and wait until each has the lock of its folder, by which others see that it runs, or has ended."""
+        """Start those that do not run, and wait until each has the lock of its folder, by which others see that it runs, or has ended; also
+        when the next one cannot be started."""
         running = self.running()
-        started = {name: self.spawn(name) for name in names if name not in running}
+        started: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for name in names:
+                if name not in running:
+                    started[name] = self.spawn(name)
+        finally:
+            self._wait_seen(started)
+        return started
+
+    def _wait_seen(self, started: dict[str, subprocess.Popen[bytes]]) -> None:
         deadline = time.monotonic() + SEEN_S
         while time.monotonic() < deadline:
             running = self.running()
             if all(name in running or process.poll() is not None for name, process in started.items()):
-                break
+                return
             time.sleep(POLL_S)
-        return started
 
     def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.processes import LocalCluster
 from dledger_client import Message, Producer
 from dledger_client.admin import replica_groups
 from dledger_client.aio import Admin as AsyncAdmin
@@ -139,6 +142,39 @@ def test_what_contradicts_the_running_cluster_is_refused(two: Cluster) -> None:
     assert f"node n1 of g9: a node of g1 at {taken['address']} has that id" in refused
     assert "serves the cluster's name service" in two.cli("cluster", "drain", "g0").stderr
     assert names_in_file(two) == ["g0", "g1"]
+
+
+def test_a_group_that_could_not_be_added_is_not_left_in_the_file(two: Cluster) -> None:
+    data, file = str(two.data), two.data / "g2.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        *free, other = free_ports(3)
+        ports = [free[0], taken.getsockname()[1], free[1]]
+        nodes = [{"id": f"x{number}", "address": f"127.0.0.1:{port}"} for number, port in enumerate(ports)]
+        file.write_text(yaml.safe_dump({"name": "g2", "nodes": nodes}))
+        try:
+            failed = two.cli("cluster", "add-group", str(file), "--data", data)
+            assert failed.returncode == 1
+            assert f"{nodes[1]['address']} (x1) is taken" in failed.stderr
+            assert "replica group g2 is not in the cluster file any more" in failed.stderr
+            assert names_in_file(two) == ["g0", "g1"]
+            assert sorted(two.local.running()) == ["n0", "n1"]
+            assert LocalCluster(ClusterConfig.parse(old_and(two, nodes), "g2"), two.data).running().keys() == {"n0", "n1"}
+
+            # As a command leaves it that was killed there: what the file says now counts.
+            two.local.file.write_text(old_and(two, nodes))
+            nodes[1]["address"] = f"127.0.0.1:{other}"
+            file.write_text(yaml.safe_dump({"name": "g2", "nodes": nodes}))
+            two.cli_ok("cluster", "add-group", str(file), "--data", data)
+            assert yaml.safe_load(two.local.file.read_text())["groups"][2]["nodes"] == nodes
+        finally:
+            stop_local(two)
+
+
+def old_and(two: Cluster, nodes: list[dict[str, str]]) -> str:
+    """The cluster file with a replica group g2."""
+    content = yaml.safe_load(two.local.file.read_text())
+    content["groups"].append({"name": "g2", "nodes": nodes})
+    return yaml.safe_dump(content)
 
 
 def test_apply_prints_its_plan_and_is_repeated_without_harm(two: Cluster) -> None:
