@@ -7,6 +7,7 @@ first entry is replayed whole.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,7 +16,7 @@ from dledger_cli.backup.manifest import GroupBackup, Manifest
 from dledger_cli.backup.reading import entries_from
 from dledger_cli.backup.repository import Repository
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from store.log_view import entry_records
 
 
@@ -46,13 +47,32 @@ def with_true_times(manifests: list[Manifest]) -> list[Manifest]:
     return found[::-1]
 
 
-def backup_for(manifests: list[Manifest], at_ms: int, url: str) -> Manifest:
+def backup_for(repository: Repository, manifests: list[Manifest], at_ms: int) -> Manifest:
     """The earliest backup that has everything up to a time.  InvalidArgumentError when all are older."""
-    for manifest in manifests:
-        if manifest.covers(at_ms):
+    for number, manifest in enumerate(manifests):
+        if manifest.covers(at_ms) and not _lacks(repository, manifest, manifests[number + 1 :], at_ms):
             return manifest
     newest = f"the newest backup was begun at {time_text(manifests[-1].created_ms)}" if manifests else "there is no backup"
-    raise InvalidArgumentError(f"{url}: {newest}, nothing later can be restored")
+    raise InvalidArgumentError(f"{repository.url}: {newest}, nothing later can be restored")
+
+
+def _lacks(repository: Repository, manifest: Manifest, later: list[Manifest], at_ms: int) -> bool:
+    """Whether a later backup shows that something of that time came behind this one: then the clock of who made this one was ahead."""
+    for name, group in manifest.groups.items():
+        found = (each.groups[name] for each in later if name in each.groups)
+        newer = next((each for each in found if each.last_index > group.last_index), None)
+        if group.stored_ms < at_ms and newer is not None and 0 < _first_time_behind(repository, newer, group.last_index) <= at_ms:
+            return True
+    return False
+
+
+def _first_time_behind(repository: Repository, log: GroupBackup, index: int) -> int:
+    """When the first message or command behind an entry was stored; 0 when it cannot be told."""
+    with contextlib.suppress(StorageDamagedError):  # what is restored may need nothing of it
+        for entry in entries_from(repository, log, index + 1):
+            if entry.index > index and (found := time_of(entry)):
+                return found
+    return 0
 
 
 def point_at(repository: Repository, manifests: list[Manifest], manifest: Manifest, name: str, at_ms: int) -> Point:

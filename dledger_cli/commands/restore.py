@@ -84,7 +84,7 @@ def _manifest(repository: Repository, manifests: list[Manifest], names: set[str]
 
     if not backup_id and at_ms:
         wanted = names & {name for each in manifests for name in each.groups}
-        return backup_for([each for each in manifests if wanted <= each.groups.keys()], at_ms, repository.url)
+        return backup_for(repository, [each for each in manifests if wanted <= each.groups.keys()], at_ms)
     ids = repository.ids()
     if not backup_id and not ids:
         raise InvalidArgumentError(f"{repository.url}: there is no backup yet")

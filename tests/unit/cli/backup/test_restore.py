@@ -147,14 +147,32 @@ def test_a_log_without_its_beginning_gives_what_its_states_give(tmp_path: Path) 
 
 def test_a_later_time_than_the_newest_backup_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with two_backups(tmp_path) as (_, manifests, _replica):
-            assert backup_for(manifests, manifests[0].created_ms, "x") == manifests[0]
-            assert backup_for(manifests, manifests[0].created_ms + 1, "x") == manifests[1]
+        async with two_backups(tmp_path) as (repository, manifests, _replica):
+            assert backup_for(repository, manifests[:1], manifests[0].created_ms) == manifests[0]
+            assert backup_for(repository, manifests, manifests[0].created_ms + 1) == manifests[1]
             began_early = manifests[0].model_copy(update={"created_ms": 0})
-            assert backup_for([began_early, manifests[1]], at_ms(FIRST - 1), "x") == began_early, "it has something of that time"
-            assert backup_for([began_early, manifests[1]], at_ms(FIRST), "x") == manifests[1], "the first may miss something"
-            with pytest.raises(InvalidArgumentError, match=r"x: the newest backup was begun at .*, nothing later can be restored"):
-                backup_for(manifests, manifests[1].created_ms + 1, "x")
+            assert backup_for(repository, [began_early, manifests[1]], at_ms(FIRST - 1)) == began_early, "it has something of that time"
+            assert backup_for(repository, [began_early, manifests[1]], at_ms(FIRST)) == manifests[1], "the first may miss something"
+            with pytest.raises(InvalidArgumentError, match=r"repository: the newest backup was begun at .*, nothing later can be restored"):
+                backup_for(repository, manifests, manifests[1].created_ms + 1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["the first", "both"])
+def test_a_backup_that_a_clock_ahead_dated_is_not_taken_for_one_that_has_all_of_a_time(tmp_path: Path, ahead: int) -> None:
+    """It says that it was begun later than it was; the one behind it has what it lacks."""
+
+    async def scenario() -> None:
+        async with two_backups(tmp_path) as (repository, manifests, replica):
+            await replica.append(10)
+            third, _ = await back_up(repository, replica.replica)
+        wrong = at_ms(FIRST + SECOND + 5)
+        found = [each.model_copy(update={"created_ms": wrong}) if number <= ahead else each for number, each in enumerate(manifests)]
+        assert backup_for(repository, [*found, third], at_ms(FIRST + SECOND - 2)) == found[1]
+        assert backup_for(repository, [*found, third], at_ms(FIRST - 2)) == found[0], "it has that time by its messages"
+        assert backup_for(repository, [*found, third], wrong) == third
+        assert backup_for(repository, found[:1], wrong) == found[0], "nothing shows it"
 
     asyncio.run(scenario())
 
