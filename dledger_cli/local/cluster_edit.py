@@ -11,7 +11,7 @@ import yaml
 
 from broker.config.cluster_file import read_cluster_text
 from broker.process.private_folder import FILE_MODE
-from dledger_wire.errors import ConfigError
+from dledger_wire.errors import ConfigError, DataDirectoryError
 
 
 def groups_in(path: str) -> list[dict[str, Any]]:
@@ -76,12 +76,16 @@ def replace_file(file: Path, text: str, source: Path | None = None) -> None:
             os.chmod(file, now & mode)
         return
     new = file.with_name(f"{file.name}.new")
-    new.unlink(missing_ok=True)  # what a killed command left has a mode of its own
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(new, file)
+    try:
+        new.unlink(missing_ok=True)  # what a killed command left has a mode of its own
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(new, file)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise DataDirectoryError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _mode_of(file: Path) -> int:

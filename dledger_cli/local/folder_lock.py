@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dledger_cli.output import note
@@ -31,8 +31,9 @@ def one_at_a_time(data: Path) -> Iterator[None]:
             holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
             note(f"waiting for another command that starts or stops nodes in {data}{f' (pid {holder})' if holder.isdigit() else ''}")
             fcntl.flock(file, fcntl.LOCK_EX)
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk keeps nobody from stopping nodes
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(file)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from broker.config.cluster_file import ClusterConfig
 from dledger_cli.local.cluster_edit import moved, replace_file, with_groups
 from dledger_cli.local.cluster_steps import GroupStarter, forget_local_group
 from dledger_cli.local.folder_lock import one_at_a_time
-from dledger_wire.errors import AddressInUseError
+from dledger_wire.errors import AddressInUseError, DataDirectoryError
 from tests.waiting import wait_until
 
 PLAIN = "cluster: c\ngroups: []\n"
@@ -28,6 +30,31 @@ def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process can grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_nodes_are_stopped_also_when_the_disk_is_full(tmp_path: Path) -> None:
+    """The lock is what counts; whose it is is only told."""
+    with full_disk(), one_at_a_time(tmp_path):
+        pass
+
+
+def test_a_file_that_cannot_be_written_is_named_and_stays(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "cluster.yaml", PLAIN, 0o644)
+    with full_disk(), pytest.raises(DataDirectoryError, match=f"^{file} cannot be written: "):
+        replace_file(file, PLAIN + "# more\n")
+    assert file.read_text() == PLAIN
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
 
 
 def mode(file: Path) -> int:
