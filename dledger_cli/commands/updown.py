@@ -47,6 +47,7 @@ def up(
     text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
     with one_at_a_time(cluster.data):
+        _check_replaced(cluster, source)
         replace_file(cluster.file, moved(text, Path(source)), Path(source))
         show_placement(cluster.config)
         running = cluster.running()
@@ -58,6 +59,26 @@ def up(
         raise typer.Exit(1)
     if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
         raise typer.Exit(1)
+
+
+def _check_replaced(cluster: LocalCluster, source: str) -> None:
+    """DataDirectoryError when the folder's cluster file is of another cluster, or names a node that runs and would be forgotten."""
+    from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.local.processes import LocalCluster
+    from dledger_wire.errors import ConfigError, DataDirectoryError
+
+    try:
+        before = LocalCluster(ClusterConfig.load(str(cluster.file)), cluster.data)
+    except ConfigError:
+        return  # there is none yet, or it says nothing
+    old, new, used = before.config.cluster, cluster.config.cluster, (cluster.data / each / "identity.json" for each in before.all_ids())
+    if old != new and any(file.is_file() for file in used):
+        text = f"{cluster.data} is the data folder of cluster {old}, and {source} is of cluster {new}"
+        raise DataDirectoryError(f"{text}; expected another folder (--data)")
+    for name, pid in before.running().items():
+        if name not in cluster.all_ids():
+            stop = f"dledger down --data {cluster.data} --id {name}"
+            raise DataDirectoryError(f"{name} (pid {pid}) runs, and {source} does not name it; stop it first ({stop})")
 
 
 def show_placement(config: ClusterConfig) -> None:

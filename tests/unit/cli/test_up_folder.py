@@ -1,0 +1,68 @@
+"""What ``dledger up`` refuses to do with a data folder that is in use for something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.process.data_dir_lock import DataFolderLock
+from dledger_cli.app import app
+from dledger_wire.errors import DataDirectoryError
+
+FILE = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 192.0.2.1:1}]}]\n"  # no address of this machine: nothing is started
+MORE = FILE.replace("groups: [", "groups: [{name: g1, nodes: [{id: m0, address: 192.0.2.1:2}]}, ")
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Iterator[Path]:
+    """The data folder of a cluster of two nodes, of which one runs."""
+    data = tmp_path / "data"
+    running = DataFolderLock(str(data / "m0"))
+    running.acquire()
+    (data / "cluster.yaml").write_text(MORE)
+    for node in ("n0", "m0"):
+        (data / node).mkdir(exist_ok=True)
+        (data / node / "identity.json").write_text("{}")
+    yield data
+    running.release()
+
+
+def refused(data: Path, text: str) -> str:
+    """What ``up`` says of a cluster file for the folder; what is there stays."""
+    file = data.parent / "new.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["up", "--config", str(file), "--data", str(data)])
+    assert isinstance(result.exception, DataDirectoryError), result.output
+    assert (data / "cluster.yaml").read_text() == MORE
+    return result.exception.message.replace(f"{data.parent}/", "")
+
+
+def test_the_file_of_another_cluster_is_not_put_in_its_place(used: Path) -> None:
+    """Its nodes would not start any more; those that run would be called healthy."""
+    other = MORE.replace("cluster: c", "cluster: other")
+    assert (
+        refused(used, other) == "data is the data folder of cluster c, and new.yaml is of cluster other; expected another folder (--data)"
+    )
+
+
+def test_a_node_that_runs_is_not_forgotten(used: Path) -> None:
+    """As a replica group that was added while the user's own file does not name it: ``down`` would not find it."""
+    assert (
+        refused(used, FILE)
+        == f"m0 (pid {os.getpid()}) runs, and new.yaml does not name it; stop it first (dledger down --data data --id m0)"
+    )
+
+
+def test_a_folder_in_which_nothing_has_run_takes_another_file(used: Path) -> None:
+    """As after a first attempt with a mistake in the file."""
+    for node in ("n0", "m0"):
+        shutil.rmtree(used / node)
+    file = used.parent / "new.yaml"
+    file.write_text(FILE.replace("cluster: c", "cluster: other"))
+    CliRunner().invoke(app, ["up", "--config", str(file), "--data", str(used)])
+    assert "cluster: other" in (used / "cluster.yaml").read_text()
