@@ -34,6 +34,7 @@ from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopic
 
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
+AWAY_MS = 5000  # a member that is only late, or has just started, may still take over
 CHANGE_TIMEOUT_S = 10.0
 MAX_ROLE_STEPS = 20
 
@@ -225,9 +226,16 @@ class AdminService:
         own = context.settings.node.id
         if target == own:
             return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term)
+        self._check_answers(target)
         taker = await raft.transfer(target or None, TRANSFER_TIMEOUT_S)
         took_ms = context.env.clock.monotonic_ms() - start_ms
         return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms)
+
+    def _check_answers(self, target: str) -> None:
+        """InvalidArgumentError when the member is away: each attempt would hold up writes for an election timeout, and be repeated."""
+        silent_ms = next((peer.silent_ms for peer in self._context.raft.status().peers if peer.node_id == target), 0)
+        if silent_ms >= AWAY_MS:
+            raise InvalidArgumentError(f"{target} does not answer, the last time {silent_ms / 1000:.0f} s ago: it cannot take over now")
 
     async def change_member(self, request: admin_pb2.MemberRequest, _caller: CallContext) -> admin_pb2.MemberReply:
         raft = self._context.raft

@@ -10,6 +10,7 @@ import pytest
 
 import dledger_client
 import dledger_client.aio
+from broker.api.admin import AWAY_MS
 from dledger_client.admin import replica_comparison
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import OffsetReset
@@ -90,6 +91,23 @@ def test_leaders_and_members_are_changed() -> None:
             await admin.remove_member(last)
             with pytest.raises(InvalidArgumentError, match="without a name, one that answers"):
                 await admin.transfer_leader()
+
+    Rig().run(scenario)
+
+
+def test_leadership_is_not_handed_to_a_member_that_is_away() -> None:
+    """Each attempt would hold up writes for an election timeout, until the caller's time is up."""
+
+    async def scenario(rig: Rig) -> None:
+        away, back = rig.followers
+        rig.cluster.kill(away)
+        await asyncio.sleep(2 * AWAY_MS / 1000)
+        async with rig.admin() as admin:
+            with pytest.raises(InvalidArgumentError, match=f"{away} does not answer, the last time 1[0-9] s ago: it cannot take over now"):
+                await admin.transfer_leader(away)
+            rig.cluster.start(away)
+            assert (await admin.transfer_leader(back)).new_leader == back
+            assert (await admin.transfer_leader(away)).new_leader == away
 
     Rig().run(scenario)
 
