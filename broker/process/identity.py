@@ -56,7 +56,7 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
         made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
         await write_identity(env.disk, made)
         return made
-    found = await _read(env)
+    found = await read_identity(env.disk)
     if (found.cluster, found.group, found.node_id) != (cluster, group, node_id):
         owner = f"node {found.node_id} of replica group {found.group}, cluster {found.cluster}"
         raise DataDirectoryError(
@@ -75,13 +75,14 @@ async def write_identity(disk: Disk, identity: FolderIdentity) -> None:
     await disk.write_atomic(IDENTITY_FILE, json.dumps(fields, indent=1).encode() + b"\n")
 
 
-async def _read(env: Environment) -> FolderIdentity:
-    file = await env.disk.open(IDENTITY_FILE)
+async def read_identity(disk: Disk) -> FolderIdentity:
+    """As it is written.  DataDirectoryError when it is damaged, or of a newer release."""
+    file = await disk.open(IDENTITY_FILE)
     try:
         text = await file.pread(0, await file.size())
     finally:
         await file.close()
-    where = env.disk.local_path(IDENTITY_FILE)
+    where = disk.local_path(IDENTITY_FILE)
     try:
         fields = strict_json.parse(text)
         if not isinstance(fields, dict):

@@ -24,6 +24,7 @@ class DamageKind(Enum):
     QUEUE_FILE = "bad queue file"
     INDEX_FILE = "bad key index file"
     SNAPSHOT = "bad snapshot"
+    OWN_FILE = "bad file of the node"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class BootHistory:
 
 async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistory:
     """Record this start, on stable storage.  If that fails, this start presents itself as the previous one."""
-    boots = await _load(disk)
+    boots = await read_boots(disk)
     recorded = boots.recorded(random.getrandbits(DRAW_BITS), now_ms)
     content = {"starts": recorded.starts, "drawn": recorded.drawn, "at_ms": recorded.at_ms}
     try:
@@ -69,7 +69,8 @@ async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistor
     return recorded
 
 
-async def _load(disk: Disk) -> BootHistory:
+async def read_boots(disk: Disk) -> BootHistory:
+    """The starts up to now; none in a new folder.  DataDirectoryError when the file is damaged."""
     if not await disk.exists(PATH):
         return BootHistory()
     file = await disk.open(PATH)

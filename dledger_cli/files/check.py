@@ -1,15 +1,20 @@
-"""The files of one stopped node, checked: log, index units, hard state, and what the store derived from them."""
+"""The files of one stopped node, checked: what it reads of itself when it starts, log, index units, hard state, and what the store derived
+from them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import foreign_files
-from broker.process.identity import RESTORING_MARK
+from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, read_identity
+from dledger.core.types import NodeId
 from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
+from dledger.membership import boot_history, peer_stores
+from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
+from dledger_wire.errors import DataDirectoryError
 from store.offline.verify import verify_store
 
 
@@ -17,6 +22,8 @@ async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIt
     """Everything that is not as it should be.  DataDirectoryError for a file of a newer release, which this build cannot judge."""
     disk = RealDisk(folder)
     await refuse_newer_files(disk)
+    async for finding in _own_files(disk):
+        yield finding
     async for finding in verify_log(disk, on_progress=on_progress):
         if finding.kind is not DamageKind.FOREIGN_FILE:  # they come all together
             yield finding
@@ -25,3 +32,19 @@ async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIt
     for path in await foreign_files(disk, thorough=True):
         what = "a restore has not ended here" if path == RESTORING_MARK else "not a file of ours; left alone"
         yield Finding(disk.local_path(path), 0, 0, DamageKind.FOREIGN_FILE, what)
+
+
+async def _own_files(disk: Disk) -> AsyncIterator[Finding]:
+    """Those without which a node does not start, read as it reads them."""
+    readers: dict[str, Callable[[], Awaitable[object]]] = {
+        IDENTITY_FILE: lambda: read_identity(disk),
+        boot_history.PATH: lambda: boot_history.read_boots(disk),
+        peer_stores.PATH: peer_stores.PeerStores(disk, NodeId("")).load,
+    }
+    for path, read in readers.items():
+        try:
+            if await disk.exists(path):
+                await read()
+        except DataDirectoryError as error:
+            where = disk.local_path(path)
+            yield Finding(where, 0, 0, DamageKind.OWN_FILE, error.message.removeprefix(where).lstrip(": "))

@@ -94,6 +94,17 @@ def test_verify_names_every_foreign_file_once(tmp_path: Path) -> None:
     assert all((tmp_path / path).exists() for path in FOREIGN)
 
 
+@pytest.mark.parametrize("name", ["identity.json", "lives.json", "peers.json"])
+def test_verify_finds_what_keeps_a_node_from_starting(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+
+    async def check() -> list[str]:
+        return [str(finding) async for finding in check_node(str(tmp_path), lambda _bytes: None) if finding.is_damage]
+
+    (found,) = asyncio.run(check())
+    assert found.startswith(f"{tmp_path / name}: byte 0: bad file of the node: ")
+
+
 def test_what_a_node_writes_is_its_own() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
