@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 
@@ -28,6 +28,28 @@ TELL_EVERY_S = 10.0
 _OWN_KEYS = ("at", "level", "event", "text", "logger")
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31;1m"}
 _RESET = "\x1b[0m"
+
+
+class _LogFile(WatchedFileHandler):
+    """Says once on stderr that it cannot be written, and again after it could be; never with a traceback for each line."""
+
+    _written = _is_told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._written = True
+        try:
+            super().emit(record)
+        except OSError:  # it was moved away, and cannot be begun anew
+            self.handleError(record)
+        self._is_told = not self._written
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._written, error = False, sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._is_told:
+            with suppress(OSError):
+                print(f"dledger: {self.baseFilename}: log lines are lost: {error.strerror}", file=sys.stderr, flush=True)
 
 
 class ProcessLog(logging.Handler):
@@ -86,7 +108,7 @@ class ProcessLog(logging.Handler):
 
 def configure_logging(*, group: str, node: str, ring: LogRing, log_file: str = "", level: int = logging.INFO) -> ProcessLog:
     """Send every record of this process to ``log_file`` or stderr, and keep the newest in ``ring``."""
-    output: logging.Handler = WatchedFileHandler(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
+    output: logging.Handler = _LogFile(log_file, encoding="utf-8") if log_file else logging.StreamHandler(sys.stderr)
     log = ProcessLog(output, ring, {name: value for name, value in (("group", group), ("node", node)) if value})
     output.setFormatter(_formatter(log, _for_person if not log_file and sys.stderr.isatty() else _for_program))
     root = logging.getLogger()

@@ -21,6 +21,7 @@ from broker.process.log_ring import LogRing
 from broker.process.logging_setup import ProcessLog, configure_logging
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import InvalidArgumentError
+from tests.full_disk import full_disk
 from tests.waiting import until
 
 NOW_MS = 1_790_000_000_000
@@ -82,6 +83,20 @@ def test_a_traceback_is_a_field_of_its_line(stderr: pytest.CaptureFixture[str]) 
     (row,) = rows(stderr)
     assert row["exception"].endswith("ValueError: wrong")
     assert log.ring.tail(1)[0].fields["exception"] == row["exception"]
+
+
+def test_a_log_file_that_cannot_be_written_is_told_once(tmp_path: Path, stderr: pytest.CaptureFixture[str]) -> None:
+    """A traceback for each line would fill the disk of the journal, too."""
+    file = tmp_path / "n1.log"
+    log = configure_logging(group="g0", node="n1", ring=LogRing(lambda: NOW_MS), log_file=str(file))
+    for turn in range(2):
+        with full_disk():
+            for number in range(3):
+                log.emit(record(f"line {number}", at_s=turn * 2 * PERIOD_S))
+        assert stderr.readouterr().err == f"dledger: {file}: log lines are lost: File too large\n"
+        log.emit(record("there is room", at_s=turn * 2 * PERIOD_S))
+        assert json.loads(file.read_text().splitlines()[-1])["text"] == "there is room"
+    log.close()
 
 
 @pytest.mark.usefixtures("stderr")

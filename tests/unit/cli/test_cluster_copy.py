@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from dledger_cli.local.cluster_edit import moved, replace_file, with_groups
 from dledger_cli.local.cluster_steps import GroupStarter, forget_local_group
 from dledger_cli.local.folder_lock import one_at_a_time
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
+from tests.full_disk import full_disk
 from tests.waiting import wait_until
 
 PLAIN = "cluster: c\ngroups: []\n"
@@ -30,17 +29,6 @@ def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file of this process can grow."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_nodes_are_stopped_also_when_the_disk_is_full(tmp_path: Path) -> None:
