@@ -68,7 +68,7 @@ def make_plan(
     plan = Plan()
     for group in config.groups:
         registered = known.get(group.name)
-        if registered is None:
+        if registered is None or not is_begun(registered):
             plan.add.append(group)
             continue
         plan.notes += _differences(group, registered, {spare.id for spare in config.spares})
@@ -82,6 +82,11 @@ def make_plan(
     plan.removed = [name for name, group in known.items() if group.is_removed]
     plan.forget = [name for name in plan.removed if name in in_topics]
     return plan
+
+
+def is_begun(group: RegisteredGroup) -> bool:
+    """Whether it has had a leader: a node of a group that could not be added may run alone, and registers."""
+    return bool(group.leader_id or group.term or group.is_removed)
 
 
 def check_against_running(config: ClusterConfig, running: ClusterDirectory) -> None:

@@ -57,6 +57,7 @@ def add_group(
 ) -> None:
     """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
+    from dledger_cli.cluster_plan import is_begun
     from dledger_cli.context import config_path
     from dledger_cli.local.cluster_edit import groups_in, lines_to_add, with_groups, without_group
 
@@ -64,7 +65,7 @@ def add_group(
     groups = groups_in(file)
     text, names = read_cluster_text(source), {group["name"] for group in groups}
     running = ask(config, timeout, lambda admin: admin.directory())
-    for name in names.difference(group.name for group in running.groups):
+    for name in names.difference(group.name for group in running.groups if is_begun(group)):
         text = without_group(text, name)  # an attempt that failed may have left it, with addresses that were wrong
     text = with_groups(text, groups)
     wanted = ClusterConfig.parse(text, f"{source} with {file}")

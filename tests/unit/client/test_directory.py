@@ -125,6 +125,21 @@ spares: [{id: n-s, address: "s:1"}]
     assert (plan.steps, plan.notes) == ([], ["n-c is not a member of g0: n-s took its place"])
 
 
+def test_a_group_that_has_never_had_a_leader_is_still_to_be_added() -> None:
+    """A node of it that runs alone registers; a command that says that there is nothing to change would leave it at that."""
+    text = """
+cluster: c
+groups:
+  - {name: g0, nodes: [{id: n-a, address: "a:1"}]}
+  - {name: g1, nodes: [{id: x, address: "x:1"}]}
+  - {name: g2, nodes: [{id: y, address: "y:1"}]}
+"""
+    alone = RegisteredGroup("g1", "active", 0, "", (RegisteredNode("x", "x:1"),))
+    dead = RegisteredGroup("g2", "active", 7, "", (RegisteredNode("y", "y:1", missing=True),))
+    running = ClusterDirectory("c", (RegisteredGroup("g0", "active", 1, "n-a", nodes("a")), alone, dead))
+    assert make_plan(ClusterConfig.parse(text, "f"), running, {}).steps == ["add replica group g1: x at x:1"]
+
+
 def test_a_group_that_is_dead_is_told_by_the_name_server_with_its_members_missing() -> None:
     async def scenario(rig: Rig) -> None:
         await told(rig, 0)
