@@ -213,6 +213,9 @@ def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, tim
         else:
             error_line(f"{node_id} (pid {cluster.running().get(node_id)}) did not stop within {timeout:g} s")
             failed = True
+    for name, pid in () if only else cluster.unnamed().items():
+        error_line(f"{name} runs here, and {cluster.file} does not name it: kill {pid} stops it")
+        failed = True
     if failed:
         raise typer.Exit(1)
 

@@ -56,6 +56,11 @@ class LocalCluster:
         found = {name: holder_pid(str(self.data / name)) for name in self.all_ids()}
         return {node_id: pid for node_id, pid in found.items() if pid}
 
+    def unnamed(self) -> dict[str, int]:
+        """Pid of everything else that runs in the folder, by the name of its own folder."""
+        names = sorted({lock.parent.name for lock in self.data.glob("*/lock")}.difference(self.all_ids()))
+        return {name: pid for name in names if (pid := holder_pid(str(self.data / name)))}
+
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
 

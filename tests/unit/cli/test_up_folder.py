@@ -58,6 +58,15 @@ def test_a_node_that_runs_is_not_forgotten(used: Path) -> None:
     )
 
 
+def test_down_says_what_it_does_not_stop(used: Path) -> None:
+    """As a node whose line was taken out of the folder's cluster file while it ran."""
+    (used / "cluster.yaml").write_text(FILE)
+    result = CliRunner().invoke(app, ["down", "--data", str(used)])
+    assert result.exit_code == 1
+    said = f"m0 runs here, and {used}/cluster.yaml does not name it: kill {os.getpid()} stops it"
+    assert said in result.stderr
+
+
 def test_a_folder_in_which_nothing_has_run_takes_another_file(used: Path) -> None:
     """As after a first attempt with a mistake in the file."""
     for node in ("n0", "m0"):
