@@ -71,8 +71,8 @@ def _check_replaced(cluster: LocalCluster, source: str) -> None:
         before = LocalCluster(ClusterConfig.load(str(cluster.file)), cluster.data)
     except ConfigError:
         return  # there is none yet, or it says nothing
-    old, new, used = before.config.cluster, cluster.config.cluster, (cluster.data / each / "identity.json" for each in before.all_ids())
-    if old != new and any(file.is_file() for file in used):
+    old, new = before.config.cluster, cluster.config.cluster
+    if old != new and any(before.belongs(each) for each in before.all_ids()):
         text = f"{cluster.data} is the data folder of cluster {old}, and {source} is of cluster {new}"
         raise DataDirectoryError(f"{text}; expected another folder (--data)")
     for name, pid in before.running().items():

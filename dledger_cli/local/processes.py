@@ -21,8 +21,10 @@ from broker.config.cluster_file import ClusterConfig
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
+from broker.process.identity import IDENTITY_FILE
 from dledger_drill.hosts.ports import why_not_listened
 from dledger_drill.hosts.processes import import_path
+from dledger_wire import strict_json
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
 POLL_S = 0.1
@@ -55,6 +57,13 @@ class LocalCluster:
         """Pid of every node and every name server that runs now, by id."""
         found = {name: holder_pid(str(self.data / name)) for name in self.all_ids()}
         return {node_id: pid for node_id, pid in found.items() if pid}
+
+    def belongs(self, node_id: str) -> bool:
+        """Whether there is a folder of this cluster's node."""
+        try:
+            return bool(strict_json.parse((self.data / node_id / IDENTITY_FILE).read_bytes())["cluster"] == self.config.cluster)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def unnamed(self) -> dict[str, int]:
         """Pid of everything else that runs in the folder, by the name of its own folder."""

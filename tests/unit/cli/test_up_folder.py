@@ -27,7 +27,7 @@ def used(tmp_path: Path) -> Iterator[Path]:
     (data / "cluster.yaml").write_text(MORE)
     for node in ("n0", "m0"):
         (data / node).mkdir(exist_ok=True)
-        (data / node / "identity.json").write_text("{}")
+        (data / node / "identity.json").write_text('{"cluster": "c"}')
     yield data
     running.release()
 
@@ -67,10 +67,14 @@ def test_down_says_what_it_does_not_stop(used: Path) -> None:
     assert said in result.stderr
 
 
-def test_a_folder_in_which_nothing_has_run_takes_another_file(used: Path) -> None:
-    """As after a first attempt with a mistake in the file."""
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_folder_in_which_nothing_of_the_old_cluster_is_takes_another_file(used: Path, restored: bool) -> None:
+    """As after a first attempt with a mistake in the file, or a restore into the folder under another name."""
     for node in ("n0", "m0"):
         shutil.rmtree(used / node)
+    if restored:
+        (used / "n0").mkdir()
+        (used / "n0" / "identity.json").write_text('{"cluster": "other"}')
     file = used.parent / "new.yaml"
     file.write_text(FILE.replace("cluster: c", "cluster: other"))
     CliRunner().invoke(app, ["up", "--config", str(file), "--data", str(used)])
