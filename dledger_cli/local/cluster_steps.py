@@ -84,6 +84,7 @@ class GroupStarter:
         self._wait(group, None, {})
 
     def _take_back(self, group: GroupConfig, before: Collection[str]) -> None:
+        """As it was, unless the group stood in the file or ran ``before``."""
         if self._file is None or any(old["name"] == group.name for old in self._old) or any(node.id in before for node in group.nodes):
             return
         forget_local_group(str(self._file.parent), self._wanted.cluster, group.name)
