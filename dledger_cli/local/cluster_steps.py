@@ -75,7 +75,7 @@ class GroupStarter:
             except DeadlineExceededError:
                 raise  # they run, and may have a leader yet
             except DledgerError:
-                self._take_back(group, before)
+                self._take_back(local, group, before)
                 raise
             return
         for node in group.nodes:
@@ -83,12 +83,14 @@ class GroupStarter:
         note(f"waiting for a leader of replica group {group.name} ({self._timeout_s:g} s) ...")
         self._wait(group, None, {})
 
-    def _take_back(self, group: GroupConfig, before: Collection[str]) -> None:
-        """As it was, unless the group stood in the file or ran ``before``."""
-        if self._file is None or any(old["name"] == group.name for old in self._old) or any(node.id in before for node in group.nodes):
-            return
-        forget_local_group(str(self._file.parent), self._wanted.cluster, group.name)
-        note(f"replica group {group.name} is not in the cluster file any more: {self._file}")
+    def _take_back(self, local: LocalCluster, failed: GroupConfig, before: Collection[str]) -> None:
+        """The group that ``failed``, unless it stood in the file or ran ``before``, and those whose turn has not come."""
+        old, running = {group["name"] for group in self._old}, local.running()
+        for group in self._wanted.groups:
+            runs = before if group is failed else running
+            if group.name not in old and not any(node.id in runs for node in group.nodes):
+                forget_local_group(str(local.data), self._wanted.cluster, group.name)
+                note(f"replica group {group.name} is not in the cluster file any more: {local.file}")
 
     def _wait(self, group: GroupConfig, local: LocalCluster | None, started: dict[str, subprocess.Popen[bytes]]) -> None:
         deadline = time.monotonic() + self._timeout_s

@@ -150,7 +150,8 @@ def test_a_group_that_could_not_be_added_is_not_left_in_the_file(two: Cluster) -
         *free, other = free_ports(3)
         ports = [free[0], taken.getsockname()[1], free[1]]
         nodes = [{"id": f"x{number}", "address": f"127.0.0.1:{port}"} for number, port in enumerate(ports)]
-        file.write_text(yaml.safe_dump({"name": "g2", "nodes": nodes}))
+        behind = {"name": "g3", "nodes": [{"id": "y0", "address": f"127.0.0.1:{other}"}]}  # its turn does not come
+        file.write_text(yaml.safe_dump([{"name": "g2", "nodes": nodes}, behind]))
         try:
             failed = two.cli("cluster", "add-group", str(file), "--data", data)
             assert failed.returncode == 1
