@@ -18,6 +18,8 @@ from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
 
 # What every message of ours carries beside the caller's properties: the unique id, see dledger_wire.frames.frame_layout.
 UNIQUE_ID_PROPERTY_BYTES = 42
+# Room for where a message came from and goes to: while it waits for its time or its transaction, in each redelivery, and as a dead letter.
+PLACE_BYTES = 512
 MAX_DELAY_LEVEL = 18
 
 # Names with a meaning of their own: they are set by arguments, by the client or by the broker.
@@ -184,7 +186,9 @@ def _extras(message: MessageFields) -> bytes:
             raise InvalidArgumentError("a delay level and a delivery time: expected one of them")
         timer_property(message.deliver_at_ms)
         packed[TIMER_DELIVER] = str(message.deliver_at_ms)
-    properties: Mapping[Any, Any] = message.properties or {}
+    properties: Any = message.properties or {}
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"a message's properties are a dict of texts, not {type(properties).__name__}")
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise InvalidArgumentError(f"property {name!r} is reserved; expected a name of the application's own")
@@ -198,8 +202,8 @@ def _extras(message: MessageFields) -> bytes:
 
 
 def check_size(extras: bytes, what: str) -> None:
-    """Whether there is room for ``extras`` beside the unique id.  InvalidArgumentError."""
-    most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES
+    """Whether there is room for ``extras`` beside what a message is given later.  InvalidArgumentError."""
+    most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES - PLACE_BYTES
     if len(extras) > most:
         raise InvalidArgumentError(f"{what} take {len(extras)} bytes; expected at most {most}")
 

@@ -153,6 +153,7 @@ async def _change_parts(
 async def update_part(calls: ClusterCalls, spec: TopicSpec, group: str, *, force: bool) -> ChangedTopic:
     """Change the part of one replica group alone."""
     request = spec.request(group, force=force)
+    await calls.replica_group(group)
     if spec.perm & Perm.WRITE:
         seen = await look_at(calls, spec.name)
         part = seen.parts.get(group)

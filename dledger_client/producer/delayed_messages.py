@@ -7,7 +7,6 @@ time, is over.
 from __future__ import annotations
 
 from dledger_client.message import Message
-from dledger_client.message_fields import check_size
 from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.frames.timer import timer_property
 from dledger_wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -23,5 +22,4 @@ def staged_delayed(message: Message, queue_id: int) -> tuple[Message, int]:
     else:
         copy.topic, copy.extras = SCHEDULE_TOPIC, message.extras + place
         queue_id = message.delay_level - 1
-    check_size(copy.extras, "keys, tags, properties and the place to be delivered to")
     return copy, queue_id

@@ -6,9 +6,8 @@ Owns those properties, RocketMQ's names.  ``store/append/half_messages.py`` read
 from __future__ import annotations
 
 from dledger_client.message import Message
-from dledger_client.message_fields import UNIQUE_ID_PROPERTY_BYTES
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
+from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.names import HALF_TOPIC
 
 
@@ -29,8 +28,4 @@ def staged_half(half: Message, queue_id: int) -> Message:
     place = {"TRAN_MSG": "true", "PGROUP": half.transaction_group, "REAL_TOPIC": half.topic, "REAL_QID": str(queue_id)}
     copy = half.clone()
     copy.topic, copy.extras = HALF_TOPIC, half.extras + encode_properties(place)
-    too_many = len(copy.extras) + UNIQUE_ID_PROPERTY_BYTES - MAX_PROPERTIES_BYTES
-    if too_many > 0:
-        most = len(half.extras) - too_many
-        raise InvalidArgumentError(f"keys, tags and properties take {len(half.extras)} bytes; expected at most {most} in a transaction")
     return copy

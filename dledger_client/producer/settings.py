@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dledger_client.runtime.argument_ranges import check_text
+from dledger_client.runtime.argument_ranges import check_text, within
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frames.compress import DEFAULT_LEVEL, compression_of
+from dledger_wire.frames.compress import DEFAULT_LEVEL, MAX_BODY_BYTES, compression_of
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic
 
 LATENCY_MAX = (50, 100, 550, 1800, 3000, 5000, 15_000)
@@ -58,7 +58,7 @@ class ProducerSettings(SecuritySettings, total=False):
         batch_bytes: Size at which a batch is closed. Default: 1 MiB.
         sticky_messages: Messages without a key that go to one queue before the next is chosen. Default: 100.
         max_buffered_bytes: Bytes of unacknowledged messages; more have to wait. Default: 64 MiB.
-        max_message_bytes: Largest message or batch. Default: 4 MiB.
+        max_message_bytes: Largest message or batch, up to 64 MiB. Default: 4 MiB.
         retry_times: Resends after a broken connection, within the timeout; -1: no limit. Default: -1.
         retry_another_group: Messages without a key that were never sent go to another replica group as soon as theirs
             has no leader, not only when it had none for a second. Default: False.
@@ -139,10 +139,10 @@ class ProducerOptions:
             "batch_bytes",
             "sticky_messages",
             "max_buffered_bytes",
-            "max_message_bytes",
             "default_topic_queues",
         ):
             _at_least(1, name, getattr(self, name))
+        within(1, MAX_BODY_BYTES, max_message_bytes=self.max_message_bytes)
         _at_least(0, "linger_ms", self.linger_ms)
         _at_least(0, "compress_over_bytes", self.compress_over_bytes)
         compression_of(self.compress_type)

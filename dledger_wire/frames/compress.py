@@ -15,6 +15,7 @@ from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
 from dledger_wire.status import COMPRESSION_MASK, Compression, SysFlag
 
 DEFAULT_LEVEL = 5
+MAX_BODY_BYTES = 64 << 20  # opened; as brokers allow at most for what is stored
 CLAIMED_BYTES = 1 << 20  # what a body may say that it opens to, for that much memory to be taken at once
 SAMPLED_FROM = 16 << 10
 SAMPLE_BYTES = 4 << 10
@@ -87,7 +88,7 @@ def is_worthwhile(body: bytes) -> bool:
     return len(zlib.compress(sample, 1)) < SAMPLE_BYTES * WORTHWHILE
 
 
-def decompress(body: bytes | memoryview, compression: Compression, *, limit: int = 64 << 20) -> bytes:
+def decompress(body: bytes | memoryview, compression: Compression, *, limit: int = MAX_BODY_BYTES) -> bytes:
     """The original body, at most ``limit`` bytes.  Raises CorruptFrameError when it does not decompress or grows past the limit."""
     name = compression.name.lower()
     try:

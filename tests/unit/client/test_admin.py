@@ -82,6 +82,8 @@ def test_leaders_and_members_are_changed() -> None:
                 await admin.transfer_leader("n9")
             with pytest.raises(InvalidArgumentError, match="no replica group 'g9'"):
                 await admin.transfer_leader(replica_group="g9")
+            with pytest.raises(InvalidArgumentError, match="no replica group 'g9' in cluster"):
+                await admin.update_topic("t", perm=4, replica_group="g9")
             left = await admin.remove_member(old)
             assert old not in left.voters
             assert len(left.voters) == 2

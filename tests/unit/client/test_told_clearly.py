@@ -21,6 +21,8 @@ from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
+from dledger_wire.frames.compress import MAX_BODY_BYTES, compress, decompress
+from dledger_wire.status import Compression
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -51,6 +53,25 @@ def test_a_bootstrap_may_be_a_list() -> None:
     for wrong in (None, 5, [b"a:1"], {"a:1": 1}):
         with pytest.raises(InvalidArgumentError, match=r"bootstrap .*: expected host:port"):
             parse_bootstrap(wrong)  # type: ignore[arg-type]
+
+
+def test_a_producer_takes_no_body_that_consumers_would_not_open() -> None:
+    """Compressed, one of more than 64 MiB passed the brokers' limit, and was stored for nobody."""
+    assert decompress(compress(bytes(MAX_BODY_BYTES), Compression.ZSTD), Compression.ZSTD) == bytes(MAX_BODY_BYTES)
+    assert ProducerOptions(max_message_bytes=MAX_BODY_BYTES).max_message_bytes == MAX_BODY_BYTES
+    with pytest.raises(InvalidArgumentError, match="max_message_bytes 67108865: expected 1 to 67108864"):
+        ProducerOptions(max_message_bytes=MAX_BODY_BYTES + 1)
+
+
+@pytest.mark.parametrize("positions", [None, "t", [("t", 0)], {"t": 1}, {("t",): 1}, {("t", "g0", 0): 1}], ids=repr)
+def test_positions_of_wrong_types_are_refused(positions: Any) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer(group="g") as consumer:
+            with pytest.raises(InvalidArgumentError, match=r"positions .*: expected offsets by \(topic, queue id\)"):
+                await consumer.commit(positions)
+
+    Rig().run(scenario)
 
 
 def test_settings_of_wrong_types_and_names_are_refused() -> None:

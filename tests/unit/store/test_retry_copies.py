@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dledger_wire.errors import TopicNotFoundError
-from dledger_wire.frames.frame import Frame
+from dledger_client import Message
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.frames.frame import Frame, encode_frame
+from dledger_wire.frames.frame_layout import decode_properties
+from dledger_wire.names import MAX_GROUP_CHARS, MAX_TOPIC_CHARS
 from store.append.message_log import PreparedCommand
-from store.append.redelivery import AtomicPayload
+from store.append.redelivery import AtomicPayload, real_message
 from store.append.retry_copies import DEAD_AT_ONCE, RETRY_TOPIC, RetryRule, origin_of, sent_back
 from store.commands.redelivery import AdvanceDelayLevel, MarkRedriven, MarkSentBack
 from store.commands.topics import EMPTY, DeleteTopic, DeleteTopicIf
@@ -23,6 +26,22 @@ def test_where_a_message_came_from_is_not_what_its_producer_wrote() -> None:
     assert origin_of(sent_back(forged, rule)) == "orders"
     again = replace(forged, topic="%RETRY%billing")
     assert origin_of(sent_back(again, rule)) == "payroll"
+
+
+@pytest.mark.parametrize("level", [DEAD_AT_ONCE, 18], ids=["dead letter", "retry"])
+def test_the_fullest_message_can_be_sent_back(level: int) -> None:
+    """One that could not would come again and again, and hold the group's offset for ever."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        Message("t", b"x", properties={"a": "x" * 32_760})
+    most = int(refused.value.message.rsplit(" ", 1)[1])
+    message = Message("t" * MAX_TOPIC_CHARS, b"x", properties={"a": "x" * (most - 3)})
+    properties = {"UNIQ_KEY": "F" * 32} | decode_properties(message.extras)
+    stored = Frame(0, 0, 2**40, b"x", message.topic, properties, store_host="[2001:db8::1]:65535")
+    rule = RetryRule("g" * MAX_GROUP_CHARS, level, 16, 1)
+    for _ in range(2):
+        copy = sent_back(stored, rule)
+        encode_frame(copy)
+        stored = real_message(copy) or copy
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
