@@ -167,11 +167,11 @@ class FetchService:
         access.require_topic(caller, Action.READ, request.topic)
         if request.group:
             access.require(caller, Action.READ, Resource.GROUP, check_group(request.group))
+            if not self._context.store.subscription_groups.of(request.group).consumeEnable:
+                raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> float:
         """Answer a request; for how many seconds of that there were no messages."""
-        if request.group and not self._context.store.subscription_groups.of(request.group).consumeEnable:
-            raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
         await self._catch_up(request)
         self._check_lock(request)
         sender = None if request.in_place or request.without_body else sender_of(stream)

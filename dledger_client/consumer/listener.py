@@ -94,7 +94,7 @@ def consumed_count(result: object, messages: list[ReceivedMessage], context: Con
         if not isinstance(context.ack_index, int):
             raise TypeError(f"ack_index {context.ack_index!r}: expected a number of a message")
         return len(messages) if context.ack_index < 0 else min(len(messages), context.ack_index + 1)
-    if result is not None and not isinstance(result, Action):
+    if not isinstance(result, Action):
         _logger.warning("listener returned %r; expected Action.COMMIT or Action.RECONSUME_LATER: the messages will be redelivered", result)
     return 0
 
@@ -158,7 +158,8 @@ def _check_settings(context: ConsumeContext) -> None:
     level, pause = context.delay_level, context.suspend_ms
     if not isinstance(level, int) or not -1 <= level <= MAX_DELAY_LEVEL:
         _logger.warning("listener set delay_level %r; expected -1, 0 or a level up to %d", level, MAX_DELAY_LEVEL)
-        context.delay_level = 0
+        level = 0
+    context.delay_level = int(level)
     if not isinstance(pause, int | float) or not 0 <= pause <= MAX_SETTING:
         _logger.warning("listener set suspend_ms %r; expected milliseconds", pause)
         context.suspend_ms = 0

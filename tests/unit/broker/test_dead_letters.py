@@ -133,6 +133,20 @@ def test_settings_of_a_group_decide_and_survive() -> None:
     Rig().run(scenario)
 
 
+def test_a_long_poll_of_a_group_that_may_not_consume_any_more_gets_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.consumer(group=GROUP) as consumer:
+            poll = asyncio.ensure_future(consumer.fetch("t", 0, 0, wait_ms=10_000))
+            await asyncio.sleep(0.3)
+            await admin.update_group(GROUP, consume_enable=False)
+            await send(rig, 1)
+            with pytest.raises(TopicPermissionError, match="may not consume"):
+                await poll
+
+    Rig().run(scenario)
+
+
 def test_delayed_messages_can_be_sent_back_too() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -329,6 +329,29 @@ def test_wishes_of_a_listener_that_cannot_be_followed_are_none(level: Any, pause
     assert (context.delay_level, context.suspend_ms, len(messages)) == (0, 0, 3)
 
 
+def test_a_truth_value_is_the_number_that_it_is_in_python() -> None:
+    """No request takes one: the message was neither sent back nor consumed, until the consumer ended."""
+
+    def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        context.delay_level = context.suspend_ms = True
+        return Action.RECONSUME_LATER
+
+    context = ConsumeContext("t", "g0", 0)
+    assert call(listener, fakes(0, 1), context) == 0
+    assert (type(context.delay_level), context.delay_level) == (int, 1)
+
+
+def test_a_listener_that_returns_nothing_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Else nothing tells whoever forgot it, until the messages are dead letters."""
+
+    def forgetful(_messages: list[ReceivedMessage], _context: ConsumeContext) -> None:
+        return None
+
+    assert call(forgetful, fakes(0, 1), ConsumeContext("t", "g0", 0)) == 0
+    (warned,) = [record.message for record in caplog.records]
+    assert "returned None; expected Action.COMMIT or Action.RECONSUME_LATER" in warned
+
+
 def test_an_ack_index_that_is_no_number_commits_nothing() -> None:
     def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
         context.ack_index = 1.0  # type: ignore[assignment]
