@@ -38,7 +38,8 @@ class Message(MessageFields):
 
     Raises:
         TypeError: An argument has the wrong type, e.g. a body that is text.
-        InvalidArgumentError: A value is outside its range, a property name is reserved, or all properties together take more than 32,213 bytes.
+        InvalidArgumentError: A value is outside its range, a property name is reserved, or keys, tag and properties together take more
+            than 32,213 bytes.
 
     Examples:
         >>> message = Message("orders", b'{"id": 7}', tags="created", keys="order-7", properties={"region": "eu"})

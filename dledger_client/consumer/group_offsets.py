@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -138,7 +138,7 @@ class BrokerOffsetStore:
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
         self._router, self._group = router, group
         self._initial = _InitialOffsets(router, options)
-        self._initializing = asyncio.Lock()
+        self._initializing: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)  # by topic and replica group
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
 
     async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
@@ -154,7 +154,7 @@ class BrokerOffsetStore:
         topic = (queue.topic, queue.replica_group)
         seen, known = self._initialized[topic], await self._known(queue.replica_group)
         if not _has_topic(known, queue):
-            async with self._initializing:
+            async with self._initializing[topic]:
                 if self._initialized[topic] == seen:  # else another queue of this consumer has done it meanwhile
                     await self._initialize(queue)
             known = await self._known(queue.replica_group)

@@ -333,13 +333,15 @@ class Rebalancer:
             self._report()
 
     def _apply_assignment(self) -> None:
+        consumed: dict[str, list[tuple[MessageQueue, QueueConsumer]]] = {}
+        for queue, consumer in self.queues.items():
+            consumed.setdefault(queue.topic, []).append((queue, consumer))
+        readers: dict[tuple[str, ...], dict[str, list[str]]] = {}
         for topic, routes in self._routes.items():
-            assigned = self._assignment(topic, routes)
+            assigned = self._assignment(topic, routes, readers)
             if assigned is None:
                 assigned = {queue: topic_epoch for queue, topic_epoch in _all(routes).items() if queue in self.queues}
-            for queue, consumer in list(self.queues.items()):
-                if queue.topic != topic:
-                    continue
+            for queue, consumer in consumed.get(topic, ()):
                 reason = consumer.end_reason
                 if reason is not None:
                     self._finish(queue, commit=not isinstance(reason, OffsetsResetError | StaleLockError | TopicNotFoundError))
@@ -351,20 +353,22 @@ class Rebalancer:
                     self.queues[queue] = consumer
                     consumer.start()
 
-    def _assignment(self, topic: str, routes: list[TopicQueues]) -> dict[MessageQueue, str] | None:
-        """The queues of a topic assigned to this member, with the topic's epoch; None while the members are not known."""
+    def _assignment(
+        self, topic: str, routes: list[TopicQueues], known_readers: dict[tuple[str, ...], dict[str, list[str]]]
+    ) -> dict[MessageQueue, str] | None:
+        """The queues of a topic assigned to this member, with the topic's epoch; None while the members are not known.
+
+        ``known_readers``: who reads which topic, by replica groups; what is looked up is added.
+        """
         found = _all(routes)
         if self.options.broadcast or not found:
             return found
         groups = sorted({queues.replica_group for queues in routes})
         if self._session(groups[0]).is_replaced:
             return {}  # the queues are those of a consumer that was started in place of this one
-        members = self._members(groups)
-        readers = [
-            member.client_id
-            for member in members or ()
-            if not member.broadcast and any(subscription.topic == topic for subscription in member.subscriptions)
-        ]
+        if tuple(groups) not in known_readers:
+            known_readers[tuple(groups)] = _readers(self._members(groups) or ())
+        readers = known_readers[tuple(groups)].get(topic, [])
         if self._member.client_id not in readers:
             return None
         try:
@@ -454,6 +458,15 @@ class Rebalancer:
                 consumer.end(refused[queue])
             else:
                 consumer.committed = row.offset
+
+
+def _readers(members: Iterable[sessions_pb2.GroupMember]) -> dict[str, list[str]]:
+    """Who reads each topic, in the order of the members."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        for topic in () if member.broadcast else dict.fromkeys(each.topic for each in member.subscriptions):
+            found.setdefault(topic, []).append(member.client_id)
+    return found
 
 
 def _all(routes: list[TopicQueues]) -> dict[MessageQueue, str]:

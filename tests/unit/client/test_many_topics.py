@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from cProfile import Profile
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from dledger_client.aio import Message
 from dledger_client.cluster.router import Router
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, UnreachableError
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.push_rig import Group
+from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_consuming_over_groups import kill_group
 
 
@@ -101,5 +103,56 @@ def test_a_search_may_spare_the_leader_and_asks_it_for_what_followers_do_not_hav
             assert [message.body for message in (await admin.query_by_key("t", "late")).messages] == [b"second"]
         with pytest.raises(InvalidArgumentError):
             rig.admin(read_from="anybody")
+
+    Rig().run(scenario)
+
+
+async def started_s(rig: Rig, name: str, topics: list[str]) -> float:
+    """How long a new consumer group takes to have read the first message of each topic."""
+    group = Group(rig, topics[0], name)
+    member = group.add(name)
+    for topic in topics[1:]:
+        member.consumer.subscribe(topic)
+    began_s = rig.cluster.loop.now_s
+    await group.start(name)
+    await until(lambda: {each.topic for each in group.seen} == set(topics))
+    took_s = rig.cluster.loop.now_s - began_s
+    await group.stop()
+    return took_s
+
+
+def test_a_group_begins_to_read_its_topics_side_by_side() -> None:
+    async def scenario(rig: Rig) -> None:
+        topics = [f"t{number}" for number in range(40)]
+        async with rig.producer() as producer:
+            for topic in topics:
+                await rig.topic(topic)
+                await producer.send(Message(topic, b"x"))
+        few_s = await started_s(rig, "few", topics[:10])
+        assert await started_s(rig, "many", topics) < 2 * few_s
+
+    Rig().run(scenario)
+
+
+def test_what_an_assignment_costs_grows_with_the_topics_and_not_with_their_square() -> None:
+    async def scenario(rig: Rig) -> None:
+        calls: dict[int, int] = {}
+        for number in range(160):
+            await rig.topic(f"t{number}")
+        for count in (20, 160):
+            group = Group(rig, "t0", f"g{count}")
+            for name in ("a", "b"):
+                member = group.add(name)
+                for number in range(1, count):
+                    member.consumer.subscribe(f"t{number}")
+            await group.start("a", "b")
+            engine = group.members["a"].consumer._engine
+            assert engine is not None
+            await until(lambda: len(engine.queues) == count and not group.members["b"].consumer.assigned())
+            with Profile() as profile:
+                engine._apply_assignment()
+            calls[count] = sum(each.callcount for each in profile.getstats())
+            await group.stop()
+        assert calls[160] < 12 * calls[20], calls
 
     Rig().run(scenario)
