@@ -15,7 +15,7 @@ from dledger_client.aio import Action, Message, PushConsumer, TransactionProduce
 from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import InvalidArgumentError
 from tests.sim.spread.users import EVERYWHERE_S, create_users
-from tests.unit.client.push_rig import Group, here
+from tests.unit.client.push_rig import Group, here, send
 from tests.unit.client.sim_rig import Rig, until
 
 USER = "mallory"
@@ -131,6 +131,43 @@ def test_members_that_want_different_messages_are_warned_of_once(caplog: pytest.
 
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig().run(scenario)
+
+
+def test_a_group_that_may_not_consume_is_warned_of_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    """It was once a second for each queue, for as long as somebody had switched the group off."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        await group.start("a")
+        for count in (1, 2):
+            async with rig.admin() as admin:
+                await admin.update_group("g", consume_enable=False)
+                await asyncio.sleep(LONG_S)
+                await admin.update_group("g", consume_enable=True)
+            assert sum("may not consume" in record.message for record in caplog.records) == count
+            group.seen.clear()
+            await send(rig, 1)
+            await until(lambda: bool(group.seen))
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+
+
+def test_a_group_of_producers_that_may_not_be_used_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig, [USER])
+        process, _ = rig.cluster.new_client("10.0.3.1")
+        network = rig.cluster.net.of(process, rig.cluster.security.of_user(USER))
+        with use_environment(**rig.around() | {"network": network}, run_in_thread=here):
+            producer = TransactionProducer(rig.cluster.bootstrap, "payments", lambda _: TransactionState.COMMIT)
+        async with producer:
+            await asyncio.sleep(LONG_S)
+        assert len([record for record in caplog.records if "may not write group payments" in record.message]) == 1
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig(secured=True).run(scenario)
 
 
 def test_a_topic_that_does_not_exist_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
