@@ -44,7 +44,8 @@ class PushConsumer:
     they are redelivered: after a delay that grows, through the group's retry topic and at last to its dead-letter
     topic; or, orderly, at the same place after ``suspend_current_queue_time_ms``.
 
-    With asyncio, the listener is a function or a coroutine function, called on the event loop.
+    With asyncio, the listener is a function or a coroutine function, called on the event loop. One that blocks the loop for a second
+    loses its queues.
 
     Every setting may be given by RocketMQ's name too, e.g. ``consumeFromWhere``; see the reference of client
     settings.

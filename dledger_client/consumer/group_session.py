@@ -22,6 +22,7 @@ from dledger_wire.rpc import methods
 
 WELCOME_TIMEOUT_S = 1.0
 FIRST_HEARTBEAT_MS = 250
+QUIET_MS = 60_000  # between two warnings of a stand-still
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class GroupSession:
         self._heartbeat = 0  # number of the last one
         self._sent_ms: dict[int, int] = {}  # by heartbeat not acknowledged yet
         self._reset_version: int | None = None
+        self._quiet_until_ms = 0  # nothing is said of standing still before
 
     @property
     def has_lease(self) -> bool:
@@ -254,7 +256,17 @@ class GroupSession:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(1, next_ms - self._clock.monotonic_ms()) / 1000):
                         await self._outgoing_changed.wait()
+                self._tell_stand_still(self._clock.monotonic_ms() - next_ms)
         reader.result()
+
+    def _tell_stand_still(self, late_ms: int) -> None:
+        """Warn when nothing ran here for so long that the locks are lost: a listener may do that with every message."""
+        if self._member.broadcast or late_ms < self._lease_ms or self._clock.monotonic_ms() < self._quiet_until_ms:
+            return
+        self._quiet_until_ms = self._clock.monotonic_ms() + QUIET_MS
+        text = "consumer group %s at %s: this consumer stood still for %.1f s, so its queues went to others and messages come again; %s"
+        why = "the process was suspended, or a listener blocks the event loop: the PushConsumer without asyncio calls listeners in threads"
+        _logger.warning(text, self._member.group, self.replica_group, late_ms / 1000, why)
 
     async def _send_heartbeat(self, now_ms: int) -> None:
         self._heartbeat += 1

@@ -155,6 +155,30 @@ def test_a_group_that_may_not_consume_is_warned_of_once_each_time(caplog: pytest
         Rig().run(scenario)
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_member_that_stood_still_says_so(orderly: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """An orderly listener that blocks the event loop for longer than its locks hold gets the same messages for ever."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, orderly=orderly)
+        await group.start("a")
+        await rig.restart(rig.master)  # an election is no stand-still
+        await asyncio.sleep(LONG_S)
+        assert not [record for record in caplog.records if "stood still" in record.message]
+        for _ in range(3):  # told of once a minute
+            rig.cluster.loop.pause(group.members["a"].process)
+            await asyncio.sleep(2)
+            rig.cluster.loop.resume(group.members["a"].process)
+            await asyncio.sleep(5)
+        (told,) = [record.message for record in caplog.records if "stood still" in record.message]
+        assert "blocks the event loop" in told
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+
+
 def test_a_group_of_producers_that_may_not_be_used_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(rig: Rig) -> None:
         await create_users(rig, [USER])
