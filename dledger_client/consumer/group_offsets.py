@@ -20,7 +20,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
@@ -132,6 +132,14 @@ class _InitialOffsets:
         }
 
 
+@dataclass(slots=True)
+class _Reads:
+    """Reads of a group's offsets: the one that is under way, or was the last, and the one that follows it."""
+
+    running: asyncio.Task[dict[MessageQueue, CommittedOffset]] | None = None
+    next: asyncio.Task[dict[MessageQueue, CommittedOffset]] | None = None
+
+
 class BrokerOffsetStore:
     """A clustering group's offsets, at the leaders of the replica groups (RocketMQ's RemoteBrokerOffsetStore)."""
 
@@ -140,8 +148,23 @@ class BrokerOffsetStore:
         self._initial = _InitialOffsets(router, options)
         self._initializing: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)  # by topic and replica group
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
+        self._reads: defaultdict[str, _Reads] = defaultdict(_Reads)  # by replica group
 
     async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
+        """The offsets in a replica group, as they are now or later: queues that ask while a request is under way share the next one."""
+        reads = self._reads[group]
+        if reads.next is None:
+            reads.next = asyncio.get_running_loop().create_task(self._read_behind(reads.running, group), name=f"offsets of {self._group}")
+        return await asyncio.shield(reads.next)
+
+    async def _read_behind(self, before: asyncio.Task[Any] | None, group: str) -> dict[MessageQueue, CommittedOffset]:
+        if before is not None:
+            await asyncio.wait([before])
+        reads = self._reads[group]
+        reads.running, reads.next = reads.next, None
+        return await self._read(group)
+
+    async def _read(self, group: str) -> dict[MessageQueue, CommittedOffset]:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group])
         answer = await self._router.call_leader(group, methods.GROUP_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
         return {

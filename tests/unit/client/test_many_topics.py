@@ -11,7 +11,7 @@ import pytest
 from dledger_client.aio import Message
 from dledger_client.cluster.router import Router
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, UnreachableError
-from tests.unit.client.push_rig import Group
+from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_consuming_over_groups import kill_group
 
@@ -130,6 +130,30 @@ def test_a_group_begins_to_read_its_topics_side_by_side() -> None:
                 await producer.send(Message(topic, b"x"))
         few_s = await started_s(rig, "few", topics[:10])
         assert await started_s(rig, "many", topics) < 2 * few_s
+
+    Rig().run(scenario)
+
+
+def test_queues_that_begin_together_ask_for_their_offsets_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer holds all offsets of the group, so one for each queue kept the leader busy for seconds."""
+    asked: list[str] = []
+    call = Router.call_leader
+
+    async def noted(router: Router, group: str, method: Any, *given: Any, **how: Any) -> Any:
+        asked.append(method.path.rpartition("/")[2])
+        return await call(router, group, method, *given, **how)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=40)
+        await send(rig, 40, queues=40)
+        await started_s(rig, "g", ["t"])
+        monkeypatch.setattr(Router, "call_leader", noted)
+        group = Group(rig)
+        await group.start("a")
+        await send(rig, 40, queues=40)
+        await until(lambda: {each.queue_id for each in group.seen} == set(range(40)))
+        assert asked.count("GroupOffsets") < 5
+        await group.stop()
 
     Rig().run(scenario)
 
