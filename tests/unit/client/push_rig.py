@@ -124,6 +124,10 @@ class Group:
         return [each.body for each in self.seen]
 
 
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
 async def send(rig: Rig, count: int, queues: int = 1, first: int = 0, **message: Any) -> None:
     """Numbered messages, round the queues."""
     async with rig.producer() as producer:

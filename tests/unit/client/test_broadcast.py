@@ -13,9 +13,8 @@ import pytest
 
 from dledger_client.aio import Action
 from dledger_wire.errors import BusyError
-from tests.unit.client.push_rig import Group, send
+from tests.unit.client.push_rig import Group, numbers, send
 from tests.unit.client.sim_rig import Rig, until
-from tests.unit.client.test_push import numbers
 
 
 def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_path: Path) -> None:

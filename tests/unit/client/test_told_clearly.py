@@ -63,17 +63,6 @@ def test_a_producer_takes_no_body_that_consumers_would_not_open() -> None:
         ProducerOptions(max_message_bytes=MAX_BODY_BYTES + 1)
 
 
-@pytest.mark.parametrize("positions", [None, "t", [("t", 0)], {"t": 1}, {("t",): 1}, {("t", "g0", 0): 1}], ids=repr)
-def test_positions_of_wrong_types_are_refused(positions: Any) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.topic()
-        async with rig.consumer(group="g") as consumer:
-            with pytest.raises(InvalidArgumentError, match=r"positions .*: expected offsets by \(topic, queue id\)"):
-                await consumer.commit(positions)
-
-    Rig().run(scenario)
-
-
 def test_settings_of_wrong_types_and_names_are_refused() -> None:
     for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}):
         with pytest.raises(InvalidArgumentError, match=r"expected (text|a whole number)"):
@@ -192,6 +181,7 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
             with pytest.raises(InvalidArgumentError, match="delay_level 19: expected -1 to 18"):
                 await consumer.send_back("t", 0, [0], delay_level=19)
             for positions, text in (
+                (None, "positions None: expected offsets by (topic, queue id)"),
                 ([("t", 0, 1)], "positions [('t', 0, 1)]: expected offsets by (topic, queue id)"),
                 (5, "positions 5: expected offsets by (topic, queue id)"),
                 ({"t": 1}, "positions: 't' is no queue; expected (topic, queue id)"),

@@ -1,0 +1,216 @@
+"""Where push consumers begin and go on, against real nodes in virtual time: new groups, new queues, topics made anew, resets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger_client.consumer import group_offsets
+from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.group_offsets import BrokerOffsetStore
+from dledger_client.consumer.settings import PushOptions
+from tests.unit.client.push_rig import Group, numbers, send
+from tests.unit.client.sim_rig import Rig, until
+
+
+def test_running_consumers_follow_a_reset() -> None:
+    """docs/reference/semantics.md, row G4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        group = Group(rig)
+        await send(rig, 200, 2)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 200)
+        async with rig.consumer("g") as operator:
+            await operator.commit({("t", 0): 90, ("t", 1): 95}, reset=True)
+        reset_s = rig.cluster.loop.now_s
+        await until(lambda: len(group.seen) == 215)
+        assert rig.cluster.loop.now_s - reset_s < 1.0
+        await asyncio.sleep(2)
+        assert sorted(group.bodies()[200:]) == sorted(numbers(20, 180)[0::2] + numbers(10, 190)[1::2])
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_late_commit_does_not_undo_a_reset() -> None:
+    """docs/reference/semantics.md, row G4."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, persist_offset_interval_ms=5000)
+        await send(rig, 100)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 100)
+        for host in rig.cluster.hosts.values():  # it hears nothing of the reset
+            rig.cluster.net.cut(host.ip, group.members["a"].process.host)
+        async with rig.consumer("g") as operator:
+            await operator.commit({("t", 0): 40}, reset=True)
+            rig.cluster.net.heal_all()
+            await until(lambda: len(group.seen) == 160)
+            await group.stop()
+            assert (await operator.committed("t"))["g0", 0] == 100
+
+    Rig().run(scenario)
+
+
+def test_where_a_new_group_begins() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 10)
+        await asyncio.sleep(1)
+        middle_ms = rig.cluster.hosts[rig.master].clock.wall_ms()
+        await asyncio.sleep(1)
+        await send(rig, 10, first=10)
+        last = Group(rig, consume_from_where="last")
+        await last.start("a")
+        await until(lambda: last.share("a") == [0])
+        await asyncio.sleep(0.5)
+        await send(rig, 10, first=20)
+        await until(lambda: len(last.seen) == 10)
+        assert last.bodies() == numbers(10, 20)
+        await last.stop()
+        async with rig.consumer("g") as operator:
+            assert (await operator.committed("t"))["g0", 0] == 30
+        since = Group(rig, consume_from_where="timestamp", consume_timestamp=middle_ms)
+        since.members["b"] = since.add("b")
+        since.members["b"].consumer.group = "other"
+        await since.start("b")
+        await until(lambda: len(since.seen) == 20)
+        assert sorted(since.bodies()) == sorted(numbers(20, 10))
+        await since.stop()
+
+    Rig().run(scenario)
+
+
+def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_ones_at_their_start() -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        await send(rig, 40, 4)
+        options = PushOptions(consume_from_where="last")
+        members = [BrokerOffsetStore(rig.router(), "g", options) for _ in range(2)]
+        queues = [MessageQueue("t", "g0", number) for number in range(6)]
+        assert (await members[0].find(queues[0], 0)).offset == 10
+        await send(rig, 40, 4)
+        for number in (1, 2, 3):  # found by the other one later: they are no new queues
+            assert (await members[number % 2].find(queues[number], 0)).offset == 10
+        async with rig.admin() as admin:
+            await admin.update_topic("t", read_queues=6, write_queues=6)
+        await asyncio.sleep(0.2)  # every replica has heard of it
+        await send(rig, 6, 6)
+        found = await asyncio.gather(*(member.find(queue, 0) for member in members for queue in queues))
+        assert [place.offset for place in found] == [10, 10, 10, 10, 0, 0] * 2
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await send(rig, 5)
+        assert (await members[0].find(queues[0], 0)).offset == 0
+
+    Rig().run(scenario)
+
+
+def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await asyncio.sleep(2.5)  # it has looked, and looks again in 1.5 s
+        await rig.topic(queues=2)
+        await send(rig, 10, 2)
+        await until(lambda: len(group.seen) == 10)
+        await group.stop()
+
+    Rig().run(scenario, limit_s=30)
+
+
+def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped() -> None:
+    """docs/reference/semantics.md, row G1."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: group.share("a") == [0])
+        await group.stop()
+        await send(rig, 5)
+        async with rig.consumer("g") as operator:
+            await operator.send_back("t", 0, range(5), delay_level=1)
+        await asyncio.sleep(3)
+        await group.start("b")
+        await until(lambda: len(group.seen) == 10)
+        assert sorted(group.bodies()) == sorted(numbers(5) * 2)
+        await group.stop()
+
+    Rig().run(scenario, limit_s=30)
+
+
+def test_queues_added_later_are_read_from_their_start() -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: group.share("a") == [0])
+        async with rig.admin() as admin:
+            await admin.update_topic("t", read_queues=2, write_queues=2)
+        await asyncio.sleep(0.2)  # every replica has heard of it
+        await send(rig, 10, 2)
+        await until(lambda: len(group.seen) == 10)
+        assert group.share("a") == [0, 1]
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_topic_made_anew_is_read_from_its_start() -> None:
+    """docs/reference/semantics.md, row G5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig)
+        await send(rig, 50)
+        await group.start("a")
+        await until(lambda: len(group.seen) == 50)
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await send(rig, 10, first=100)
+        await until(lambda: len(group.seen) == 60)
+        assert sorted(group.bodies()[50:]) == numbers(10, 100)
+        await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row G5.  The topic is made anew between the question where its queues end and the position there."""
+    looked_up = group_offsets._InitialOffsets._look_up
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        await send(rig, 50, 2)
+        remade = asyncio.Event()
+
+        async def and_made_anew(self: group_offsets._InitialOffsets, queues: list[MessageQueue], where: str) -> object:
+            found = await looked_up(self, queues, where)
+            if not remade.is_set():
+                remade.set()
+                async with rig.admin() as admin:
+                    await admin.delete_topic("t")
+                    await admin.create_topic("t", queues=2)
+                await send(rig, 10, 2, first=100)
+            return found
+
+        monkeypatch.setattr(group_offsets._InitialOffsets, "_look_up", and_made_anew)
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        await until(lambda: set(group.bodies()) == set(numbers(10, 100)))
+        await group.stop()
+
+    Rig().run(scenario, limit_s=60)
