@@ -143,7 +143,8 @@ def test_what_waits_for_a_topic_is_counted_where_its_properties_are_damaged(wher
             await send_timed(rig, producer, BODY, 600_000)
             await seal(rig, producer)
             flip(rig, rig.master, where, skip)
-            assert await waiting_for(node_of(rig, rig.master).context, "t") == "1 messages with a delivery time are not delivered yet"
+            context = node_of(rig, rig.master).context
+            assert await waiting_for(context, context.store.topics.require("t")) == "1 messages with a delivery time are not delivered yet"
 
     Rig(log=LOG).run(scenario)
 
