@@ -173,7 +173,8 @@ class IdempotentWriter:
                 record.duplicate = True
                 return None
             return OutOfOrderSequenceError(
-                f"{error.message}; group {replica_group} has forgotten this write (its producers' table is bounded), it cannot be resumed",
+                f"{error.message}; group {replica_group} has forgotten this write, it cannot be resumed: the topic was deleted and created "
+                "again, or too many producers (10000) stored meanwhile",
                 **error.details,
             )
         if isinstance(error, NotLeaderError):

@@ -27,13 +27,14 @@ import numpy.typing as npt
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
+from dledger_client.fetch.records import QueueOffsets
 from dledger_client.producer.idempotent_writer import IdempotentWriter, sequenced
 from dledger_client.producer.producer_session import ProducerSession
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.batches.batch import BatchView, Sequence64, encode_batch
 from dledger_wire.checksum import crc32c
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, OutOfOrderSequenceError
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE
 from dledger_wire.frames.frames import frame_columns, frame_positions
 from dledger_wire.frames.message_id import UniqueIds
@@ -78,11 +79,14 @@ def _id_head(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:6]
 
 
-def row_digests(frames: memoryview, sizes: npt.NDArray[Any], id_head: bytes) -> list[int]:
-    """A digest of what each frame says (body, tags, keys, properties) wherever it is stored; of those alone whose id begins so."""
-    columns = frame_columns(np.frombuffer(frames, np.uint8), frame_positions(sizes))
+def row_digests(frames: memoryview, sizes: npt.NDArray[Any], id_head: bytes, *, bodiless: bool = False) -> list[int]:
+    """A digest of what each frame says (body, tags, keys, properties) wherever it is stored; of those alone whose id begins so.
+
+    ``bodiless``: bodies are cut out; heads tell what the digest takes of them.
+    """
+    columns = frame_columns(np.frombuffer(frames, np.uint8), frame_positions(sizes), bodiless=bodiless)
     head = UNIQ_KEY_PREFIX + id_head.hex().upper().encode()
-    bodies = zip(columns.heads["body_crc"].tolist(), columns.body_length.tolist(), strict=True)
+    bodies = zip(columns.heads["body_crc"].tolist(), columns.heads["body_length"].tolist(), strict=True)
     places = zip(columns.properties_at.tolist(), columns.properties_length.tolist(), strict=True)
     return [
         crc32c(_BODY.pack(crc, length), value=crc32c(frames[at + _ID_PROPERTY : at + size]))
@@ -117,7 +121,11 @@ class _Queue:
 
 @dataclass(slots=True)
 class DirectTask:
-    """One attempt of a task.  ``sender`` may have served other tasks before; ``open_reader`` makes a consumer that reads from leaders."""
+    """One attempt of a task.
+
+    ``sender`` may have served other tasks before; ``open_reader`` makes a consumer that reads from leaders.  ``is_repeated``: there
+    was an attempt before, which may have stored rows although no replica group knows its name any more.
+    """
 
     router: Router
     sender: IdempotentWriter
@@ -125,6 +133,7 @@ class DirectTask:
     target: DirectTarget
     partition: int
     timeout_ms: int
+    is_repeated: bool = False
     _sessions: dict[str, ProducerSession] = field(default_factory=dict)
     _queues: dict[TargetQueue, _Queue] = field(default_factory=dict)
 
@@ -135,9 +144,21 @@ class DirectTask:
     async def begin(self) -> None:
         """End earlier attempts, and read back what they stored."""
         await asyncio.gather(*(self._register(group) for group in self.target.replica_groups))
-        for queue in self.target.queues:
-            count = self._sessions[queue.group].stored.get((queue.topic, queue.queue_id), 0)
-            self._queues[queue] = _Queue(await self._stored(queue, count) if count else ())
+        counts = {queue: self._told(queue) for queue in self.target.queues}
+        self._queues = {queue: _Queue() for queue in counts}
+        looked_at = [queue for queue, count in counts.items() if count or self._may_be_forgotten(queue.group)]
+        if looked_at:
+            async with self.open_reader() as reader:
+                held = await reader.offsets(self.target.topic)
+                for queue in looked_at:
+                    found = await self._read_back(reader, queue, held.get((queue.group, queue.queue_id)))
+                    self._queues[queue].earlier = self._checked(queue, counts[queue], found)
+
+    def _told(self, queue: TargetQueue) -> int:
+        return self._sessions[queue.group].stored.get((queue.topic, queue.queue_id), 0)
+
+    def _may_be_forgotten(self, group: str) -> bool:
+        return self.is_repeated and not self._sessions[group].stored
 
     async def _register(self, group: str) -> None:
         options = ProducerOptions(PRODUCER_GROUP, producer_id=self._name)
@@ -147,20 +168,27 @@ class DirectTask:
             with attempt:
                 await session.register()
 
-    async def _stored(self, queue: TargetQueue, count: int) -> Sequence[int]:
-        """Digests of the first ``count`` rows that the queue has of this task."""
+    async def _read_back(self, reader: PullConsumer, queue: TargetQueue, held: QueueOffsets | None) -> array[int]:
+        """Digests of the rows that the queue has of this task."""
         found, id_head = array("I"), _id_head(self._name)
-        async with self.open_reader() as reader:
-            held = (await reader.offsets(queue.topic)).get((queue.group, queue.queue_id))
-            if held is not None:
-                first = max(held.min_offset, self.target.ends.get(queue, 0))
-                chunks = reader.read_chunks(queue.topic, queue.queue_id, first, held.max_offset, replica_group=queue.group)
-                async for chunk in chunks:
-                    found.extend(row_digests(memoryview(chunk.frames), chunk.sizes, id_head))
+        if held is not None:
+            first = max(held.min_offset, self.target.ends.get(queue, 0))
+            where = (queue.topic, queue.queue_id, first, held.max_offset)
+            async for chunk in reader.read_chunks(*where, replica_group=queue.group, without_body=True):
+                found.extend(row_digests(memoryview(chunk.frames), chunk.sizes, id_head, bodiless=True))
+        return found
+
+    def _checked(self, queue: TargetQueue, count: int, found: array[int]) -> array[int]:
+        """Of what was found, the ``count`` rows that the replica group told of."""
+        earlier = f"{_shown(queue)}: an earlier attempt of partition {self.partition} stored"
+        if found and not count:
+            raise OutOfOrderSequenceError(
+                f"{earlier} {len(found)} rows, but the replica group has forgotten that attempt: it remembers 10000 producers, and each "
+                "task is one; expected fewer tasks (coalesce) or writeMode=staged"
+            )
         if len(found) < count:
             raise OffsetOutOfRangeError(
-                f"{_shown(queue)}: an earlier attempt of partition {self.partition} stored {count} rows, of which {len(found)} can be "
-                "read; the others cannot be compared with the rows of this attempt"
+                f"{earlier} {count} rows, of which {len(found)} can be read; the others cannot be compared with the rows of this attempt"
             )
         return found[:count]
 

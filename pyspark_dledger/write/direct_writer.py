@@ -7,7 +7,7 @@ Owns what a direct write refuses, what the driver fixes for all tasks, and the c
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.router import Router
+from dledger_client.fetch.records import QueueOffsets
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
@@ -27,7 +28,7 @@ from pyspark_dledger.options.model import WriteOptions
 from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
-from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher
+from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, TargetQueue
 from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write
 
 if TYPE_CHECKING:
@@ -75,10 +76,21 @@ def look(options: WriteOptions) -> DirectTarget:
         targets = Targets(consumer)
         queues = tuple(targets.queues_of(options.topic))
         held = consumer.offsets(options.topic)
-        ends = {queue: held[queue.group, queue.queue_id].max_offset for queue in queues if (queue.group, queue.queue_id) in held}
+        ends = ends_of(queues, held)
         for queue, end in list(ends.items())[:1]:  # who may not read is told now, not when a task is tried again
             consumer.fetch(queue.topic, queue.queue_id, end, 1, replica_group=queue.group)
         return DirectTarget(uuid.uuid4().hex, options.topic, queues, ends, targets.max_body_bytes_of(options.topic))
+
+
+def ends_of(queues: Sequence[TargetQueue], held: Mapping[tuple[str, int], QueueOffsets]) -> dict[TargetQueue, int]:
+    """Where the queues end.  InvalidArgumentError for those that cannot be read, when rows of a failed task lie there: better now."""
+    unread = [f"{queue.group}:{queue.queue_id}" for queue in queues if (queue.group, queue.queue_id) not in held]
+    if unread:
+        raise InvalidArgumentError(
+            f"topic {queues[0].topic}: queues {', '.join(unread)} are written to and not read, but writeMode=direct reads back what a "
+            "failed task stored; expected writeMode=staged, or as many read queues as write queues (dledger topic update)"
+        )
+    return {queue: held[queue.group, queue.queue_id].max_offset for queue in queues}
 
 
 def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa.RecordBatch]) -> DirectReport:
@@ -86,7 +98,7 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    partition = context.partitionId() if context is not None else 0
+    partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
     clients, run = _Clients.of_this_process(options), LoopThread.shared().run
     environment = environment_for(options.bootstrap, **options.access.client())
     ids = task_ids(target.name(partition), environment.clock, environment.random)
@@ -97,7 +109,8 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
         partition,
         lambda _topic: target.max_body_bytes,
     )
-    task = DirectTask(clients.router, clients.sender, clients.open_reader, target, partition, options.send_timeout_ms)
+    timeout_ms, is_repeated = options.send_timeout_ms, attempt > 0
+    task = DirectTask(clients.router, clients.sender, clients.open_reader, target, partition, timeout_ms, is_repeated)
     try:
         run(task.begin())
         for batch in batches:

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from dledger_client.producer.idempotent_writer import IdempotentWriter
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, ProducerFencedError
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, OutOfOrderSequenceError, ProducerFencedError
 from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
+from pyspark_dledger.write.direct_writer import ends_of
 from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, StagedBatch, TargetQueue
 from tests.unit.client.sim_rig import Rig
 from tests.unit.spark.test_publisher import SimLess
@@ -53,10 +54,10 @@ def batches(target: DirectTarget, numbers: Sequence[int], partition: int = 0) ->
 class Attempt:
     """One attempt of a task, in a process of its own."""
 
-    def __init__(self, rig: Rig, target: DirectTarget, partition: int = 0) -> None:
+    def __init__(self, rig: Rig, target: DirectTarget, partition: int = 0, *, is_repeated: bool = False) -> None:
         self.target, self.partition = target, partition
         self.sender = IdempotentWriter(rig.router(), timeout_ms=20_000)
-        self.task = DirectTask(rig.router(), self.sender, rig.consumer, target, partition, 20_000)
+        self.task = DirectTask(rig.router(), self.sender, rig.consumer, target, partition, 20_000, is_repeated)
 
     async def run(self, numbers: Sequence[int], *, dies_behind: int | None = None) -> None:
         await self.task.begin()
@@ -205,6 +206,60 @@ def test_rows_that_cannot_be_read_back_are_not_taken_for_equal() -> None:
         expired = dataclasses.replace(target, ends=dict.fromkeys(target.queues, 20))
         with pytest.raises(OffsetOutOfRangeError, match=r"topic t, queue g0:\d: an earlier attempt of partition 0 stored \d+ rows"):
             await Attempt(rig, expired).run(ROWS)
+
+    Rig().run(scenario)
+
+
+def test_rows_of_an_attempt_that_the_cluster_has_forgotten_are_not_stored_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(TARGET, queues=QUEUES)
+        for host in rig.cluster.hosts.values():
+            assert host.node is not None
+            host.node.store.sequences._max_producers = 5
+        target = await target_of(rig)
+        await Attempt(rig, target).run(ROWS, dies_behind=5)
+        for partition in range(1, 9):
+            await Attempt(rig, target, partition).run([])
+        before = await stored(rig)
+        for _ in range(2):  # the first of them is known to the cluster when the second comes
+            with pytest.raises(OutOfOrderSequenceError, match=r"stored \d+ rows, but the replica group has forgotten that attempt"):
+                await Attempt(rig, target, is_repeated=True).run(ROWS)
+        assert await stored(rig) == before
+        await Attempt(rig, target, 9, is_repeated=True).run([7777])  # nothing of its own is there
+        assert sorted(chain(*await stored(rig))) == [*sorted(chain(*before)), 7777]
+
+    Rig().run(scenario)
+
+
+def test_a_topic_with_queues_that_cannot_be_read_back_is_refused_before_a_task_starts() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(TARGET, read_queues=1, write_queues=3)
+        queues = [TargetQueue("g0", TARGET, queue) for queue in range(3)]
+        async with rig.consumer() as consumer:
+            held = await consumer.offsets(TARGET)
+        assert ends_of(queues[:1], held) == {queues[0]: 0}
+        with pytest.raises(InvalidArgumentError, match=r"queues g0:1, g0:2 are written to and not read.*expected writeMode=staged"):
+            ends_of(queues, held)
+
+    Rig().run(scenario)
+
+
+def test_a_topic_that_is_made_anew_while_a_task_writes_ends_the_attempt() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(TARGET, queues=QUEUES)
+        attempt = Attempt(rig, target := await target_of(rig))
+        await attempt.task.begin()
+        made = batches(target, ROWS)
+        for batch in made[:6]:
+            await attempt.task.add(batch)
+        await attempt.task.finish()
+        async with rig.admin() as admin:
+            await admin.delete_topic(TARGET)
+            await admin.create_topic(TARGET, queues=QUEUES)
+        for batch in made[6:]:
+            await attempt.task.add(batch)
+        with pytest.raises(OutOfOrderSequenceError, match="the topic was deleted and created again"):
+            await attempt.task.finish()
 
     Rig().run(scenario)
 
