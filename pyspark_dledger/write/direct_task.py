@@ -17,7 +17,8 @@ import asyncio
 import hashlib
 import struct
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.batches.batch import BatchView, Sequence64, encode_batch
 from dledger_wire.checksum import crc32c
 from dledger_wire.clock import Clock, Random
-from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, OutOfOrderSequenceError
+from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, OutOfOrderSequenceError, ProducerFencedError
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE
 from dledger_wire.frames.frames import frame_columns, frame_positions
 from dledger_wire.frames.message_id import UniqueIds
@@ -212,14 +213,28 @@ class DirectTask:
             record = memoryview(rows_behind(view, earlier - first))
         session = self._sessions[queue.group]
         sequence = Sequence64(session.producer_id, session.epoch, max(first - earlier, 0))
-        await self.sender.send(queue.group, sequenced(record, sequence))
+        with self._fenced():
+            await self.sender.send(queue.group, sequenced(record, sequence))
 
     async def finish(self) -> None:
         """Return when everything is stored."""
         for queue, state in self._queues.items():
             if state.rows < len(state.earlier):
                 raise self._other_rows(queue, f"it stored {len(state.earlier)} rows, this attempt has {state.rows}")
-        await self.sender.flush()
+        with self._fenced():
+            await self.sender.flush()
+
+    @contextmanager
+    def _fenced(self) -> Iterator[None]:
+        """Say what ended this attempt."""
+        try:
+            yield
+        except ProducerFencedError as error:
+            raise ProducerFencedError(
+                f"partition {self.partition}: a later attempt of this task has begun and ends this one, as a speculative copy does "
+                f"(spark.speculation), or a retry when Spark took this one for lost; {error.message}",
+                **error.details,
+            ) from None
 
     def _other_rows(self, queue: TargetQueue, what: str) -> InvalidArgumentError:
         return InvalidArgumentError(

@@ -168,7 +168,7 @@ def test_an_attempt_that_still_runs_is_ended_by_the_next_one() -> None:
 
         await go_on(made[:6])
         await Attempt(rig, target).run(ROWS)
-        with pytest.raises(ProducerFencedError):
+        with pytest.raises(ProducerFencedError, match="partition 0: a later attempt of this task has begun and ends this one"):
             await go_on(made[6:])
         assert once_and_in_order(await stored(rig))
 
