@@ -51,7 +51,8 @@ _ID_PROPERTY = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1  # the first one of a m
 class DirectTarget:
     """Where one write goes, as the driver saw it before the first task: all tasks choose among the same queues.
 
-    ``ends`` are the offsets at which the queues ended then: everything that the write stores is behind them.
+    ``ends`` are the offsets at which the queues ended then: everything that the write stores is behind them.  ``topic_epochs``: by
+    replica group, others when the topic was deleted and created again.
     """
 
     write_id: str
@@ -59,6 +60,7 @@ class DirectTarget:
     queues: tuple[TargetQueue, ...]
     ends: Mapping[TargetQueue, int]
     max_body_bytes: int
+    topic_epochs: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, partition: int) -> str:
         """The name of a task: the ``producer_id`` of all its attempts."""

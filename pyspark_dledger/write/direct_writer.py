@@ -21,7 +21,7 @@ from dledger_client.fetch.records import QueueOffsets
 from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
 from dledger_wire.frames.frame_layout import pack_host
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
@@ -63,7 +63,8 @@ class DirectWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: every task has stored its rows."""
+        """Every task has stored its rows; say so only if they are still there."""
+        check_same_topic(self._options, self._target)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing to do: what tasks have stored stays."""
@@ -79,7 +80,23 @@ def look(options: WriteOptions) -> DirectTarget:
         ends = ends_of(queues, held)
         for queue, end in list(ends.items())[:1]:  # who may not read is told now, not when a task is tried again
             consumer.fetch(queue.topic, queue.queue_id, end, 1, replica_group=queue.group)
-        return DirectTarget(uuid.uuid4().hex, options.topic, queues, ends, targets.max_body_bytes_of(options.topic))
+        epochs = {group: each.topic_epoch for (group, _), each in held.items()}
+        return DirectTarget(uuid.uuid4().hex, options.topic, queues, ends, targets.max_body_bytes_of(options.topic), epochs)
+
+
+def check_same_topic(options: WriteOptions, target: DirectTarget) -> None:
+    """Raise TopicNotFoundError if the topic was deleted since ``look``, though it may have been created again: rows went with it."""
+    timeout_ms = min(METADATA_TIMEOUT_MS, options.send_timeout_ms)
+    text = f"topic {target.topic} was deleted during the write, and rows with it; write all of them again"
+    try:
+        with PullConsumer(options.bootstrap, timeout_ms=timeout_ms, **options.access.client()) as consumer:
+            held = consumer.offsets(target.topic, partial=True)
+    except TopicNotFoundError:
+        raise TopicNotFoundError(text, topic=target.topic) from None
+    except DledgerError:
+        return  # the rows are stored: that nobody answers now is no reason to write them again
+    if any(each.topic_epoch != target.topic_epochs.get(group, each.topic_epoch) for (group, _), each in held.items()):
+        raise TopicNotFoundError(text, topic=target.topic)
 
 
 def ends_of(queues: Sequence[TargetQueue], held: Mapping[tuple[str, int], QueueOffsets]) -> dict[TargetQueue, int]:

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
+from dledger_client import Admin
+from dledger_wire.errors import TopicNotFoundError
+from pyspark_dledger.options.model import parse_write_options
+from pyspark_dledger.write.direct_writer import DirectWriter
 from tests.cluster.harness import Cluster
 from tests.spark.test_batch_write import make, messages_of, write
 
@@ -82,6 +87,21 @@ def test_rows_have_all_their_columns_and_need_no_staging_topic(spark: Any, clust
         (body, tags, " ".join(keys), properties["n"]) for body, tags, keys, _, properties in rows
     )
     assert "never-made" not in cluster.cli_ok("topic", "list")
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_topic_that_was_deleted_during_the_write_fails_the_job(cluster: Cluster, is_made_anew: bool) -> None:
+    topic = f"deleted-{is_made_anew}"
+    make(cluster, topic)
+    options = parse_write_options({"bootstrap": cluster.bootstrap, "topic": topic, "writeMode": "direct"})
+    writer = DirectWriter(StructType([StructField("body", StringType())]), options, overwrite=False)
+    writer.commit([])
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topic(topic)
+    if is_made_anew:
+        make(cluster, topic)
+    with pytest.raises(TopicNotFoundError, match=f"topic {topic} was deleted during the write, and rows with it"):
+        writer.commit([])
 
 
 @pytest.mark.parametrize(
