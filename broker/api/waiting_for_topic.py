@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 
 from broker.context import ServiceContext
-from broker.verified_reads import StoredMessages
+from broker.verified_reads import StoredMessages, read_with_repair
 from dledger_wire.frames.frame import Frame
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -27,7 +27,8 @@ PAGE_MESSAGES, PAGE_BYTES = 1_000, 1 << 20
 async def waiting_for(context: ServiceContext, topic: Topic) -> str:
     """What waits for ``topic``, as text; empty when nothing does.  Takes the applied state: the topic takes no messages meanwhile.
 
-    What waits for a topic of that name that was deleted is dropped when it is due: it does not count.
+    What waits for a topic of that name that was deleted is dropped when it is due: it does not count.  Only what was stored since the topic
+    was made is read, so that a new one can be deleted however much waits for others.
     """
     store, left = context.store, MAX_SCANNED
     places = [
@@ -38,7 +39,7 @@ async def waiting_for(context: ServiceContext, topic: Topic) -> str:
     counts: dict[str, int] = {}
     for text, name, queue_id, offset in places:
         waits = _waits_in(context, name)
-        async for frame in _messages(context, name, queue_id, offset):
+        async for frame in _messages(context, name, queue_id, offset, topic.created_pos):
             counts[text] = counts.get(text, 0) + (_is_for(frame, topic) and waits(frame))
             left -= 1
             if not left:
@@ -64,12 +65,15 @@ def _is_to_come(context: ServiceContext, frame: Frame) -> bool:
     return bool(context.store.timers.progress.undelivered(offsets, due)[0])
 
 
-async def _messages(context: ServiceContext, name: str, queue_id: int, offset: int) -> AsyncIterator[Frame]:
-    """The messages of a queue from ``offset`` on, whose entries are checked: no checksum of a message holds its properties."""
-    queue = context.store.queues.get((name, queue_id))
+async def _messages(context: ServiceContext, name: str, queue_id: int, offset: int, from_pos: int) -> AsyncIterator[Frame]:
+    """The messages of a queue from ``offset`` on, and from a position of the log on, whose entries are checked: no checksum of a message
+    holds its properties."""
+    store = context.store
+    queue = store.queues.get((name, queue_id))
     if queue is None:
         return
-    stored, offset, end = StoredMessages(context, name, queue_id, for_service=True), max(offset, queue.min_offset), queue.max_offset
+    first = await read_with_repair(context.raft, lambda: store.reader.offset_for_position(name, queue_id, from_pos))
+    stored, offset, end = StoredMessages(context, name, queue_id, for_service=True), max(offset, first, queue.min_offset), queue.max_offset
     while offset < end:
         page = await stored.run(offset, max_messages=min(PAGE_MESSAGES, end - offset), max_bytes=PAGE_BYTES)
         if not page:

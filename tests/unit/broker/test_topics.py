@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.api import waiting_for_topic
 from dledger_client.aio import Message, TransactionState
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
@@ -129,5 +130,29 @@ def test_a_topic_for_which_messages_wait_is_not_taken_for_an_empty_one_but_those
             for only_if in ("empty", "drained"):
                 await rig.topic(perm=int(Perm.READ))
                 await delete_if(only_if)
+
+    Rig().run(scenario)
+
+
+def test_what_waits_for_other_topics_since_before_a_topic_was_made_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row T4: a creation that fails halfway deletes what it made, however much waits in the replica group."""
+    monkeypatch.setattr(waiting_for_topic, "MAX_SCANNED", 3)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("other")
+        async with rig.admin() as admin, rig.producer() as producer, rig.transactions(lambda _: TransactionState.UNKNOWN) as transacting:
+            later_ms = rig.around()["clock"].wall_ms() + 3_600_000
+            for number in range(5):
+                await producer.send(Message("other", b"%d" % number, delay_level=18))
+                await producer.send(Message("other", b"%d" % number, deliver_at_ms=later_ms))
+                await transacting.prepare(Message("other", b"%d" % number))
+            await rig.topic()
+            await producer.send(Message("t", b"later", delay_level=18))
+            request = admin_pb2.TopicSpec(name="t", group="g0", only_if="empty")
+            with pytest.raises(UnsafeShrinkError, match="1 delayed messages are not delivered yet"):
+                await admin._calls.ask_leader("g0", methods.DELETE_TOPIC, request)
+            await admin.delete_topic("t")
+            await rig.topic()
+            await admin._calls.ask_leader("g0", methods.DELETE_TOPIC, request)
 
     Rig().run(scenario)
