@@ -8,7 +8,7 @@ from functools import partial
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError, error_from_code
+from dledger_wire.errors import NotReadyError, OffsetOutOfRangeError, TopicNotFoundError, error_from_code
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
@@ -42,7 +42,13 @@ class GroupOffsetsService:
             if request.reset
             else CommitOffsets(group=request.group, offsets=rows, initial=request.initial)
         )
-        result = await self._context.command(command, TIMEOUT_S)
+        try:
+            result = await self._context.command(command, TIMEOUT_S)
+        except TopicNotFoundError:
+            if request.initial:
+                self._check_topics(request)
+                raise NotReadyError(f"group {request.group}: a deletion of the topic was refused; nothing was stored") from None
+            raise
         if request.reset:
             self._offsets_reset(request.group)
         reply = broker_pb2.CommitOffsetsResponse()
@@ -54,7 +60,8 @@ class GroupOffsetsService:
     def _check_topics(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """TopicNotFoundError when a group would begin in a topic made anew where it would have begun in the one before.
 
-        The topics checked here are still those when the command comes through, or it is refused (``PreparedCommand``).
+        The topics checked here are still those when the command comes through, or it is refused (``PreparedCommand``).  It is refused
+        also behind a deletion that is then refused itself, after which they are there as before.
         """
         self._context.require_master()
         for row in request.offsets:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from broker.api.group_offsets import GroupOffsetsService
 from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
 from dledger_client.consumer.settings import PushOptions
+from dledger_wire._pb import broker_pb2
+from store.commands.topics import EMPTY, DeleteTopicIf
 from tests.unit.client.push_rig import Group, numbers, send
 from tests.unit.client.sim_rig import Rig, until
 
@@ -214,3 +218,29 @@ def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_
         await group.stop()
 
     Rig().run(scenario, limit_s=60)
+
+
+def test_a_group_begins_at_the_end_also_when_a_deletion_of_the_topic_was_refused_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = GroupOffsetsService._check_topics
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        deletions: list[asyncio.Future[Any]] = []
+
+        def and_deleted(self: GroupOffsetsService, request: broker_pb2.CommitOffsetsRequest) -> None:
+            checked(self, request)
+            if not deletions and request.offsets[0].topic == "t":
+                deletions.append(self._context.raft.propose(self._context.store.command(DeleteTopicIf(name="t", only_if=EMPTY))))
+
+        monkeypatch.setattr(GroupOffsetsService, "_check_topics", and_deleted)
+        group = Group(rig, consume_from_where="last")
+        await group.start("a")
+        node = rig.cluster.hosts[rig.master].node
+        assert node is not None
+        known = node.store.consumer_offsets
+        await until(lambda: known.known_position("g", "t", 0) is not None)
+        assert (known.position("g", "t", 0), len(deletions)) == (50, 1)
+        await group.stop()
+
+    Rig().run(scenario)
