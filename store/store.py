@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from dledger.core.effects import RoleChanged
@@ -293,6 +294,10 @@ class MessageStore:
         if not for_service:
             self.require_disk_room()
         return self._message_log.prepare(records, for_service=for_service, check_writer=check_writer, check_producer=check_producer)
+
+    def nothing_new_waits_for(self, topic: str) -> AbstractContextManager[None]:
+        """See ``MessageLog.nothing_new_waits_for``."""
+        return self._message_log.nothing_new_waits_for(topic)
 
     def names_of_producer(self, producer_id: int) -> tuple[str, str]:
         """Name and owner of a registered producer id; empty when it has none, or is not known."""

@@ -104,12 +104,17 @@ class AdminService:
         self._check_topic(spec)
         async with self._deletions.hold(spec.name):
             if spec.only_if:
-                await self._check_nothing_waits(spec)
+                with self._context.store.nothing_new_waits_for(spec.name):
+                    return await self._delete_if(spec)
             if spec.incarnation:
                 await self._check_incarnation(spec.name, spec.incarnation)
-            if spec.only_if:
-                return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
             return await self._change_topic(DeleteTopic(name=spec.name))
+
+    async def _delete_if(self, spec: admin_pb2.TopicSpec) -> admin_pb2.TopicReply:
+        await self._check_nothing_waits(spec)
+        if spec.incarnation:
+            await self._check_incarnation(spec.name, spec.incarnation)
+        return await self._change_topic(DeleteTopicIf(name=spec.name, only_if=spec.only_if))
 
     async def _check_incarnation(self, name: str, wanted: str) -> None:
         """TopicNotFoundError unless the topic is the one that is meant.

@@ -10,7 +10,9 @@ late, and a duplicate whose original is not committed yet, leave a void record, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -32,6 +34,7 @@ from dledger_wire.batches.batch import (
 )
 from dledger_wire.check import require
 from dledger_wire.errors import (
+    BusyError,
     CorruptBatchError,
     DledgerError,
     InvalidArgumentError,
@@ -201,6 +204,7 @@ class MessageLog:
         self._term = 0
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
+        self._held_back: Counter[str] = Counter()
         self._commands: dict[int, PreparedCommand[Any]] = {}
 
     # Terms
@@ -311,8 +315,20 @@ class MessageLog:
         check_writer(retry_topic(producer_group))
         self._transactions.require_share(producer_group)
 
+    @contextmanager
+    def nothing_new_waits_for(self, topic: str) -> Iterator[None]:
+        """Users' messages that are to wait for ``topic`` are refused until the context ends: what waits for it can be counted, and the
+        topic deleted when nothing does."""
+        self._held_back[topic] += 1
+        try:
+            yield
+        finally:
+            self._held_back -= Counter([topic])  # without a row of 0
+
     def _is_target(self, name: str, check_writer: Callable[[str], object]) -> bool:
         check_writer(name)
+        if self._held_back[name]:
+            raise BusyError(f"topic {name!r} is about to be deleted if nothing waits for it; nothing was stored")
         return self._is_topic(name)
 
     def _is_topic(self, name: str) -> bool:

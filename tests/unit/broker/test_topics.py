@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from broker.api import admin as admin_service
 from broker.api import waiting_for_topic
+from broker.context import ServiceContext
 from dledger_client.aio import Message, TransactionState
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
+from store.state.topics import Topic
 from tests.unit.client.sim_rig import Rig
 
 
@@ -154,5 +157,28 @@ def test_what_waits_for_other_topics_since_before_a_topic_was_made_does_not_keep
             await admin.delete_topic("t")
             await rig.topic()
             await admin._calls.ask_leader("g0", methods.DELETE_TOPIC, request)
+
+    Rig().run(scenario)
+
+
+def test_nothing_is_taken_for_a_topic_between_the_look_at_what_waits_for_it_and_its_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        looked, look = asyncio.Event(), waiting_for_topic.waiting_for
+
+        async def slow(context: ServiceContext, topic: Topic) -> str:
+            found = await look(context, topic)
+            looked.set()
+            await asyncio.sleep(1)
+            return found
+
+        monkeypatch.setattr(admin_service, "waiting_for", slow)
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer:
+            request = admin_pb2.TopicSpec(name="t", group="g0", only_if="empty")
+            deletion = asyncio.ensure_future(admin._calls.ask_leader("g0", methods.DELETE_TOPIC, request))
+            await looked.wait()
+            with pytest.raises(TopicNotFoundError):
+                await producer.send(Message("t", b"later", delay_level=1))
+            await deletion
 
     Rig().run(scenario)
