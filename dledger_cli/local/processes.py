@@ -75,13 +75,15 @@ class LocalCluster:
 
     def start(self, names: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
         """Start those that do not run, and wait until each has the lock of its folder, by which others see that it runs, or has ended; also
-        when the next one cannot be started."""
+        when the next one cannot be started.  None is started where the port of one is taken: some alone may have no majority."""
         running = self.running()
+        wanted = [name for name in names if name not in running]
+        for name in wanted:
+            check_addresses_free(name, self.config.addresses_of(name))
         started: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            for name in names:
-                if name not in running:
-                    started[name] = self.spawn(name)
+            for name in wanted:
+                started[name] = self.spawn(name)
         finally:
             self._wait_seen(started)
         return started

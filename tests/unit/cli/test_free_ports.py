@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger_cli.local.processes import check_addresses_free
+from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.processes import LocalCluster, check_addresses_free
 from dledger_drill.hosts import ports
 from dledger_wire.errors import AddressInUseError, DledgerError
 
@@ -55,3 +56,18 @@ def test_an_address_that_is_none_of_this_machine_is_told_from_one_that_is_taken(
     for address in ("192.0.2.1:10911", "nowhere.invalid:10911"):
         with pytest.raises(AddressInUseError, match=rf"^{address} \(n0\): cannot listen: .*; where n0 listens, .* is its setting listen$"):
             check_addresses_free("n0", [address])
+
+
+def test_no_node_is_started_while_the_port_of_another_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        addresses = [f"127.0.0.1:{port}" for port in (*ports.free_ports(2), holder.getsockname()[1])]
+        nodes = ", ".join(f"{{id: n{number}, address: '{address}'}}" for number, address in enumerate(addresses))
+        file = tmp_path / "cluster.yaml"
+        file.write_text(f"cluster: c\ngroups: [{{name: g0, nodes: [{nodes}]}}]\n")
+        cluster = LocalCluster(ClusterConfig.load(str(file)), tmp_path)
+        with pytest.raises(AddressInUseError, match=r"\(n2\) is taken by pid"):
+            cluster.start(cluster.all_ids())
+        assert cluster.running() == {}
+        assert [each.name for each in tmp_path.iterdir()] == ["cluster.yaml"]
