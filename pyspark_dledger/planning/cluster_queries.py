@@ -5,13 +5,14 @@ Messages count as deleted only if no replica that tasks may read from has them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from dledger_client import PullConsumer
-from dledger_client.fetch.records import Chunk
+from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
@@ -21,6 +22,7 @@ from pyspark_dledger.planning.queue_offsets import QueueId
 from pyspark_dledger.planning.view_request import ViewRequest
 
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
+SAMPLES_AT_ONCE = 32
 
 
 def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), **how: bool) -> ClusterView:
@@ -61,25 +63,41 @@ def first_held(consumer: PullConsumer, queue: QueueId, offset: int) -> int:
 
 def mean_message_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
     """Mean stored size of a message in bytes, sampled at the start of each range [start, end)."""
-    found = {}
-    with PullConsumer(options.bootstrap, read_from="follower", timeout_ms=METADATA_TIMEOUT_MS, **options.access.client()) as consumer:
-        for queue, (start, end) in waiting.items():
-            first = _sample(consumer, queue, start, end)
-            if first is not None and first.count:
-                found[queue] = len(first.frames) / first.count
-    return found
+    return LoopThread.shared().run(_mean_sizes(options, waiting))
 
 
-def _sample(consumer: PullConsumer, queue: QueueId, start: int, end: int) -> Chunk | None:
-    """The first messages of [start, end) that are not expired."""
+async def _mean_sizes(options: ReadOptions, waiting: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, float]:
+    slots = asyncio.Semaphore(SAMPLES_AT_ONCE)
+    async with AsyncPullConsumer(
+        options.bootstrap, read_from="follower", timeout_ms=METADATA_TIMEOUT_MS, **options.access.client()
+    ) as consumer:
+
+        async def sampled(queue: QueueId, start: int, end: int) -> float:
+            async with slots:
+                return await _mean_size(consumer, queue, start, end)
+
+        found = await asyncio.gather(*(sampled(queue, *span) for queue, span in waiting.items()), return_exceptions=True)
+    sizes = {}
+    for queue, size in zip(waiting, found, strict=True):
+        if isinstance(size, BaseException):
+            raise size
+        if size:
+            sizes[queue] = size
+    return sizes
+
+
+async def _mean_size(consumer: AsyncPullConsumer, queue: QueueId, start: int, end: int) -> float:
+    """Of the first messages of [start, end) that are not expired; 0 when there are none."""
     sample_end = min(end, start + SAMPLE_MESSAGES)
-    how: dict[str, Any] = {"replica_group": queue.group, "chunk_bytes": SAMPLE_BYTES}
-    with closing(consumer.read_chunks(queue.topic, queue.queue_id, start, sample_end, **how)) as chunks:
-        try:
-            return next(chunks, None)
-        except OffsetOutOfRangeError as error:
-            begin = error.min_offset
-    return _sample(consumer, queue, begin, end) if start < begin < end else None
+    how: dict[str, Any] = {"replica_group": queue.group, "chunk_bytes": SAMPLE_BYTES, "without_body": True}
+    try:
+        async with aclosing(consumer.read_chunks(queue.topic, queue.queue_id, start, sample_end, **how)) as chunks:
+            async for chunk in chunks:
+                return float(chunk.columns.heads["total_size"].mean()) if chunk.count else 0.0
+            return 0.0
+    except OffsetOutOfRangeError as error:
+        begin = error.min_offset
+    return await _mean_size(consumer, queue, begin, end) if start < begin < end else 0.0
 
 
 def commit_progress(options: ReadOptions, offsets: Mapping[QueueId, int]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
+from dledger_wire.frames.frame import Frame, encode_frame
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_queries import ClusterView
@@ -25,6 +27,7 @@ from pyspark_dledger.read import stream
 from pyspark_dledger.read.stream import StreamReader
 from tests.unit.spark.views import Held, bounds_of
 
+WHOLE = encode_frame(Frame(0, 0, 0, b"seven..", "t"))
 Q = [QueueId("t", "g0", number) for number in range(3)]
 
 
@@ -152,25 +155,36 @@ def test_a_trigger_once_takes_all_that_there_is(seen: Seen, limits: dict[str, st
     assert offsets(found.latestOffset(start, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
 
 
-def test_sizes_are_taken_from_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_taken_from_what_is_left_of_all_queues_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_asked = asyncio.Event()
+
     class Expired:
-        """A queue that begins at 40."""
+        """Queues that begin at 40; none answers before all were asked."""
+
+        asked = 0
 
         def __init__(self, *_rest: Any, **_how: Any) -> None: ...
 
-        def __enter__(self) -> Expired:
+        async def __aenter__(self) -> Expired:
             return self
 
-        def __exit__(self, *_rest: Any) -> None: ...
+        async def __aexit__(self, *_rest: Any) -> None: ...
 
-        def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **_how: Any) -> Iterator[Chunk]:
+        async def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> AsyncGenerator[Chunk]:
+            Expired.asked += 1
+            if Expired.asked == 3:
+                all_asked.set()
+            await all_asked.wait()
             if offset < 40:
                 raise OffsetOutOfRangeError("gone", min_offset=40, max_offset=100)
-            yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), np.full(upto - offset, 7), bytes(7 * (upto - offset)))
+            assert how["without_body"]
+            cut, count = WHOLE.replace(b"seven..", b""), upto - offset
+            yield Chunk(topic, "g0", queue_id, "n0", np.arange(offset, upto), np.full(count, len(cut)), cut * count, bodiless=True)
 
-    monkeypatch.setattr(cluster_queries, "PullConsumer", Expired)
+    monkeypatch.setattr(cluster_queries, "AsyncPullConsumer", Expired)
     options = parse_read_options({"bootstrap": "h:1", "topic": "t"}, stream=True)
-    assert cluster_queries.mean_message_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: 7.0, Q[2]: 7.0}
+    size = float(len(WHOLE))
+    assert cluster_queries.mean_message_sizes(options, {Q[0]: (2, 90), Q[1]: (2, 30), Q[2]: (50, 60)}) == {Q[0]: size, Q[2]: size}
 
 
 def test_a_stream_that_is_told_where_to_stop_stops(seen: Seen) -> None:
