@@ -124,7 +124,7 @@ def state(secured: Secured) -> dict[str, Any]:
     nodes = secured.cluster.statuses()
     return {
         "topics": ask(methods.LIST_TOPICS),
-        "groups": ask(methods.LIST_GROUPS),
+        "groups": ask(methods.LIST_GROUPS).groups,
         "offsets": ask(methods.GROUP_OFFSETS, methods.GROUP_OFFSETS.request(groups=[GROUP])).groups,
         "users": ask(methods.LIST_USERS).users,
         "rules": ask(methods.LIST_RULES).rules,
