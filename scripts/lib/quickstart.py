@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import re
@@ -101,7 +102,7 @@ class Load:
             self.sent_at[number] = time.monotonic()
             message = Message(TOPIC, line.body, tags=line.tags, keys=f"line-{number}")
             future = self.producer.send_async(message, queue_key=line.queue_key)
-            future.add_done_callback(lambda done, number=number: self._done(number, done))
+            future.add_done_callback(functools.partial(self._done, number))
         self.producer.flush()
 
     def _done(self, number: int, future: Any) -> None:
@@ -238,7 +239,7 @@ def step(text: str) -> None:
 def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str) -> bool:
     step("starting three nodes on this machine")
     cluster.start()
-    show(cluster.groups(), as_json=False)
+    show(cluster.config, cluster.groups(), as_json=False)
     with Admin(bootstrap=cluster.bootstrap) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
 
@@ -261,7 +262,7 @@ def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str
     step(f"starting {victim} again; it catches up")
     cluster.start(victim)
     cluster.wait_equal()
-    show(cluster.groups(), as_json=False)
+    show(cluster.config, cluster.groups(), as_json=False)
 
     step("reading the topic with Spark from the followers")
     leader = cluster.leader()

@@ -30,10 +30,10 @@ DEFAULT_TIMEOUT_S = 30.0
 
 def page(app: typer.Typer) -> str:
     """The whole page, as Markdown."""
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
     context = root.make_context("dledger", [], resilient_parsing=True)
     topic = root.get_command(context, "topic")
-    parts = [HEAD + _rows(_common(topic.get_command(context, "create"), context))]  # type: ignore[union-attr]
+    parts = [HEAD + _rows(_common(topic.get_command(context, "create"), context))]
     parts += [_section(path, command, context) for path, command in _walk(root, context, "dledger")]
     return "\n".join(parts)
 
