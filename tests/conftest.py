@@ -1,5 +1,5 @@
 """What every test layer shares: a failed comparison of something huge is reported by its sizes, not by a diff that takes hours; what
-died in a simulation is freed between two tests.
+died in a simulation is freed between two tests; a property is not judged by how long one of its examples takes.
 """
 
 from __future__ import annotations
@@ -7,9 +7,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.sim.loop import SimLoop
+
+# A busy machine may take seconds for an example that takes a millisecond elsewhere.
+hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any machine")
 
 MAX_DIFF_BYTES = 200_000
 
