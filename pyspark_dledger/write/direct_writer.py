@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.router import Router
 from dledger_client.fetch.records import QueueOffsets
@@ -29,7 +28,7 @@ from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
 from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, TargetQueue
-from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write
+from pyspark_dledger.write.targets import Targets, check_write, driver_consumer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,8 +71,7 @@ class DirectWriter(DataSourceArrowWriter):
 
 def look(options: WriteOptions) -> DirectTarget:
     """What all tasks have to agree about."""
-    timeout_ms = min(METADATA_TIMEOUT_MS, options.send_timeout_ms)
-    with PullConsumer(options.bootstrap, timeout_ms=timeout_ms, **options.access.client()) as consumer:
+    with driver_consumer(options) as consumer:
         targets = Targets(consumer)
         queues = tuple(targets.queues_of(options.topic))
         held = consumer.offsets(options.topic)
@@ -86,10 +84,9 @@ def look(options: WriteOptions) -> DirectTarget:
 
 def check_same_topic(options: WriteOptions, target: DirectTarget) -> None:
     """Raise TopicNotFoundError if the topic was deleted since ``look``, though it may have been created again: rows went with it."""
-    timeout_ms = min(METADATA_TIMEOUT_MS, options.send_timeout_ms)
     text = f"topic {target.topic} was deleted during the write, and rows with it; write all of them again"
     try:
-        with PullConsumer(options.bootstrap, timeout_ms=timeout_ms, **options.access.client()) as consumer:
+        with driver_consumer(options) as consumer:
             held = consumer.offsets(target.topic, partial=True)
     except TopicNotFoundError:
         raise TopicNotFoundError(text, topic=target.topic) from None

@@ -28,6 +28,11 @@ def check_write(schema: StructType, default_topic: str, *, overwrite: bool) -> N
     check_schema(schema, default_topic)
 
 
+def driver_consumer(options: WriteOptions) -> PullConsumer:
+    """For what the driver asks before and after its tasks."""
+    return PullConsumer(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client())
+
+
 def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
     """The writable queues of a topic.  Raises TopicNotFoundError, TopicPermissionError, PermissionDeniedError, and
     InvalidArgumentError for a topic of the system.

@@ -28,7 +28,7 @@ from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, S
 from pyspark_dledger.write.staged_batches import RowBatcher
 from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
-from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write, frame_stamp, writable_queues
+from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write, driver_consumer, frame_stamp, writable_queues
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,9 +48,7 @@ class StagedTask(WriterCommitMessage):
 def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StagingTopic:
     """Check everything that can be checked before a job starts; create the staging topic if it is missing."""
     check_write(schema, options.topic, overwrite=overwrite)
-    with PullConsumer(
-        options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client()
-    ) as consumer:
+    with driver_consumer(options) as consumer:
         if options.topic:
             writable_queues(consumer, options.topic)
         with Admin(options.bootstrap, timeout_ms=min(METADATA_TIMEOUT_MS, options.send_timeout_ms), **options.access.client()) as admin:

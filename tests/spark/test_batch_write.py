@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,29 @@ def write(frame: Any, cluster: Cluster, topic: str, **options: Any) -> None:
     for name, value in options.items():
         writer = writer.option(name, value)
     writer.mode("append").save()
+
+
+def dying_once(folder: Path, behind: int, *, shuffled: bool) -> Callable[[Any], Iterator[Any]]:
+    """For ``mapPartitions``: the first attempt of each partition fails behind so many rows; ``shuffled``: each has its own order."""
+    marks = str(folder)
+
+    def rows_of(rows: Any) -> Iterator[Any]:
+        import random
+
+        from pyspark import TaskContext
+
+        mark = Path(marks) / f"{TaskContext.get().partitionId()}"
+        first_time = not mark.exists()
+        mark.touch()
+        listed = list(rows)
+        if shuffled:
+            random.shuffle(listed)
+        for place, row in enumerate(listed):
+            if first_time and place == behind:
+                raise OSError("the executor is gone")
+            yield row
+
+    return rows_of
 
 
 def test_rows_become_messages_with_all_their_columns(spark: Any, cluster: Cluster) -> None:
@@ -90,26 +114,9 @@ def test_tasks_that_fail_and_are_tried_again_store_no_row_twice(
 ) -> None:
     """Each partition's first attempt dies behind half of its rows; the second gives them in another order."""
     make(cluster, "retried")
-    marks = str(tmp_path)
-
-    def failing(rows: Any) -> Any:
-        import random
-
-        from pyspark import TaskContext
-
-        mark = Path(marks) / f"{TaskContext.get().partitionId()}"
-        first_time = not mark.exists()
-        mark.touch()
-        mixed = list(rows)
-        random.shuffle(mixed)
-        for place, row in enumerate(mixed):
-            if first_time and place == 600:
-                raise OSError("the executor is gone")
-            yield row
-
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
     request.addfinalizer(lambda: spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch"))
-    rows = spark.range(0, 4000, 1, 4).selectExpr("CAST(id AS STRING) AS body").rdd.mapPartitions(failing)
+    rows = spark.range(0, 4000, 1, 4).selectExpr("CAST(id AS STRING) AS body").rdd.mapPartitions(dying_once(tmp_path, 600, shuffled=True))
     frame = spark.createDataFrame(rows, "body string")
     write(frame, cluster, "retried")
     assert sorted(int(message.body) for message in messages_of(cluster, "retried")) == list(range(4000))

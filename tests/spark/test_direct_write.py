@@ -14,7 +14,7 @@ from dledger_wire.errors import TopicNotFoundError
 from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write.direct_writer import DirectWriter
 from tests.cluster.harness import Cluster
-from tests.spark.test_batch_write import make, messages_of, write
+from tests.spark.test_batch_write import dying_once, make, messages_of, write
 
 ROWS, TASKS = 4000, 4
 
@@ -29,27 +29,8 @@ def small_batches(spark: Any) -> Iterator[None]:
 
 def failing(spark: Any, folder: Path, *, shuffled: bool) -> Any:
     """Numbered rows with much body; the first attempt of each partition fails behind most of its rows."""
-    folder.mkdir()
-    marks = str(folder)
-
-    def some(rows: Any) -> Any:
-        import random
-
-        from pyspark import TaskContext
-
-        mark = Path(marks) / f"{TaskContext.get().partitionId()}"
-        first_time = not mark.exists()
-        mark.touch()
-        listed = list(rows)
-        if shuffled:
-            random.shuffle(listed)
-        for place, row in enumerate(listed):
-            if first_time and place == 900:
-                raise OSError("the executor is gone")
-            yield row
-
     numbered = spark.range(0, ROWS, 1, TASKS).selectExpr("CONCAT(CAST(id AS STRING), REPEAT(' ', 4000)) AS body")
-    return spark.createDataFrame(numbered.rdd.mapPartitions(some), "body string")
+    return spark.createDataFrame(numbered.rdd.mapPartitions(dying_once(folder, 900, shuffled=shuffled)), "body string")
 
 
 def numbers_of(cluster: Cluster, topic: str) -> list[int]:
@@ -58,7 +39,7 @@ def numbers_of(cluster: Cluster, topic: str) -> list[int]:
 
 def test_tasks_that_are_tried_again_store_no_row_twice_and_keep_its_order(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     make(cluster, "direct")
-    write(failing(spark, tmp_path / "marks", shuffled=False), cluster, "direct", writeMode="direct")
+    write(failing(spark, tmp_path, shuffled=False), cluster, "direct", writeMode="direct")
     found = messages_of(cluster, "direct")
     assert sorted(int(message.body) for message in found) == list(range(ROWS))
     for queue in range(2):
@@ -72,7 +53,7 @@ def test_tasks_that_are_tried_again_store_no_row_twice_and_keep_its_order(spark:
 def test_a_task_that_gives_other_rows_when_it_is_tried_again_fails_the_job(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     make(cluster, "shuffled")
     with pytest.raises(Exception, match=r"was tried before, and .* expects the same rows in the same order from each attempt"):
-        write(failing(spark, tmp_path / "marks", shuffled=True), cluster, "shuffled", writeMode="direct")
+        write(failing(spark, tmp_path, shuffled=True), cluster, "shuffled", writeMode="direct")
     stored = numbers_of(cluster, "shuffled")
     assert 0 < len(stored) == len(set(stored)) < ROWS
 
