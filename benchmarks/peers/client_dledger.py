@@ -1,4 +1,4 @@
-"""dledger's client: ``send_async`` or ``send_many``, ``fetch`` or ``fetch_arrow``."""
+"""dledger's client: ``send_async`` or ``send_many``, ``fetch`` or ``scan_arrow``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.peers.load import Load
 from dledger_client import Admin, Message, Producer, PullConsumer
 
 AT_ONCE = 10_000
-# A call.  64 MiB, the default of fetch_arrow, is new memory in each of a process's first calls: three times the processor time a message.
+# A call.  More is new memory in each of a process's first calls: three times the processor time a message.
 FETCH_BYTES = 16 << 20
 TIMEOUT_MS = 60_000
 
@@ -51,14 +51,15 @@ class DledgerClient:
 
     def consume(self, topic: str, seen: Seen, way: str) -> None:
         with PullConsumer(self._bootstrap, "peers") as consumer:
+            if way == "many":
+                for table in consumer.scan_arrow(topic, columns=["body"]):
+                    seen.see_column(table["body"])
+                return
             for (_, queue_id), held in consumer.offsets(topic).items():
                 at = held.min_offset
                 while at < held.max_offset:
-                    if way == "many":
-                        at += seen.see_column(consumer.fetch_arrow(topic, queue_id, at, columns=["body"], max_bytes=FETCH_BYTES)["body"])
-                    else:
-                        messages = consumer.fetch(topic, queue_id, at, AT_ONCE, max_bytes=FETCH_BYTES)
-                        at += seen.see(message.body for message in messages)
+                    messages = consumer.fetch(topic, queue_id, at, AT_ONCE, max_bytes=FETCH_BYTES)
+                    at += seen.see(message.body for message in messages)
 
     def latencies_ms(self, topic: str, bodies: list[bytes]) -> list[float]:
         times = []

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 from dledger_client import tracing
-from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
-from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.missing_parts import find_parts
-from dledger_client.cluster.retry import JitteredBackoff, is_retriable, until
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.consumer.added_queues import AddedQueues, AskGroup
+from dledger_client.consumer.added_queues import AddedQueues
 from dledger_client.consumer.group_offsets import commit_pages
+from dledger_client.consumer.topic_offsets import NO_TIME, TopicOffsets
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_arrow
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.local_log_reader import LocalLogReader
+from dledger_client.fetch.long_read import ANSWER_BYTES, LongRead
 from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_client.fetch.subscription import Subscription
+from dledger_client.fetch.topic_scan import Span, TopicScan, spans
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_positions, check_text, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotYetError, OffsetOutOfRangeError, UnreachableError
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
-
-T = TypeVar("T")
-NO_TIME = -1
-ANSWER_BYTES = 64 << 20  # of one request of a long read
 
 
 class PullConsumer:
@@ -94,12 +88,13 @@ class PullConsumer:
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._router = environment_for(bootstrap, **security).open_router(bootstrap)
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
-        self._committed_state = CommittedState(self._router, replica)
-        self._added = AddedQueues(self._router, self._held(NO_TIME, or_followers=True))
+        self._offsets = TopicOffsets(self._router, replica, timeout_ms)
+        self._added = AddedQueues(self._router, self._offsets.held_by_part(NO_TIME, or_followers=True))
         self._reads_followers = read_from != "leader" or replica is not None
         self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
         self._fetcher.metrics = FetchMetrics(group)
         fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
+        self._long_read = LongRead(self._router, fetcher, timeout_ms)
         self._pieces = ReadAhead(lambda group, what: fetcher.read(group, what, clock.monotonic_ms() + timeout_ms), is_on=read_ahead)
 
     @property
@@ -219,25 +214,7 @@ class PullConsumer:
             or_followers = self._reads_followers
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
-
-        return await self._of_parts(topic, self._held(asked_time, or_followers=or_followers), partial=partial)
-
-    def _held(self, asked_time: int, *, or_followers: bool) -> AskGroup:
-        """Reads the offsets that the queues of a topic hold in one replica group."""
-
-        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], QueueOffsets]:
-            refs = [broker_pb2.QueueRef(topic=part.topic, queue_id=number, timestamp_ms=asked_time) for number in range(part.read_queues)]
-            request, group, method = broker_pb2.OffsetsRequest(queues=refs), part.replica_group, methods.QUEUE_OFFSETS
-            if or_followers:
-                answer = await self._committed_state.ask(group, method, request, lambda answer: int(answer.applied_index), deadline_ms)
-            else:
-                answer = await self._router.call_leader(group, method, request, deadline_ms=deadline_ms)
-            return {
-                (group, each.queue_id): QueueOffsets(each.min_offset, each.max_offset, each.offset_for_time, each.incarnation)
-                for each in answer.queues
-            }
-
-        return ask
+        return await self._offsets.held(topic, asked_time, or_followers=or_followers, partial=partial)
 
     async def new_queues(self, topic: str, known: Collection[tuple[str, int]], *, wait_ms: int = 0) -> dict[tuple[str, int], QueueOffsets]:
         """The readable queues of a topic besides those you know: a topic can get more queues, and grow into other replica groups.
@@ -267,21 +244,6 @@ class PullConsumer:
         """
         within(0, MAX_U32, wait_ms=wait_ms)
         return await self._added.find(topic, known, wait_ms)
-
-    async def _of_parts(
-        self, topic: str, ask: Callable[[TopicQueues, int], Awaitable[dict[tuple[str, int], T]]], *, partial: bool
-    ) -> dict[tuple[str, int], T]:
-        """What ``ask`` finds in every replica group of a topic, asked at once."""
-        looked_up = await find_parts(self._router, topic, self._deadline_ms())
-        parts = {part.replica_group: part for part in (looked_up.queues if partial else looked_up.all_of(topic))}
-        deadline_ms = self._deadline_ms()
-        if partial and len(parts) > 1:
-            deadline_ms = min(deadline_ms, self._router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
-        answers = await answers_of(lambda group: ask(parts[group], deadline_ms), parts)
-        found: dict[tuple[str, int], T] = {}
-        for answer in (answers.some() if partial else answers.complete()).values():
-            found |= answer
-        return found
 
     @renamed_arguments(group_name="replica_group")
     async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
@@ -327,14 +289,7 @@ class PullConsumer:
         Examples:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
-        request = broker_pb2.GroupOffsetsRequest(groups=[self.group])
-
-        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], int]:
-            answer = await self._router.call_leader(part.replica_group, methods.GROUP_OFFSETS, request, deadline_ms=deadline_ms)
-            rows = (each for positions in answer.groups for each in positions.offsets if each.topic == topic)
-            return {(part.replica_group, each.queue_id): each.offset for each in rows}
-
-        return await self._of_parts(topic, ask, partial=partial)
+        return await self._offsets.committed(topic, self.group, partial=partial)
 
     @renamed_arguments(group_name="replica_group")
     async def send_back(
@@ -526,8 +481,8 @@ class PullConsumer:
     ) -> ArrowTable:
         """Like ``fetch``, as a table of Arrow, without an object for each message. Needs pyarrow (the extra ``arrow``).
 
-        The metadata of the table's schema has ``next_offset``, where to read on, and ``max_offset``, the end of the queue as the replica
-        knew it.
+        The metadata of the table's schema has ``next_offset``, where to read on, ``max_offset``, the end of the queue as the replica
+        knew it, ``replica_group`` and ``queue_id``. ``scan_arrow`` reads a whole topic.
 
         Args:
             topic: The topic.
@@ -589,16 +544,6 @@ class PullConsumer:
         """
         return Subscription(tags).wanted(chunk.messages() if chunk.count else [])
 
-    async def _sources(self, failover: ReplicaFailover, group: str, topic: str, queue_id: int) -> list[Source]:
-        """A new round of replicas, as soon as one is known."""
-        async for attempt in until(failover.deadline_ms, self._router.clock, self._router.random):
-            with attempt:
-                found = await self._fetcher.sources(group, failover.deadline_ms, (topic, queue_id))
-                if not found:
-                    raise UnreachableError(f"replica group {group} has no replica to read from")
-                return failover.in_order(found)
-        raise UnreachableError(f"replica group {group}: no attempt was made before the deadline")
-
     @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
     async def read_chunks(
         self,
@@ -647,54 +592,80 @@ class PullConsumer:
         within(0, MAX_U32, chunk_bytes=chunk_bytes)
         wanted = Subscription(tags, sql)
         group = await self._group_of(topic, queue_id, replica_group)
-        pauses, failover = JitteredBackoff(self._router.random), ReplicaFailover(self._router.clock, self._timeout_ms)
-        untried: list[Source] = []
-        while offset < end:
-            if not untried:
-                untried = await self._sources(failover, group, topic, queue_id)
-            source = untried[0]
-            request = broker_pb2.FetchRequest(
-                topic=topic,
-                queue_id=queue_id,
-                offset=offset,
-                max_bytes=chunk_bytes,
-                group=self.group,
-                tag_hashes=wanted.tag_hashes,
-                sql=wanted.sql,
-                without_body=without_body,
-                incarnation=topic_epoch,
+        request = broker_pb2.FetchRequest(
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            max_bytes=chunk_bytes,
+            group=self.group,
+            tag_hashes=wanted.tag_hashes,
+            sql=wanted.sql,
+            without_body=without_body,
+            incarnation=topic_epoch,
+        )
+        async with aclosing(self._long_read.chunks(group, request, end, max_lag)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def scan_arrow(
+        self,
+        topic: str,
+        *,
+        columns: Sequence[str] = ARROW_COLUMNS,
+        positions: Mapping[tuple[str, int], int] | None = None,
+        since_ms: int | None = None,
+        tags: str = "*",
+        sql: str = "",
+        queues_at_once: int = 2,
+    ) -> AsyncGenerator[ArrowTable]:
+        """Everything that a topic holds when it is called, as tables of Arrow, several queues side by side. Needs pyarrow.
+
+        A table has some thousand messages of one queue, in order; tables of different queues come as they are ready. When a replica
+        fails, another one continues. The metadata of a table's schema has ``replica_group``, ``queue_id`` and ``next_offset``: the
+        position of that queue for a later call. Each queue has one table at least; its last one may be empty.
+
+        Args:
+            topic: The topic.
+            columns: Columns to make, as for ``fetch_arrow``. Without ``body`` no bodies are sent.
+            positions: The first offset of queues, by (replica group, queue id); others begin with their oldest message.
+            since_ms: They begin with their first message stored at or after this time, milliseconds since 1970.
+            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
+            sql: Only messages whose properties match this SQL92 filter.
+            queues_at_once: How many queues are read side by side. Each has up to two chunks of some 2 MiB in memory; more than a few
+                are slower, unless the network takes long.
+
+        Returns:
+            Tables; ``pyarrow.concat_tables`` joins them.
+
+        Raises:
+            InvalidArgumentError: pyarrow is not installed, or a column or a queue is unknown.
+            OffsetOutOfRangeError: A queue does not hold its position, or messages expired before they were read.
+            TopicNotFoundError: The topic does not exist, or was deleted meanwhile.
+            DledgerError: What ``fetch`` raises.
+
+        Examples:
+            >>> positions = {}
+            >>> async for table in consumer.scan_arrow("orders", columns=["queue_offset", "body"], positions=positions):
+            ...     place = table.schema.metadata
+            ...     positions[place[b"replica_group"].decode(), int(place[b"queue_id"])] = int(place[b"next_offset"])
+        """
+        wanted = Subscription(tags, sql)
+        held = await self.offsets(topic, since_ms)
+        parts = spans(topic, held, positions or {}, by_time=since_ms is not None)
+
+        def read(part: Span) -> AsyncGenerator[Chunk]:
+            return self.read_chunks(
+                topic,
+                part.queue_id,
+                part.start,
+                part.end,
+                replica_group=part.replica_group,
+                tags=tags,
+                sql=sql,
+                without_body="body" not in columns,
+                topic_epoch=part.topic_epoch,
             )
-            if not wanted.tags and not sql:
-                request.max_messages = min(end - offset, 0xFFFFFFFF)
-            try:
-                before = offset
-                async with aclosing(self._fetcher.chunks(source, group, request, partial(failover.left_s, source))) as chunks:
-                    async for chunk in chunks:
-                        _check_lag(chunk, source, end, max_lag)
-                        chunk.cut(end)
-                        offset = chunk.next_offset
-                        if chunk.count:
-                            yield chunk
-                        if offset > before:
-                            failover.progress()
-                if offset == before:
-                    raise _nothing(topic, queue_id, offset, end, source)
-            except DledgerError as error:
-                untried.pop(0)
-                problem = failover.failed(await self._fetcher.judged(error, source, group), source, offset, is_last=not untried)
-                if not is_retriable(problem) or failover.is_over:
-                    raise problem from None
-                if not untried:
-                    await self._fetcher.pause(group, pauses.pause_ms(failover.failures, busy=False))
 
-
-def _check_lag(chunk: Chunk, source: Source, end: int, max_lag: int | None) -> None:
-    if max_lag is not None and not source.is_leader and chunk.max_offset < end - max_lag:
-        place = f"{chunk.topic}/{chunk.queue_id}"
-        raise NotYetError(f"{source.node_id} holds {place} up to {chunk.max_offset}, wanted {end} - {max_lag}")
-
-
-def _nothing(topic: str, queue_id: int, offset: int, end: int, source: Source) -> DledgerError:
-    """For a replica that had nothing where there is to be something: a follower may lag."""
-    text = f"{topic}/{queue_id}: nothing at {offset} on {source.node_id}, expected messages up to {end}"
-    return OffsetOutOfRangeError(text, min_offset=0, max_offset=offset) if source.is_leader else NotYetError(text)
+        async with aclosing(TopicScan(parts, read, columns, wanted.tags, queues_at_once).tables()) as tables:
+            async for table in tables:
+                yield table

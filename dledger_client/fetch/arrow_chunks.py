@@ -141,13 +141,16 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def table_of(chunks: Sequence[Chunk], columns: Sequence[str], tags: Sequence[str] = ()) -> pa.Table:
-    """The messages of an answer's chunks, of which there is one at least, as one table.
-
-    Its schema's metadata has ``next_offset``, where to read on, and ``max_offset``, the end of the queue.
-    """
+    """The messages of consecutive chunks of a queue, of which there is one at least, as one table; see ``with_place``."""
     batches = [batch for chunk in chunks if chunk.count for batch in record_batches(chunk, columns, tags)]
-    end = {"next_offset": str(chunks[-1].next_offset), "max_offset": str(chunks[-1].max_offset)}
-    return pa.Table.from_batches(batches, arrow_schema(columns)).replace_schema_metadata(end)
+    table, last = pa.Table.from_batches(batches, arrow_schema(columns)), chunks[-1]
+    return with_place(table, last.replica_group, last.queue_id, last.next_offset, last.max_offset)
+
+
+def with_place(table: pa.Table, replica_group: str, queue_id: int, next_offset: int, max_offset: int) -> pa.Table:
+    """The table with its queue in its schema's metadata, ``next_offset``, where to read on there, and ``max_offset``, the queue's end."""
+    place = {"replica_group": replica_group, "queue_id": str(queue_id), "next_offset": str(next_offset), "max_offset": str(max_offset)}
+    return table.replace_schema_metadata(place)
 
 
 def record_batches(chunk: Chunk, columns: Sequence[str], tags: Sequence[str] = (), keys: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:

@@ -9,12 +9,12 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import Unpack
 
 from dledger_client.admin.send_back import SendBackResult
-from dledger_client.aio.consumer import ANSWER_BYTES
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable
+from dledger_client.fetch.long_read import ANSWER_BYTES
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
@@ -379,8 +379,8 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
     ) -> ArrowTable:
         """Like ``fetch``, as a table of Arrow, without an object for each message. Needs pyarrow (the extra ``arrow``).
 
-        The metadata of the table's schema has ``next_offset``, where to read on, and ``max_offset``, the end of the queue as the replica
-        knew it.
+        The metadata of the table's schema has ``next_offset``, where to read on, ``max_offset``, the end of the queue as the replica
+        knew it, ``replica_group`` and ``queue_id``. ``scan_arrow`` reads a whole topic.
 
         Args:
             topic: The topic.
@@ -497,5 +497,53 @@ class PullConsumer(SyncClient[AsyncPullConsumer]):
                 without_body=without_body,
                 max_lag=max_lag,
                 topic_epoch=topic_epoch,
+            )
+        )
+
+    def scan_arrow(
+        self,
+        topic: str,
+        *,
+        columns: Sequence[str] = ARROW_COLUMNS,
+        positions: Mapping[tuple[str, int], int] | None = None,
+        since_ms: int | None = None,
+        tags: str = "*",
+        sql: str = "",
+        queues_at_once: int = 2,
+    ) -> Generator[ArrowTable]:
+        """Everything that a topic holds when it is called, as tables of Arrow, several queues side by side. Needs pyarrow.
+
+        A table has some thousand messages of one queue, in order; tables of different queues come as they are ready. When a replica
+        fails, another one continues. The metadata of a table's schema has ``replica_group``, ``queue_id`` and ``next_offset``: the
+        position of that queue for a later call. Each queue has one table at least; its last one may be empty.
+
+        Args:
+            topic: The topic.
+            columns: Columns to make, as for ``fetch_arrow``. Without ``body`` no bodies are sent.
+            positions: The first offset of queues, by (replica group, queue id); others begin with their oldest message.
+            since_ms: They begin with their first message stored at or after this time, milliseconds since 1970.
+            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
+            sql: Only messages whose properties match this SQL92 filter.
+            queues_at_once: How many queues are read side by side. Each has up to two chunks of some 2 MiB in memory; more than a few
+                are slower, unless the network takes long.
+
+        Returns:
+            Tables; ``pyarrow.concat_tables`` joins them.
+
+        Raises:
+            InvalidArgumentError: pyarrow is not installed, or a column or a queue is unknown.
+            OffsetOutOfRangeError: A queue does not hold its position, or messages expired before they were read.
+            TopicNotFoundError: The topic does not exist, or was deleted meanwhile.
+            DledgerError: What ``fetch`` raises.
+
+        Examples:
+            >>> positions = {}
+            >>> for table in consumer.scan_arrow("orders", columns=["queue_offset", "body"], positions=positions):
+            ...     place = table.schema.metadata
+            ...     positions[place[b"replica_group"].decode(), int(place[b"queue_id"])] = int(place[b"next_offset"])
+        """
+        yield from self._iterate(
+            self._inner.scan_arrow(
+                topic, columns=columns, positions=positions, since_ms=since_ms, tags=tags, sql=sql, queues_at_once=queues_at_once
             )
         )

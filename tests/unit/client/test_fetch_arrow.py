@@ -24,7 +24,8 @@ def test_a_table_has_what_the_messages_have() -> None:
             table = await consumer.fetch_arrow("t", 0, 0)
             messages = await consumer.fetch("t", 0, 0, 1_000)
             assert tuple(table.column_names) == ARROW_COLUMNS
-            assert table.schema.metadata == {b"next_offset": b"301", b"max_offset": b"301"}
+            place = {b"replica_group": b"g0", b"queue_id": b"0", b"next_offset": b"301", b"max_offset": b"301"}
+            assert table.schema.metadata == place
             assert table["queue_offset"].to_pylist() == list(range(301))
             assert table["body"].to_pylist() == [message.body for message in messages]
             assert table["msg_id"].to_pylist() == [message.msg_id for message in messages]
