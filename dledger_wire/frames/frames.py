@@ -123,6 +123,10 @@ def _words(wanted: bytes) -> tuple[np.dtype[Any], tuple[tuple[int, int], ...]]:
 
 def cut_bytes(buffer: Buffer, starts: Int64s, lengths: Int64s) -> list[bytes]:
     """The byte strings that start at ``starts``; a copy each, made without a Python loop."""
+    width, step = uniform_stride(lengths), _step(starts)
+    if width and step:  # a third of the time
+        found: list[bytes] = np.ndarray((len(starts),), f"V{width}", cast(Any, buffer), int(starts[0]), (step,)).tolist()
+        return found
     spans = map(slice, starts.tolist(), (starts + lengths).tolist())
     if isinstance(buffer, bytes):
         return list(map(buffer.__getitem__, spans))

@@ -140,3 +140,20 @@ def test_swapped_bodies_of_equal_length_are_found() -> None:
     data[88:152], data[88 + 5 * size : 152 + 5 * size] = other, one
     with pytest.raises(CorruptBatchError, match="body CRC differs"):
         check_frames(np.frombuffer(bytes(data), np.uint8), sizes, 0, b"t", 100)
+
+
+@settings(max_examples=100)
+@given(
+    first=st.integers(0, 20),
+    step=st.integers(-3, 12),
+    width=st.integers(0, 9),
+    count=st.integers(0, 12),
+    kind=st.sampled_from([bytes, bytearray, memoryview]),
+)
+def test_bytes_that_lie_equally_far_apart_are_cut_like_all_others(first: int, step: int, width: int, count: int, kind: type) -> None:
+    buffer = bytes(range(256))
+    starts = [first + 40 + step * number for number in range(count)]
+    expected = [buffer[start : start + width] for start in starts]
+    found = cut_bytes(kind(buffer), np.array(starts, np.int64), np.full(count, width, np.int64))
+    assert found == expected
+    assert all(type(each) is bytes for each in found)
