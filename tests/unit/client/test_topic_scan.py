@@ -15,6 +15,7 @@ from dledger_client.fetch.records import Chunk
 from dledger_client.fetch.topic_scan import Span, TopicScan
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.test_other_replicas import COUNT, bounds, expire, fill
 
 Bodies = dict[tuple[str, int], list[bytes]]
 
@@ -103,6 +104,8 @@ def test_without_the_body_none_is_sent() -> None:
 
 
 def test_a_scan_goes_on_at_another_replica_when_one_dies() -> None:
+    """docs/reference/semantics.md, row R11."""
+
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
         async with rig.producer() as producer, rig.consumer(read_from="any") as consumer:
@@ -117,6 +120,49 @@ def test_a_scan_goes_on_at_another_replica_when_one_dies() -> None:
                     killed = table["replica"][0].as_py()
                     rig.cluster.kill(killed)
             assert seen == {queue_id: list(range(end)) for (_, queue_id), end in expected.items()}
+
+    Rig().run(scenario)
+
+
+def test_a_scan_reads_nothing_of_a_topic_that_was_made_again_nor_what_came_later() -> None:
+    """docs/reference/semantics.md, row R11."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=8)
+        async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
+            for _ in range(8):
+                await producer.send_many("t", [b"old"] * 50)
+            held = await consumer.offsets("t")
+            tables = consumer.scan_arrow("t", columns=["body"], queues_at_once=1)
+            found = [await anext(tables)]
+            await producer.send_many("t", [b"late"] * 50)
+            found += [table async for table in tables]
+            assert sum(table.num_rows for table in found) == sum(each.max_offset for each in held.values())
+
+            tables = consumer.scan_arrow("t", columns=["body"], queues_at_once=1)
+            found = [await anext(tables)]
+            await admin.delete_topic("t")
+            await rig.topic(queues=8)
+            await producer.send_many("t", [b"new"] * 400)
+            with pytest.raises(TopicNotFoundError):
+                found += [table async for table in tables]
+            assert {body for table in found for body in table["body"].to_pylist()} <= {b"old", b"late"}
+
+    Rig().run(scenario)
+
+
+def test_a_position_that_expired_is_an_error_and_without_one_what_is_left_is_read() -> None:
+    """docs/reference/semantics.md, row R11."""
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        least = [await expire(rig, node_id, 3) for node_id in rig.cluster.hosts]
+        async with rig.consumer() as consumer:
+            with pytest.raises(OffsetOutOfRangeError) as caught:
+                [_ async for _ in consumer.scan_arrow("t", positions={("g0", 0): 0})]
+            assert caught.value.min_offset == min(least) > 0
+            found = [table["queue_offset"].to_pylist() async for table in consumer.scan_arrow("t")]
+            assert [offset for offsets in found for offset in offsets] == list(range(bounds(rig, rig.master)[0], COUNT))
 
     Rig().run(scenario)
 
