@@ -19,16 +19,16 @@ def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed_arguments(**new_by_old: str) -> Callable[[Function], Function]:
-    """Decorator: keyword arguments may be given by their old names too.  TypeError for one given by both."""
+    """Decorator of methods: keyword arguments may be given by their old names too.  TypeError for one given by both."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def accepting(*args: Any, **given: Any) -> Any:
             for old in given.keys() & new_by_old.keys():
-                new = new_by_old[old]
+                new, called = new_by_old[old], f"{type(args[0]).__name__}.{function.__name__}"  # users do not know its base classes
                 if new in given:
-                    raise TypeError(f"{function.__qualname__}() got {old!r} and {new!r}, which are the same argument")
-                warn_renamed(f"{function.__qualname__}({old}=)", f"{new}=")
+                    raise TypeError(f"{called}() got {old!r} and {new!r}, which are the same argument")
+                warn_renamed(f"{called}({old}=)", f"{new}=")
                 given[new] = given.pop(old)
             return function(*args, **given)
 

@@ -1,4 +1,4 @@
-"""dledger's client: ``send_async`` or ``send_many``, ``fetch`` or ``scan_arrow``."""
+"""dledger's client: ``send_async`` or ``send_many``, ``scan_chunks`` or ``scan_arrow``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from benchmarks.peers.load import Load
 from dledger_client import Admin, Message, Producer, PullConsumer
 
 AT_ONCE = 10_000
-# A call.  More is new memory in each of a process's first calls: three times the processor time a message.
-FETCH_BYTES = 16 << 20
 TIMEOUT_MS = 60_000
 
 
@@ -54,12 +52,9 @@ class DledgerClient:
             if way == "many":
                 for table in consumer.scan_arrow(topic, columns=["body"]):
                     seen.see_column(table["body"])
-                return
-            for (_, queue_id), held in consumer.offsets(topic).items():
-                at = held.min_offset
-                while at < held.max_offset:
-                    messages = consumer.fetch(topic, queue_id, at, AT_ONCE, max_bytes=FETCH_BYTES)
-                    at += seen.see(message.body for message in messages)
+            else:
+                for chunk in consumer.scan_chunks(topic):
+                    seen.see(message.body for message in chunk.messages())
 
     def latencies_ms(self, topic: str, bodies: list[bytes]) -> list[float]:
         times = []

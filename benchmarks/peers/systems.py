@@ -65,7 +65,7 @@ DLEDGER = System(
     (Variant("dledger", "on disk (synced) of 2 of 3 nodes", synced=True),),
     {
         "produce": {"single": "send_async", "many": "send_many_async of 10 000"},
-        "consume": {"single": "fetch of 10 000", "many": "scan_arrow, the body column"},
+        "consume": {"single": "messages of scan_chunks", "many": "scan_arrow, the body column"},
     },
     _dledger,
     servers_dledger.servers,

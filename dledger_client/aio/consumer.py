@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self, Unpack
 
 from dledger_client import tracing
-from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.aio.group_positions import GroupPositions
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues
-from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.consumer.topic_offsets import NO_TIME, TopicOffsets
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_arrow
@@ -25,18 +24,15 @@ from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.fetch.topic_scan import Span, TopicScan, spans
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_positions, check_text, within
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.names import check_topic
-from dledger_wire.rpc import methods
-from dledger_wire.rpc.error_detail import from_detail
 
 
-class PullConsumer:
+class PullConsumer(GroupPositions):
     """Reads queues by offset.
 
     Args:
@@ -130,9 +126,6 @@ class PullConsumer:
         await self._fetcher.close()
         await self._router.close()
 
-    def _deadline_ms(self) -> int:
-        return self._router.deadline_ms(self._timeout_ms)
-
     async def topic(self, name: str) -> list[TopicQueues]:
         """The queues of a topic, by replica group.
 
@@ -166,25 +159,6 @@ class PullConsumer:
             others = sorted(node.id for node in group.nodes if node.id != group.leader_id)
             found[name] = [group.leader_id, *others] if group.leader_id else others
         return found
-
-    async def _group_of(self, topic: str, queue_id: int, replica_group: str | None) -> str:
-        check_topic(topic)
-        within(0, MAX_U32, queue_id=queue_id)
-        if replica_group is not None:
-            check_text(replica_group=replica_group)
-            return replica_group
-        for fresh in (False, True):  # a queue made since the last look
-            found = await self._router.topic(topic, self._deadline_ms(), fresh=fresh)
-            groups = sorted(queues.replica_group for queues in found if queue_id < queues.read_queues)
-            if len(groups) > 1:
-                names = ", ".join(groups)
-                raise InvalidArgumentError(
-                    f"topic {topic}: queue {queue_id} is in replica groups {names}; expected replica_group=one of them"
-                )
-            if groups:
-                return groups[0]
-        most = max(queues.read_queues for queues in found)
-        raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
     async def offsets(
         self, topic: str, timestamp_ms: int | None = None, *, or_followers: bool | None = None, partial: bool = False
@@ -244,99 +218,6 @@ class PullConsumer:
         """
         within(0, MAX_U32, wait_ms=wait_ms)
         return await self._added.find(topic, known, wait_ms)
-
-    @renamed_arguments(group_name="replica_group")
-    async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
-        """Store offsets of the consumer group; durable on a majority.
-
-        Args:
-            positions: Next offset to read by (topic, queue id). A commit never moves a group back.
-            replica_group: The replica group of the queues; needed when a topic is in several.
-            reset: Store the offsets even when they are lower, and discard those that consumers of the group commit
-                meanwhile.
-
-        Raises:
-            InvalidArgumentError: The consumer has no group, or a value is outside its range.
-            StaleLockError: An orderly push consumer of the group holds the queue.
-
-        Examples:
-            >>> await consumer.commit({("orders", 0): 100})
-        """
-        if not self.group:
-            raise InvalidArgumentError("committing needs a consumer group; expected group=NAME")
-        check_positions(positions)
-        by_group: dict[str, broker_pb2.CommitOffsetsRequest] = {}
-        for (topic, queue_id), offset in positions.items():
-            group = await self._group_of(topic, queue_id, replica_group)
-            request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
-            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
-        for group, request in by_group.items():
-            for page in commit_pages(request):
-                answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
-                for refused in answer.refused:
-                    raise from_detail(refused.error)
-
-    async def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
-        """The committed offsets of the consumer group in a topic.
-
-        Args:
-            topic: The topic.
-            partial: Leave out replica groups that do not answer.
-
-        Returns:
-            Next offset to read by (replica group, queue id); queues without a commit are missing.
-
-        Examples:
-            >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
-        """
-        return await self._offsets.committed(topic, self.group, partial=partial)
-
-    @renamed_arguments(group_name="replica_group")
-    async def send_back(
-        self,
-        topic: str,
-        queue_id: int,
-        offsets: Iterable[int],
-        *,
-        replica_group: str | None = None,
-        delay_level: int = 0,
-        max_reconsume_times: int = 0,
-    ) -> list[SendBackResult]:
-        """Send messages back that could not be processed: they are redelivered later, to this consumer group only. Safe to repeat.
-
-        Commit behind them afterwards, not before.
-
-        Args:
-            topic: Where they were read; the retry topic of the group when they had been sent back before.
-            queue_id: The queue.
-            offsets: Their offsets.
-            replica_group: The replica group of the queue; needed when a topic is in several.
-            delay_level: 0: the delay grows with the attempts; 1 to 18: this level; -1: to the dead-letter topic.
-            max_reconsume_times: Redeliveries before the dead-letter topic; 0: the group's setting.
-
-        Returns:
-            What happened to each message.
-
-        Raises:
-            InvalidArgumentError: The consumer has no group.
-            OutcomeUnknownError: Leadership changed during the request; repeat the call.
-
-        Examples:
-            >>> results = await consumer.send_back("orders", 0, [17], delay_level=3)
-        """
-        if not self.group:
-            raise InvalidArgumentError("sending back needs a consumer group; expected group=NAME")
-        return await send_back(
-            self._router,
-            self.group,
-            topic,
-            queue_id,
-            offsets,
-            replica_group=await self._group_of(topic, queue_id, replica_group),
-            deadline_ms=self._deadline_ms(),
-            delay_level=delay_level,
-            max_reconsume_times=max_reconsume_times,
-        )
 
     @renamed_arguments(group_name="replica_group")
     async def fetch(
@@ -607,6 +488,67 @@ class PullConsumer:
             async for chunk in chunks:
                 yield chunk
 
+    async def scan_chunks(
+        self,
+        topic: str,
+        *,
+        positions: Mapping[tuple[str, int], int] | None = None,
+        since_ms: int | None = None,
+        tags: str = "*",
+        sql: str = "",
+        without_body: bool = False,
+        queues_at_once: int = 2,
+    ) -> AsyncGenerator[Chunk]:
+        """Everything that a topic holds when it is called, several queues side by side, chunks of some thousand messages.
+
+        Chunks are in the order of each queue; those of different queues come as they are ready. When a replica fails, another one
+        continues. Each queue has one chunk at least; its last one may be empty.
+
+        Args:
+            topic: The topic.
+            positions: The first offset of queues, by (replica group, queue id); others begin with their oldest message.
+            since_ms: They begin with their first message stored at or after this time, milliseconds since 1970.
+            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash; see ``with_tags``.
+            sql: Only messages whose properties match this SQL92 filter.
+            without_body: Leave out the bodies.
+            queues_at_once: How many queues are read side by side. Each has up to two chunks of some 2 MiB in memory; more than a few
+                are slower, unless the network takes long.
+
+        Returns:
+            Chunks of frames; ``replica_group``, ``queue_id`` and ``next_offset`` of the last one of each queue are its position for a
+            later call.
+
+        Raises:
+            InvalidArgumentError: A queue is unknown, or an argument is outside its range.
+            OffsetOutOfRangeError: A queue does not hold its position, or messages expired before they were read.
+            TopicNotFoundError: The topic does not exist, or was deleted meanwhile.
+            DledgerError: What ``fetch`` raises.
+
+        Examples:
+            >>> async for chunk in consumer.scan_chunks("orders"):
+            ...     for message in chunk.messages():
+            ...         print(message.queue_id, message.queue_offset, message.body)
+        """
+        Subscription(tags, sql)
+        parts = spans(topic, await self.offsets(topic, since_ms), positions or {}, by_time=since_ms is not None)
+
+        def read(part: Span) -> AsyncGenerator[Chunk]:
+            return self.read_chunks(
+                topic,
+                part.queue_id,
+                part.start,
+                part.end,
+                replica_group=part.replica_group,
+                tags=tags,
+                sql=sql,
+                without_body=without_body,
+                topic_epoch=part.topic_epoch,
+            )
+
+        async with aclosing(TopicScan(topic, parts, read, queues_at_once).chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
     async def scan_arrow(
         self,
         topic: str,
@@ -618,30 +560,25 @@ class PullConsumer:
         sql: str = "",
         queues_at_once: int = 2,
     ) -> AsyncGenerator[ArrowTable]:
-        """Everything that a topic holds when it is called, as tables of Arrow, several queues side by side. Needs pyarrow.
+        """Like ``scan_chunks``, as tables of Arrow. Needs pyarrow (the extra ``arrow``).
 
-        A table has some thousand messages of one queue, in order; tables of different queues come as they are ready. When a replica
-        fails, another one continues. The metadata of a table's schema has ``replica_group``, ``queue_id`` and ``next_offset``: the
-        position of that queue for a later call. Each queue has one table at least; its last one may be empty.
+        The metadata of a table's schema has ``replica_group``, ``queue_id`` and ``next_offset``, the position of that queue.
 
         Args:
             topic: The topic.
             columns: Columns to make, as for ``fetch_arrow``. Without ``body`` no bodies are sent.
-            positions: The first offset of queues, by (replica group, queue id); others begin with their oldest message.
-            since_ms: They begin with their first message stored at or after this time, milliseconds since 1970.
-            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
-            sql: Only messages whose properties match this SQL92 filter.
-            queues_at_once: How many queues are read side by side. Each has up to two chunks of some 2 MiB in memory; more than a few
-                are slower, unless the network takes long.
+            positions: See ``scan_chunks``, as for all that follow.
+            since_ms: From this time on.
+            tags: Only messages with one of these tags.
+            sql: Only messages that match this filter.
+            queues_at_once: How many queues are read side by side.
 
         Returns:
             Tables; ``pyarrow.concat_tables`` joins them.
 
         Raises:
-            InvalidArgumentError: pyarrow is not installed, or a column or a queue is unknown.
-            OffsetOutOfRangeError: A queue does not hold its position, or messages expired before they were read.
-            TopicNotFoundError: The topic does not exist, or was deleted meanwhile.
-            DledgerError: What ``fetch`` raises.
+            InvalidArgumentError: pyarrow is not installed, or a column is unknown.
+            DledgerError: What ``scan_chunks`` raises.
 
         Examples:
             >>> positions = {}
@@ -649,23 +586,19 @@ class PullConsumer:
             ...     place = table.schema.metadata
             ...     positions[place[b"replica_group"].decode(), int(place[b"queue_id"])] = int(place[b"next_offset"])
         """
-        wanted = Subscription(tags, sql)
-        held = await self.offsets(topic, since_ms)
-        parts = spans(topic, held, positions or {}, by_time=since_ms is not None)
+        require_arrow()
+        from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
-        def read(part: Span) -> AsyncGenerator[Chunk]:
-            return self.read_chunks(
-                topic,
-                part.queue_id,
-                part.start,
-                part.end,
-                replica_group=part.replica_group,
-                tags=tags,
-                sql=sql,
-                without_body="body" not in columns,
-                topic_epoch=part.topic_epoch,
-            )
-
-        async with aclosing(TopicScan(parts, read, columns, wanted.tags, queues_at_once).tables()) as tables:
-            async for table in tables:
-                yield table
+        arrow_schema(columns)  # what is wrong with them is told before anything is read
+        scan = self.scan_chunks(
+            topic,
+            positions=positions,
+            since_ms=since_ms,
+            tags=tags,
+            sql=sql,
+            without_body="body" not in columns,
+            queues_at_once=queues_at_once,
+        )
+        async with aclosing(scan) as chunks:
+            async for chunk in chunks:
+                yield table_of([chunk], columns, Subscription(tags).tags)

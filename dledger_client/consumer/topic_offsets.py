@@ -1,6 +1,6 @@
 """Offsets in all replica groups of a topic: what its queues hold, and what a consumer group has committed.
 
-Owns asking the groups at once, and what becomes of those that do not answer.
+Owns in which group a queue is, asking the groups at once, and what becomes of those that do not answer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AskGroup
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 
 T = TypeVar("T")
@@ -28,6 +29,21 @@ class TopicOffsets:
     def __init__(self, router: Router, replica: str | None, timeout_ms: int) -> None:
         self._router, self._timeout_ms = router, timeout_ms
         self._committed_state = CommittedState(router, replica)
+
+    async def group_of(self, topic: str, queue_id: int) -> str:
+        """The replica group of a queue.  InvalidArgumentError when there is none, or more than one."""
+        for fresh in (False, True):  # a queue made since the last look
+            found = await self._router.topic(topic, self._router.deadline_ms(self._timeout_ms), fresh=fresh)
+            groups = sorted(queues.replica_group for queues in found if queue_id < queues.read_queues)
+            if len(groups) > 1:
+                names = ", ".join(groups)
+                raise InvalidArgumentError(
+                    f"topic {topic}: queue {queue_id} is in replica groups {names}; expected replica_group=one of them"
+                )
+            if groups:
+                return groups[0]
+        most = max(queues.read_queues for queues in found)
+        raise InvalidArgumentError(f"topic {topic}: queue {queue_id}, expected 0 to {most - 1}", topic=topic)
 
     async def held(self, topic: str, asked_time: int, *, or_followers: bool, partial: bool) -> dict[tuple[str, int], QueueOffsets]:
         """What each readable queue holds, by (replica group, queue id)."""

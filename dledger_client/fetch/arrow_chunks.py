@@ -141,16 +141,15 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def table_of(chunks: Sequence[Chunk], columns: Sequence[str], tags: Sequence[str] = ()) -> pa.Table:
-    """The messages of consecutive chunks of a queue, of which there is one at least, as one table; see ``with_place``."""
+    """The messages of consecutive chunks of a queue, of which there is one at least, as one table.
+
+    Its schema's metadata has the queue, ``next_offset``, where to read on, and ``max_offset``, the end of the queue.
+    """
     batches = [batch for chunk in chunks if chunk.count for batch in record_batches(chunk, columns, tags)]
-    table, last = pa.Table.from_batches(batches, arrow_schema(columns)), chunks[-1]
-    return with_place(table, last.replica_group, last.queue_id, last.next_offset, last.max_offset)
-
-
-def with_place(table: pa.Table, replica_group: str, queue_id: int, next_offset: int, max_offset: int) -> pa.Table:
-    """The table with its queue in its schema's metadata, ``next_offset``, where to read on there, and ``max_offset``, the queue's end."""
-    place = {"replica_group": replica_group, "queue_id": str(queue_id), "next_offset": str(next_offset), "max_offset": str(max_offset)}
-    return table.replace_schema_metadata(place)
+    last = chunks[-1]
+    place = {"replica_group": last.replica_group, "queue_id": last.queue_id, "next_offset": last.next_offset, "max_offset": last.max_offset}
+    table = pa.Table.from_batches(batches, arrow_schema(columns))
+    return table.replace_schema_metadata({name: str(value) for name, value in place.items()})
 
 
 def record_batches(chunk: Chunk, columns: Sequence[str], tags: Sequence[str] = (), keys: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:

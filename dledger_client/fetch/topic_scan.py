@@ -1,4 +1,4 @@
-"""What a topic holds, as tables of Arrow, from several queues at once.
+"""What a topic holds, from several queues at once.
 
 Owns which parts of the queues are read, and how far ahead of the caller.  ``long_read.py`` reads one queue.
 """
@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from dledger_client.fetch.arrow_types import ArrowTable, require_arrow
+import numpy as np
+
 from dledger_client.fetch.records import Chunk, QueueOffsets
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
@@ -58,31 +59,16 @@ def _first(held: QueueOffsets, *, by_time: bool) -> int:
 
 
 class TopicScan:
-    """Reads ``parts`` by ``read``, ``at_once`` of them side by side; as many chunks at most wait for the caller.
+    """Reads ``parts`` of ``topic`` by ``read``, ``at_once`` of them side by side; as many chunks at most wait for the caller."""
 
-    InvalidArgumentError for columns that messages do not have, or without pyarrow.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[Span],
-        read: Callable[[Span], AsyncGenerator[Chunk]],
-        columns: Sequence[str],
-        tags: Sequence[str],
-        at_once: int,
-    ) -> None:
-        require_arrow()
-        from dledger_client.fetch.arrow_chunks import arrow_schema
-
+    def __init__(self, topic: str, parts: Sequence[Span], read: Callable[[Span], AsyncGenerator[Chunk]], at_once: int) -> None:
         within(1, MAX_QUEUES_AT_ONCE, queues_at_once=at_once)
-        arrow_schema(columns)
-        self._parts = deque(parts)
-        self._read, self._columns, self._tags = read, columns, tags
-        self._ready: asyncio.Queue[ArrowTable | BaseException | None] = asyncio.Queue(at_once)
+        self._topic, self._parts, self._read = topic, deque(parts), read
+        self._ready: asyncio.Queue[Chunk | BaseException | None] = asyncio.Queue(at_once)
         self._at_once = min(at_once, len(parts))
 
-    async def tables(self) -> AsyncGenerator[ArrowTable]:
-        """One for each chunk, in the order of each queue, and one at least of each queue; the last one may be empty."""
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """In the order of each queue, and one at least of each queue; the last one may be empty."""
         readers = [asyncio.create_task(self._read_on(), name="topic scan") for _ in range(self._at_once)]
         running = len(readers)
         try:
@@ -104,19 +90,17 @@ class TopicScan:
         try:
             while self._parts:
                 await self._read_part(self._parts.popleft())
-        except Exception as error:  # noqa: BLE001  whatever it is, it is raised to who takes the tables
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised to who takes the chunks
             await self._ready.put(error)
         else:
             await self._ready.put(None)
 
     async def _read_part(self, part: Span) -> None:
-        from dledger_client.fetch.arrow_chunks import arrow_schema, table_of, with_place
-
         at = -1
         async with aclosing(self._read(part)) as chunks:
             async for chunk in chunks:
-                await self._ready.put(table_of([chunk], self._columns, self._tags))
+                await self._ready.put(chunk)
                 at = chunk.next_offset
         if at < part.end:  # nothing was there, or a filter left out the rest: the caller gets its position all the same
-            empty = arrow_schema(self._columns).empty_table()
-            await self._ready.put(with_place(empty, part.replica_group, part.queue_id, part.end, part.end))
+            none = np.zeros(0, np.int64)
+            await self._ready.put(Chunk(self._topic, part.replica_group, part.queue_id, "", none, none, b"", part.end, part.end))

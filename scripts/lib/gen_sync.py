@@ -35,7 +35,8 @@ FILES = {
     "security_admin": (Face("SecurityAdmin", "ReplicaGroupAdmin", "replica_group_admin"),),
     "message_admin": (Face("MessageAdmin", "SecurityAdmin", "security_admin"),),
     "admin": (Face("Admin", "MessageAdmin", "message_admin"),),
-    "consumer": (Face("PullConsumer", "SyncClient[AsyncPullConsumer]"),),
+    "group_positions": (Face("GroupPositions", "SyncClient[AsyncGroupPositions]"),),
+    "consumer": (Face("PullConsumer", "GroupPositions", "group_positions"),),
     "logical_queue": (
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),
         Face("LogicalQueueReader", "SyncClient[AsyncLogicalQueueReader]"),

@@ -85,9 +85,12 @@ def test_what_a_client_takes_from_its_machine_has_its_old_parameters(name: str) 
 
 
 def test_one_argument_by_both_names_is_refused() -> None:
-    @renamed_arguments(old="new")
-    def function(new: int) -> int:
-        return new
+    class Base:
+        @renamed_arguments(old="new")
+        def method(self, new: int) -> int:
+            return new
 
-    with pytest.raises(TypeError, match="got 'old' and 'new', which are the same argument"):
-        function(old=1, new=2)  # type: ignore[call-arg]
+    class Used(Base): ...
+
+    with pytest.raises(TypeError, match=r"Used\.method\(\) got 'old' and 'new', which are the same argument"):
+        Used().method(old=1, new=2)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Whole topics as tables of Arrow: against real nodes in virtual time, and how far the readers go ahead of their caller."""
+"""Whole topics, as chunks and as tables of Arrow: against real nodes in virtual time, and how far the readers go ahead of their caller."""
 
 from __future__ import annotations
 
@@ -71,6 +71,25 @@ def test_what_a_filter_leaves_out_is_behind_the_position_all_the_same() -> None:
             assert sorted(int(body) for bodies in found.values() for body in bodies) == list(range(30))
             assert positions == {queue: held.max_offset for queue, held in (await consumer.offsets("t")).items()}
             assert await scan(consumer, positions, tags="a") == {("g0", 0): [], ("g0", 1): []}
+
+    Rig().run(scenario)
+
+
+def test_chunks_of_a_scan_are_messages_of_their_queue() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=3)
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            for _ in range(3):
+                await producer.send_many("t", [b"%d" % number for number in range(20)], tags=["a", "b"] * 10)
+            found: Bodies = {}
+            async for chunk in consumer.scan_chunks("t", tags="b", queues_at_once=3):
+                messages = consumer.with_tags(chunk, "b")
+                assert {message.queue_id for message in messages} <= {chunk.queue_id}
+                found.setdefault((chunk.replica_group, chunk.queue_id), []).extend(message.body for message in messages)
+            assert set(found) == set(await consumer.offsets("t"))
+            assert sorted(body for bodies in found.values() for body in bodies) == sorted(
+                b"%d" % number for number in range(1, 20, 2) for _ in range(3)
+            )
 
     Rig().run(scenario)
 
@@ -207,15 +226,15 @@ class Reads:
 
 
 def scan_of(reads: Reads, *, queues: int = 8, chunks: int, at_once: int) -> TopicScan:
-    return TopicScan([Span("g0", number, 0, chunks, "") for number in range(queues)], reads, ["queue_offset"], [], at_once)
+    return TopicScan("t", [Span("g0", number, 0, chunks, "") for number in range(queues)], reads, at_once)
 
 
 def test_readers_wait_for_a_caller_that_takes_its_time() -> None:
     async def scenario(_rig: Rig) -> None:
         reads = Reads(100)
-        async with aclosing(scan_of(reads, chunks=100, at_once=3).tables()) as tables:
+        async with aclosing(scan_of(reads, chunks=100, at_once=3).chunks()) as chunks:
             taken = 0
-            async for _ in tables:
+            async for _ in chunks:
                 taken += 1
                 await asyncio.sleep(1)
                 assert reads.made <= taken + 2 * 3
@@ -231,7 +250,7 @@ def test_the_error_of_one_queue_ends_the_scan_and_its_other_readers() -> None:
     async def scenario(_rig: Rig) -> None:
         reads = Reads(100, fails_at=50)
         with pytest.raises(DledgerError, match=r"queue \d failed"):
-            [_ async for _ in scan_of(reads, chunks=100, at_once=4).tables()]
+            [_ async for _ in scan_of(reads, chunks=100, at_once=4).chunks()]
         assert 50 <= reads.made <= 4 * 51
         await until(lambda: reads.open == 0)
 
@@ -240,7 +259,7 @@ def test_the_error_of_one_queue_ends_the_scan_and_its_other_readers() -> None:
 
 def test_fewer_queues_than_readers_and_none_at_all() -> None:
     async def scenario(_rig: Rig) -> None:
-        assert len([each async for each in scan_of(Reads(3), queues=2, chunks=3, at_once=64).tables()]) == 6
-        assert [each async for each in scan_of(Reads(3), queues=0, chunks=3, at_once=4).tables()] == []
+        assert len([each async for each in scan_of(Reads(3), queues=2, chunks=3, at_once=64).chunks()]) == 6
+        assert [each async for each in scan_of(Reads(3), queues=0, chunks=3, at_once=4).chunks()] == []
 
     Rig().run(scenario)
