@@ -182,7 +182,9 @@ STORAGE = (
     LogEvent("file_not_removed", "What is left of a catch-up copy could not be removed.", "Check the disk and the folder's rights."),
     LogEvent("file_rebuilt", "A file was damaged; it is made anew from the log.", _NOTHING),
     LogEvent(
-        "file_begins_anew", "The history of leaders, or which replica groups were removed, could not be read; it begins anew.", _NOTHING
+        "file_begins_anew",
+        "The history of leaders, which replica groups were removed, or what is known of peers' data folders, could not be read; it begins anew.",
+        _NOTHING,
     ),
     LogEvent("retention_paused", "Old messages cannot be deleted now.", "Read the text. A full disk: " + _DISK),
     LogEvent(

@@ -16,7 +16,7 @@ import logging
 from dledger.core.types import Membership, NodeId
 from dledger.membership.boot_history import Boot
 from dledger.membership.handshake import Handshake
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_file_unless_lost
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
@@ -36,18 +36,11 @@ class PeerStores:
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
-        if not await self._disk.exists(PATH):
-            return
-        file = await self._disk.open(PATH)
-        data = await file.pread(0, await file.size())
-        await file.close()
+        """A damaged file counts as absent: what it adds to the log is a hint, and peers tell their starts again when they connect."""
         try:
-            saved = strict_json.parse(data)
-            self._stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
-            self._boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            path = self._disk.local_path(PATH)
-            raise DataDirectoryError(f"{path}: not a list of peers' store ids: {error}") from None
+            self._stores, self._boots = await read_stores(self._disk)
+        except DataDirectoryError as error:
+            _logger.warning("%s: it begins anew", error.message, extra={"event": "file_begins_anew"})
 
     def check(self, peer: NodeId, said: Handshake, named: str, index: int) -> None:
         """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
@@ -118,6 +111,20 @@ class PeerStores:
                 _logger.warning(
                     "%s: cannot write %s: %s", self._own_id, PATH, error, extra={"event": "file_not_written"}
                 )  # known in memory; written with the next one
+
+
+async def read_stores(disk: Disk) -> tuple[dict[NodeId, str], dict[NodeId, Boot]]:
+    """What the file has, nothing without one.  DataDirectoryError when it is damaged."""
+    data = await read_file_unless_lost(disk, PATH)
+    if data is None:
+        return {}, {}
+    try:
+        saved = strict_json.parse(data)
+        stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
+        boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataDirectoryError(f"{disk.local_path(PATH)}: not a list of peers' store ids: {error}") from None
+    return stores, boots
 
 
 def older_folder(node: NodeId, why: str) -> InvalidArgumentError:

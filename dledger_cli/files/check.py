@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import foreign_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, read_identity
-from dledger.core.types import NodeId
 from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
 from dledger.membership import boot_history, peer_stores
@@ -35,11 +34,11 @@ async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIt
 
 
 async def _own_files(disk: Disk) -> AsyncIterator[Finding]:
-    """Those without which a node does not start, read as it reads them."""
+    """Those that a node reads before its log, read as it reads them."""
     readers: dict[str, Callable[[], Awaitable[object]]] = {
         IDENTITY_FILE: lambda: read_identity(disk),
         boot_history.PATH: lambda: boot_history.read_boots(disk),
-        peer_stores.PATH: peer_stores.PeerStores(disk, NodeId("")).load,
+        peer_stores.PATH: lambda: peer_stores.read_stores(disk),
     }
     for path, read in readers.items():
         try:

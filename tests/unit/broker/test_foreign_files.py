@@ -95,7 +95,7 @@ def test_verify_names_every_foreign_file_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["identity.json", "lives.json", "peers.json"])
-def test_verify_finds_what_keeps_a_node_from_starting(tmp_path: Path, name: str) -> None:
+def test_verify_finds_damage_in_what_a_node_reads_of_itself(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
 
     async def check() -> list[str]:

@@ -75,15 +75,17 @@ async def old_folder_scene() -> tuple[Cluster, NodeId, NodeId, MemoryDisk]:
     return cluster, c, e, old
 
 
-@pytest.mark.parametrize("forgotten", [False, True], ids=["as it is", "peers.json could never be written"])
-def test_M21_the_old_folder_of_a_replaced_member_elects_nobody(forgotten: bool) -> None:
+@pytest.mark.parametrize("peers", ["as they are", "never written", "damaged"])
+def test_M21_the_old_folder_of_a_replaced_member_elects_nobody(peers: str) -> None:
     async def scenario() -> None:
         cluster, c, e, old = await old_folder_scene()
-        if forgotten:
+        if peers != "as they are":
             for name in list(cluster.nodes):
                 await cluster.kill(name)
                 del cluster.disks[name].files["peers.json"]
                 cluster.disks[name].synced.pop("peers.json", None)
+                if peers == "damaged":
+                    await cluster.disks[name].write_atomic("peers.json", b'{"stores": ["n1"')
                 await cluster.start_one(name)
         new, cluster.disks[c] = cluster.disks[c], old
         node = await cluster.start_one(c)
