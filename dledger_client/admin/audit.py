@@ -9,6 +9,7 @@ from typing import Any
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import known_nodes
+from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, check_text, within
 from dledger_wire import strict_json
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError
@@ -81,8 +82,10 @@ async def audit_log(
     calls: ClusterCalls, count: int, user: str, action: str, node: str, after: Mapping[str, int] | None, *, denied: bool
 ) -> AuditLog:
     """What all of them have, or one."""
-    if count < 1:
-        raise InvalidArgumentError(f"count {count}: expected at least 1")
+    within(1, MAX_U32, count=count)
+    check_text(user=user, action=action)
+    if after is not None:
+        check_kind(Mapping, "after", after)
     asked = await _addresses(calls)
     if node:
         asked = {address: name for address, name in asked.items() if node in (name, address)}

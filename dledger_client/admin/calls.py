@@ -18,6 +18,7 @@ from dledger_client.cluster.followers_first import FollowersFirst, ReadAt, read_
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.runtime.argument_ranges import texts
 from dledger_wire.errors import DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.rpc.methods import UnaryMethod
 
@@ -139,7 +140,7 @@ class ClusterCalls:
 
     async def named(self, names: Iterable[str]) -> list[str]:
         """These replica groups, once each.  InvalidArgumentError when there is no such group."""
-        wanted = list(dict.fromkeys(names))
+        wanted = list(dict.fromkeys(texts("replica_groups", names)))
         known = await self.replica_groups() if wanted else {}
         return [name if name in known else (await self.replica_group(name)).name for name in wanted]
 

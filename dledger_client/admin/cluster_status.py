@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.deprecation import RenamedAttribute
+from dledger_client.runtime.argument_ranges import check_kind
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
@@ -370,6 +371,7 @@ async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], time
 
     Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back.
     """
+    check_kind(Mapping, "nodes", nodes, *(nodes.values() if isinstance(nodes, Mapping) else ()))
     refusals: list[DledgerError] = []
     asked = [
         _ask(router, group, node_id, address, timeout_s, refusals)

@@ -17,7 +17,7 @@ from dledger_client.admin.topic_parts import look_at
 from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.producer.partitioner import QueueNumber
-from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, within
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, texts, within
 from dledger_wire._pb import broker_pb2, retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from dledger_wire.names import check_group
@@ -186,7 +186,7 @@ async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> Co
 
 async def describe_groups(calls: ClusterCalls, names: Iterable[str], *, partial: bool) -> Listed[ConsumerGroupDescription]:
     """Of all consumer groups when none is named."""
-    wanted = list(names)
+    wanted = texts("names", names)
     told = await told_of(calls, wanted, partial=partial)
     known = sorted(told.positions.keys() | told.members.keys())
     topics = {topic for name in known for topic in _topics_of(name, told)}

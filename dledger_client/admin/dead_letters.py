@@ -6,12 +6,15 @@ Every call is safe to repeat: the cluster keeps how far a group's dead letters w
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.router import Router
 from dledger_client.deprecation import RenamedAttribute
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, check_kind, within
 from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -90,8 +93,10 @@ async def redrive(
     on_progress: Callable[[int], object] | None = None,
 ) -> int:
     """Send up to ``count`` waiting dead letters again (0: all), at most ``rate`` a second (0: no limit); how many were sent."""
-    if count < 0 or rate < 0:
-        raise InvalidArgumentError(f"count {count}, rate {rate}: expected none below 0")
+    check_kind(DeadLetters, "letters", letters)
+    within(0, MAX_OFFSET, count=count)
+    if not isinstance(rate, Real) or not 0 <= rate < math.inf:
+        raise InvalidArgumentError(f"rate {rate!r}: expected a number of messages a second, 0 for no limit")
     clock, first = router.clock, letters.redriven_end
     end = min(letters.max_offset, first + count) if count else letters.max_offset
     max_messages = CALL_MESSAGES if not rate else max(1, min(CALL_MESSAGES, int(rate / 5)))

@@ -12,6 +12,7 @@ from itertools import islice
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.admin.topics import QueueRange, version_of
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.runtime.argument_ranges import texts
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import TopicNotFoundError, TopicPermissionError
 from dledger_wire.names import check_topic
@@ -27,7 +28,7 @@ async def ranges_of_topics(
     calls: ClusterCalls, names: Iterable[str], *, or_followers: bool, partial: bool
 ) -> dict[str, Listed[QueueRange]]:
     """By topic; every list has the replica groups that did not answer."""
-    wanted = [check_topic(name) for name in dict.fromkeys(names)]
+    wanted = [check_topic(name) for name in dict.fromkeys(texts("names", names))]
     if not wanted:
         return {}
     asking = _Asking(calls, or_followers=or_followers)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.responses import garbage
 from dledger_client.deprecation import RenamedAttribute
+from dledger_client.runtime.argument_ranges import check_kind
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError
@@ -110,6 +111,8 @@ def _transaction(found: transaction_pb2.OpenTransaction, replica_group: str) -> 
 
 async def resolve_transaction(calls: ClusterCalls, transaction: OpenTransaction, state: TransactionState) -> TransactionOutcome:
     """End ``transaction``; the outcome that it has then, which a producer may have decided before."""
+    check_kind(OpenTransaction, "transaction", transaction)
+    check_kind(TransactionState, "state", state)
     end = transaction_pb2.TransactionEnd(
         half_offset=transaction.half_offset, transaction_id=transaction.transaction_id, resolution=state.value
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.routes import Node
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, within
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, texts, within
 from dledger_wire._pb import retention_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -48,7 +48,7 @@ async def nodes_to_expire(calls: ClusterCalls, replica_group: str, node_ids: Col
     """The named nodes of the replica group, all when none is named.  InvalidArgumentError for a node it does not have."""
     group = await calls.replica_group(replica_group)
     ids = [node.id for node in group.nodes]
-    for node_id in node_ids:
+    for node_id in texts("node_ids", node_ids):
         if node_id not in ids:
             raise InvalidArgumentError(f"no node {node_id!r} in replica group {group.name}; expected one of {', '.join(ids)}")
     return [node for node in group.nodes if not node_ids or node.id in node_ids]

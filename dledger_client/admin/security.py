@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.asking import ask_in_turn
 from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.runtime.argument_ranges import check_kind, check_text
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, OutcomeUnknownError
 from dledger_wire.rpc import methods
@@ -99,8 +100,11 @@ class AccessDecision:
 
 async def put_user(calls: ClusterCalls, name: str, password: str | None, *, create: bool) -> SecurityChange:
     """Create a user, or give it another password; None: it has none."""
+    check_text(user=name)
     user = security_pb2.SecurityUser(name=name)
     if password is not None:
+        if not isinstance(password, str):
+            raise InvalidArgumentError(f"user {name!r}: expected a password that is text")
         if not password:
             raise InvalidArgumentError(f"user {name!r}: expected a password that is not empty, or none")
         found = await asyncio.to_thread(password_verifier, name, password)
@@ -122,6 +126,9 @@ async def delete_user(calls: ClusterCalls, name: str) -> SecurityChange:
 
 async def change_rules(calls: ClusterCalls, added: Sequence[AccessRule], removed: Sequence[AccessRule]) -> SecurityChange:
     """Take rules away and add others, at once."""
+    for name, rules in (("added", added), ("removed", removed)):
+        check_kind(Sequence, name, rules)
+        check_kind(AccessRule, name, *rules)
     request = security_pb2.ChangeRulesRequest(added=map(_message, added), removed=map(_message, removed))
     return await _change(calls, methods.CHANGE_RULES, request, EVERYBODY)
 

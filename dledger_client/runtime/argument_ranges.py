@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 from dledger_wire.errors import InvalidArgumentError
@@ -36,3 +36,18 @@ def check_text(**values: str) -> None:
     for name, value in values.items():
         if not isinstance(value, str):
             raise InvalidArgumentError(f"{name} {value!r}: expected text")
+
+
+def texts(name: str, values: Iterable[str]) -> list[str]:
+    """The texts of a list; InvalidArgumentError for anything else, such as one text, which would be taken for its letters."""
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else None
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise InvalidArgumentError(f"{name} {values!r}: expected a list of texts")
+    return found
+
+
+def check_kind(kind: type, name: str, *values: object) -> None:
+    """InvalidArgumentError for the first value that is something else."""
+    for value in values:
+        if not isinstance(value, kind):
+            raise InvalidArgumentError(f"{name} {value!r}: expected {kind.__name__}")

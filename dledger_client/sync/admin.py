@@ -547,7 +547,7 @@ class Admin(MessageAdmin):
             on_progress: Called with the number sent so far.
 
         Raises:
-            InvalidArgumentError: ``count`` or ``rate`` is negative.
+            InvalidArgumentError: ``count`` or ``rate`` is not a number of messages.
             TopicNotFoundError: The original topic does not exist any more.
 
         Examples:

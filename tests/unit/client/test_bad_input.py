@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.open_transactions import OpenTransaction
+from dledger_client.admin.security import AccessRule
 from dledger_client.aio import Message, PullConsumer
+from dledger_client.transactions.resolver import TransactionState
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import encode_batch
 from dledger_wire.errors import (
@@ -226,5 +230,45 @@ def test_admins_are_told_their_numbers() -> None:
             ):
                 with pytest.raises(InvalidArgumentError, match=text):
                     await admin.create_topic("q", queues=queues)
+
+    Rig().run(scenario)
+
+
+RULE = AccessRule("u", "allow", "topic", "t", "read")
+LETTERS = DeadLetters("cg", "g0", "%DLQ%cg", 2, 0, 1, 0)
+OPEN = OpenTransaction("A" * 32, "pg", "t", 0, "g0", 0, 0, 0, 0)
+KINDS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda admin: admin.describe_groups("text"), "names 'text': expected a list of texts"),
+    (lambda admin: admin.describe_groups([None]), r"names \[None\]: expected a list of texts"),
+    (lambda admin: admin.offsets_of_topics("text"), "names 'text': expected a list of texts"),
+    (lambda admin: admin.reset_offsets("cg", "t", "first", replica_groups="g0"), "replica_groups 'g0': expected a list of texts"),
+    (lambda admin: admin.expire_messages(node_ids="n1"), "node_ids 'n1': expected a list of texts"),
+    (lambda admin: admin.redrive(LETTERS, rate=float("nan")), "rate nan: expected a number of messages a second"),
+    (lambda admin: admin.redrive(LETTERS, rate=float("inf")), "rate inf: expected a number of messages a second"),
+    (lambda admin: admin.redrive(LETTERS, rate=-1), "rate -1: expected a number of messages a second"),
+    (lambda admin: admin.redrive(LETTERS, count=1.5), "count 1.5: expected a whole number"),
+    (lambda admin: admin.redrive("cg"), "letters 'cg': expected DeadLetters"),
+    (lambda admin: admin.resolve_transaction("A" * 32, TransactionState.COMMIT), "transaction 'A+': expected OpenTransaction"),
+    (lambda admin: admin.resolve_transaction(OPEN, "commit"), "state 'commit': expected TransactionState"),
+    (lambda admin: admin.change_rules("text"), "added 't': expected AccessRule"),
+    (lambda admin: admin.change_rules([RULE], RULE), r"removed AccessRule\(.*\): expected Sequence"),
+    (lambda admin: admin.create_user(5), "user 5: expected text"),
+    (lambda admin: admin.create_user("u", 5), "user 'u': expected a password that is text"),
+    (lambda admin: admin.update_user("u", b"x"), "user 'u': expected a password that is text"),
+    (lambda admin: admin.cluster_status(nodes=["n1"]), r"nodes \['n1'\]: expected Mapping"),
+    (lambda admin: admin.compare_replicas(nodes={"g0": "n1"}), "nodes 'n1': expected Mapping"),
+    (lambda admin: admin.upgrade_check(nodes={"g0": ["n1"]}), r"nodes \['n1'\]: expected Mapping"),
+    (lambda admin: admin.audit_log("5"), "count '5': expected a whole number"),
+    (lambda admin: admin.audit_log(after="n1"), "after 'n1': expected Mapping"),
+]
+
+
+def test_admins_are_told_what_is_of_another_kind() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin:
+            for call, text in KINDS:
+                with pytest.raises(InvalidArgumentError, match=f"^{text}"):
+                    await call(admin)
 
     Rig().run(scenario)
