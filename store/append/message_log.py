@@ -307,7 +307,7 @@ class MessageLog:
                 self._check_timers(due_times)
         if not for_service:
             # Rights on the group of a transaction's producers are those on its retry topic.
-            check_staged(batch, lambda name: self._is_target(name, check_writer), lambda group: self._check_group(group, check_writer))
+            check_staged(batch, lambda name: self._perm_of_target(name, check_writer), lambda group: self._check_group(group, check_writer))
         if batch.topic == HALF_TOPIC:
             self._transactions.require_room(self._applied_offset((HALF_TOPIC, 0)))
 
@@ -325,14 +325,13 @@ class MessageLog:
         finally:
             self._held_back -= Counter([topic])  # without a row of 0
 
-    def _is_target(self, name: str, check_writer: Callable[[str], object]) -> bool:
+    def _perm_of_target(self, name: str, check_writer: Callable[[str], object]) -> int | None:
+        """The permission of a topic that a user's message is to wait for; None when there is none."""
         check_writer(name)
         if self._held_back[name]:
             raise BusyError(f"topic {name!r} is about to be deleted if nothing waits for it; nothing was stored")
-        return self._is_topic(name)
-
-    def _is_topic(self, name: str) -> bool:
-        return self._topics.get(name) is not None and name not in self._deleting
+        topic = self._topics.get(name)
+        return topic.perm if topic is not None and name not in self._deleting else None
 
     def _check_timers(self, due_times: npt.NDArray[np.int64]) -> None:
         too_late = due_times > self._time.now_ms() + MAX_TIMER_DELAY_MS

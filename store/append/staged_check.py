@@ -16,11 +16,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.errors import CorruptBatchError, InvalidNameError, TopicNotFoundError
+from dledger_wire.errors import CorruptBatchError, InvalidNameError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZE, decode_properties
 from dledger_wire.frames.frames import frame_columns
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.names import HALF_TOPIC, MAX_GROUP_CHARS, MAX_TOPIC_CHARS, TIMER_TOPIC, check_group, check_topic, is_system_topic
+from dledger_wire.status import Perm
 
 REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 PREPARED, PRODUCER_GROUP = "TRAN_MSG", "PGROUP"
@@ -35,10 +36,13 @@ _TAIL_BYTES = MAX_TOPIC_CHARS + MAX_GROUP_CHARS + MAX_QUEUE_DIGITS + 64
 
 
 def check_staged(
-    batch: BatchView, is_topic: Callable[[str], bool], check_producer_group: Callable[[str], object] = lambda _group: None
+    batch: BatchView, perm_of: Callable[[str], int | None], check_producer_group: Callable[[str], object] = lambda _group: None
 ) -> None:
     """A batch of a client for a parking place.  CorruptBatchError or TopicNotFoundError that names the first message (``first_bad``) which
-    could never be delivered.  ``check_producer_group`` raises what refuses a transaction of that group."""
+    could never be delivered, TopicPermissionError for one whose topic takes none.
+
+    ``perm_of``: the permission of a topic, None without one.  ``check_producer_group`` raises what refuses a transaction of that group.
+    """
     columns = frame_columns(np.frombuffer(batch.data, np.uint8), batch.positions)
     of_transaction = batch.topic == HALF_TOPIC
     last: tuple[str, str] | None = None
@@ -54,7 +58,7 @@ def check_staged(
         else:
             place = _place_in(decode_properties(properties), of_transaction=of_transaction)
         if place != last:
-            _check(place, is_topic, number, of_transaction=of_transaction)
+            _check(place, perm_of, number, of_transaction=of_transaction)
             if of_transaction:
                 check_producer_group(place[1])
             last = place
@@ -86,7 +90,7 @@ def _place_in(properties: dict[str, str], *, of_transaction: bool) -> tuple[str,
     return (topic if is_place else ""), (properties.get(PRODUCER_GROUP, "") if of_transaction else "")
 
 
-def _check(place: tuple[str, str], is_topic: Callable[[str], bool], number: int, *, of_transaction: bool) -> None:
+def _check(place: tuple[str, str], perm_of: Callable[[str], int | None], number: int, *, of_transaction: bool) -> None:
     topic, group = place
     what = f"message {number} cannot wait for its {'transaction' if of_transaction else 'delivery'}"
     try:
@@ -99,5 +103,9 @@ def _check(place: tuple[str, str], is_topic: Callable[[str], bool], number: int,
         raise CorruptBatchError(text, first_bad=number) from None
     if is_system_topic(topic):
         raise CorruptBatchError(f"{what}: topic {topic} belongs to the system; expected one of users", first_bad=number)
-    if not is_topic(topic):
+    perm = perm_of(topic)
+    if perm is not None and not perm & Perm.WRITE:
+        text = f"{what}: topic {topic}: writing is not permitted (perm {perm})"
+        raise TopicPermissionError(text, topic=topic, perm=perm, first_bad=number)
+    if perm is None:
         raise TopicNotFoundError(f"{what}: topic {topic!r} does not exist", topic=topic, first_bad=number)

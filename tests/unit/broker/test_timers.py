@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import broker.background.timers
-from dledger_client.aio import Message, Producer, PullConsumer
-from dledger_wire.errors import InvalidArgumentError
+from dledger_client.aio import Message, Producer, PullConsumer, TransactionState
+from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.producer.topic_routes import TopicRoutes
+from dledger_client.transactions.resolver import TransactionOutcome
+from dledger_wire.errors import InvalidArgumentError, TopicPermissionError
 from dledger_wire.status import Perm
 from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
 from store.queues.timer_window import NO_HORIZON, TimerWindow
@@ -113,6 +116,36 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
             while len(bodies) < 2:
                 bodies |= {message.body for message in await consumer.fetch("closed", 0, len(bodies), wait_ms=3000)}
             assert bodies == {b"kept 0", b"kept 1"}
+
+    Rig().run(scenario)
+
+
+def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row P7."""
+    monkeypatch.setattr(TopicRoutes, "_told", lambda *_: None)  # the producers do not know yet
+
+    async def nothing(_message: ReceivedMessage) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("closed")
+        await rig.topic()
+        async with rig.producer(linger_ms=20) as producer, rig.transactions(nothing) as transactions, rig.admin() as admin:
+            before = await transactions.prepare(Message("closed", b"before"))
+            for topic in ("closed", "t"):
+                await producer.send(Message(topic, b"known"))
+            await admin.update_topic("closed", perm=Perm.READ)
+            for more in ({"delay_level": 1}, {"deliver_at_ms": wall_ms(rig) + 2000}):
+                refused, taken = (producer.send_async(Message(topic, b"x", **more)) for topic in ("closed", "t"))
+                with pytest.raises(TopicPermissionError, match="topic closed: writing is not permitted"):
+                    await refused
+                await taken
+            with pytest.raises(TopicPermissionError, match="topic closed: writing is not permitted"):
+                await transactions.prepare(Message("closed", b"x"))
+            assert await before.commit() is TransactionOutcome.COMMITTED
+        async with rig.consumer() as consumer:
+            assert await fetch_all(consumer, 3) == [b"known", b"x", b"x"]
+            assert [each.body for each in await consumer.fetch("closed", 0, 0, wait_ms=3000)] == [b"known", b"before"]
 
     Rig().run(scenario)
 
