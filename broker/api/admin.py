@@ -124,6 +124,9 @@ class AdminService:
         """
         self._context.require_master()
         await self._context.raft.apply_all(COMMAND_TIMEOUT_S)
+        self._require_incarnation(name, wanted)
+
+    def _require_incarnation(self, name: str, wanted: str) -> None:
         now = self._context.store.topics.require(name).topic_epoch
         if now != wanted:
             text = f"topic {name!r} was deleted and created again meanwhile; nothing was deleted"
@@ -134,6 +137,8 @@ class AdminService:
         context = self._context
         context.require_master()
         await context.raft.apply_all(COMMAND_TIMEOUT_S)
+        if spec.incarnation:
+            self._require_incarnation(spec.name, spec.incarnation)  # else what waits for another topic would be named
         topic = context.store.topics.get(spec.name)
         if topic is None or (spec.only_if == DRAINED and topic.perm & Perm.WRITE):
             return  # the command is refused for that

@@ -137,6 +137,22 @@ def test_a_topic_for_which_messages_wait_is_not_taken_for_an_empty_one_but_those
     Rig().run(scenario)
 
 
+def test_a_topic_made_anew_is_named_as_the_reason_and_not_what_waits_for_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer:
+            (old,) = await admin.describe_topic("t")
+            await admin.delete_topic("t")
+            await rig.topic()
+            await producer.send(Message("t", b"later", delay_level=18))
+            await admin.update_topic("t", perm=int(Perm.READ))
+            request = admin_pb2.TopicSpec(name="t", group="g0", only_if="drained", incarnation=old.topic_epoch)
+            with pytest.raises(TopicNotFoundError, match="was deleted and created again meanwhile; nothing was deleted"):
+                await admin._calls.ask_leader("g0", methods.DELETE_TOPIC, request)
+
+    Rig().run(scenario)
+
+
 def test_what_waits_for_other_topics_since_before_a_topic_was_made_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row T4: a creation that fails halfway deletes what it made, however much waits in the replica group."""
     monkeypatch.setattr(waiting_for_topic, "MAX_SCANNED", 3)
