@@ -32,10 +32,11 @@ class GroupOffsetsService:
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest, _caller: CallContext) -> broker_pb2.CommitOffsetsResponse:
         at_most(len(request.offsets), "offsets to commit")
-        if request.initial:
-            self._check_topics(request)
-        else:
+        if not request.initial:
             await self._check_ends(request)
+        names_topics = request.initial or (request.reset and any(row.HasField("generation") for row in request.offsets))
+        if names_topics:
+            self._check_topics(request)
         rows = tuple(_row(each) for each in request.offsets)
         command = (
             ResetOffsets(group=request.group, offsets=rows)
@@ -45,7 +46,7 @@ class GroupOffsetsService:
         try:
             result = await self._context.command(command, TIMEOUT_S)
         except TopicNotFoundError:
-            if request.initial:
+            if names_topics:
                 self._check_topics(request)
                 raise NotReadyError(f"group {request.group}: a deletion of the topic was refused; nothing was stored") from None
             raise
@@ -58,7 +59,7 @@ class GroupOffsetsService:
         return reply
 
     def _check_topics(self, request: broker_pb2.CommitOffsetsRequest) -> None:
-        """TopicNotFoundError when a group would begin in a topic made anew where it would have begun in the one before.
+        """TopicNotFoundError when a group would begin in a topic made anew, or be moved, to where it was meant to in the one before.
 
         The topics checked here are still those when the command comes through, or it is refused (``PreparedCommand``).  It is refused
         also behind a deletion that is then refused itself, after which they are there as before.
@@ -74,7 +75,7 @@ class GroupOffsetsService:
 
         Consumers in a session name a generation or an epoch, which is checked instead: the topic may have been recreated since they read.
         """
-        rows = [row for row in request.offsets if not row.HasField("generation") and not row.lock_epoch]
+        rows = [row for row in request.offsets if request.reset or (not row.HasField("generation") and not row.lock_epoch)]
         if not any(self._is_beyond(row) for row in rows):
             return
         self._context.require_master()

@@ -239,7 +239,7 @@ async def reset_offsets(
         if (held := queues[queue])
     ]
     if not dry_run:
-        await _commit(calls, name, topic, moves)
+        await _commit(calls, name, topic, moves, {group: int(part.topic_epoch or "0", 16) for group, part in parts.items()})
     return moves
 
 
@@ -277,11 +277,12 @@ def _targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], Queue
     return found
 
 
-async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset]) -> None:
+async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset], made: Mapping[str, int]) -> None:
+    """``made``: by replica group, which topic is meant: one made anew since is left alone."""
     groups = list(dict.fromkeys(move.replica_group for move in moves))
     for place, replica_group in enumerate(groups):
         offsets = [
-            broker_pb2.GroupOffset(topic=topic, queue_id=move.queue_id, offset=move.after)
+            broker_pb2.GroupOffset(topic=topic, queue_id=move.queue_id, offset=move.after, generation=made[replica_group])
             for move in moves
             if move.replica_group == replica_group
         ]

@@ -48,7 +48,7 @@ from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topi
 from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
-from store.commands.consumer_groups import CommitOffsets
+from store.commands.consumer_groups import CommitOffsets, ResetOffsets
 from store.commands.producers import InitProducer
 from store.commands.redelivery import MarkRedriven, MarkSentBack
 from store.commands.security import MAX_COPY_BYTES, CopySecurity
@@ -445,7 +445,7 @@ def _topics_meant(command: Command[Any]) -> list[str]:
         return [command.topic]
     if isinstance(command, MarkRedriven):
         return [dlq_topic(command.group)]
-    if isinstance(command, CommitOffsets) and command.initial:
+    if isinstance(command, ResetOffsets) or (isinstance(command, CommitOffsets) and command.initial):
         return sorted({row.topic for row in command.offsets if row.generation is not None})
     return []
 

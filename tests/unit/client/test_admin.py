@@ -11,7 +11,7 @@ import pytest
 import dledger_client
 import dledger_client.aio
 from broker.api.admin import AWAY_MS
-from dledger_client.admin import replica_comparison
+from dledger_client.admin import consumer_groups, replica_comparison
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
@@ -211,6 +211,39 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
             assert await admin.list_groups() == []
             with pytest.raises(InvalidArgumentError, match="has no settings and no positions"):
                 await admin.delete_group("audit")
+
+    Rig().run(scenario)
+
+
+def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row T2."""
+    look = consumer_groups.ranges_of
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer() as producer, rig.consumer("audit") as consumer:
+
+            async def fill() -> None:
+                for _ in range(3):
+                    await producer.send(Message("t", b"x"))
+
+            async def made_anew_behind(*args: Any, **more: Any) -> Any:
+                found = await look(*args, **more)
+                await admin.delete_topic("t")
+                await rig.topic()
+                await fill()
+                await consumer.commit({("t", 0): 1})
+                return found
+
+            await fill()
+            await consumer.commit({("t", 0): 1})
+            monkeypatch.setattr(consumer_groups, "ranges_of", made_anew_behind)
+            with pytest.raises(TopicNotFoundError, match="topic 't' was deleted and made again"):
+                await admin.reset_offsets("audit", "t", "last")
+            monkeypatch.undo()
+            assert (await consumer.committed("t")) == {("g0", 0): 1}
+            await admin.reset_offsets("audit", "t", "last")
+            assert (await consumer.committed("t")) == {("g0", 0): 3}
 
     Rig().run(scenario)
 
