@@ -183,7 +183,8 @@ STORAGE = (
     LogEvent("file_rebuilt", "A file was damaged; it is made anew from the log.", _NOTHING),
     LogEvent(
         "file_begins_anew",
-        "The history of leaders, which replica groups were removed, or what is known of peers' data folders, could not be read; it begins anew.",
+        "The history of leaders, which replica groups were removed, or what is known of peers' data folders, could not be read; "
+        "it begins anew.",
         _NOTHING,
     ),
     LogEvent("retention_paused", "Old messages cannot be deleted now.", "Read the text. A full disk: " + _DISK),

@@ -215,6 +215,7 @@ class TransactionChecker:
             return
         await self._context.raft.propose(self._store.command(CountTransactionChecks(runs=runs_of(offset for offset, _ in halves))))
         for offset, half in halves:
+            self._store.transactions.owned(offset, producer_group(half))  # the scan may have been unable to read it
             if self._store.transactions.outcome(offset) is Outcome.OPEN:
                 times, _ = self._store.transactions.checks(offset)
                 asked = self._members.check(

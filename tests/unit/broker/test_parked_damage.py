@@ -16,7 +16,8 @@ from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_wire.errors import StorageDamagedError
+from dledger_wire.errors import BusyError, StorageDamagedError
+from store.state import transactions
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes
 from tests.unit.client.sim_rig import Rig, until
@@ -412,6 +413,31 @@ def test_a_half_message_is_checked_once_a_peer_can_mend_it() -> None:
             flip(rig, rig.followers[0], FLIPPED)
             (found,) = await consumer.fetch("t", 0, 0, wait_ms=20_000)
             assert found.body == BODY
+
+    Rig(log=LOG, settings="broker: {transactionTimeOut: 2s, transactionCheckInterval: 5s}\n").run(scenario)
+
+
+def test_a_half_message_that_is_mended_later_counts_for_the_share_of_its_group(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_OPEN_OF_GROUP", 1)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("fill")
+        async with rig.transactions(lambda _: TransactionState.UNKNOWN) as producer:
+            await producer.prepare(Message("t", BODY))
+            await seal(rig, producer)
+            for node_id in rig.cluster.hosts:
+                flip(rig, node_id, BODY)
+            caplog.clear()
+            await rig.restart(rig.master)
+            await until(lambda: bool(told(caplog, "half message 0 cannot be read")))
+            flip(rig, rig.followers[0], FLIPPED)
+            open_ones = node_of(rig, rig.master).store.transactions
+            await until(lambda: open_ones.checks(0)[0] > 0)
+            with pytest.raises(BusyError, match="1 transactions of producer group tests are open"):
+                open_ones.require_share("tests")
 
     Rig(log=LOG, settings="broker: {transactionTimeOut: 2s, transactionCheckInterval: 5s}\n").run(scenario)
 
