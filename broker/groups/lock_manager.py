@@ -11,18 +11,23 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from broker.context import ServiceContext
 from broker.groups.session_table import Session
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.names import check_topic
+from store.commands.command import Command
 from store.commands.queue_locks import MAX_LOCKED_QUEUES, LockedQueue, LockQueues, TopicQueue, UnlockQueues
 
 COMMAND_TIMEOUT_S = 5.0
 RETRY_S = 0.05
 
 _logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(slots=True)
@@ -131,19 +136,34 @@ class LockManager:
                 raise outcome
 
     async def _unlock(self, release: _Release) -> None:
-        command = UnlockQueues(group=release.group, owner=release.owner, queues=release.queues)
-        await self._context.command(command, COMMAND_TIMEOUT_S)
+        def command(queues: tuple[LockedQueue, ...]) -> UnlockQueues:
+            return UnlockQueues(group=release.group, owner=release.owner, queues=queues)
+
+        await self._in_parts(release.queues, command)
         self._releases.remove(release)
         if not release.done.done():
             release.done.set_result(None)
+
+    async def _in_parts(self, queues: tuple[T, ...], command: Callable[[tuple[T, ...]], Command[ResultT]]) -> list[ResultT]:
+        """Send a command for these queues, and one for each half of them if all in one are more than maxMessageSize allows."""
+        try:
+            return [await self._context.command(command(queues), COMMAND_TIMEOUT_S)]
+        except InvalidArgumentError:
+            if len(queues) < 2:
+                raise
+        half = len(queues) // 2
+        return await self._in_parts(queues[:half], command) + await self._in_parts(queues[half:], command)
 
     async def _grant(self, session: Session) -> None:
         locks, group, owner = self._context.store.queue_locks, session.group, session.session_id
         free = [queue for queue in self._requests.get(session, {}) if (lock := locks.get(group, *queue)) is None or lock.owner == owner]
         if not free:
             return
-        command = LockQueues(group=group, owner=owner, client=session.client_id, queues=tuple(free))
-        granted = await self._context.command(command, COMMAND_TIMEOUT_S)
+
+        def command(queues: tuple[TopicQueue, ...]) -> LockQueues:
+            return LockQueues(group=group, owner=owner, client=session.client_id, queues=queues)
+
+        granted = [queue for part in await self._in_parts(tuple(free), command) for queue in part]
         requested = self._requests.get(session, {})
         held = []
         for topic, queue_id, epoch in granted:

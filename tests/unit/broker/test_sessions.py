@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from store.commands.queue_locks import LockQueues
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.queue_locks import QueueLocks
 from store.state.state_machine import CommandContext, ReplicatedState
+from tests.unit.broker.test_schedule import lower_the_limit
 from tests.unit.client.sim_rig import Rig, until
 
 ATTEND = methods.JOIN_GROUP.path
@@ -205,6 +207,35 @@ def test_what_can_never_be_done_is_refused_and_holds_nobody_up(wrong: dict[str, 
         await good.say(wish=sessions_pb2.LockWish(queues=[PLACE]))
         await asyncio.sleep(0.5)
         assert lock_of(rig) == "s-good"
+
+    Rig().run(scenario)
+
+
+def test_more_locks_than_one_message_may_have_are_granted_and_released() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1024)
+        await lower_the_limit(rig, 2048)
+        node = rig.cluster.hosts[rig.master].node
+        assert node is not None
+        await until(lambda: bool(node.roles.services_term))
+        member = Attending(rig, "a")
+        await member.join()
+        places = [sessions_pb2.QueuePlace(topic="t", queue_id=number) for number in range(1024)]
+        await member.say(wish=sessions_pb2.LockWish(queues=places))
+
+        def granted() -> list[sessions_pb2.HeldLock]:
+            return [lock for each in member.of("granted") for lock in each.locks]
+
+        async def heard(condition: Callable[[], bool]) -> None:
+            while not condition():
+                await member.say(heartbeat=sessions_pb2.SessionHeartbeat(number=1))
+                await asyncio.sleep(0.1)
+
+        await asyncio.wait_for(heard(lambda: len(granted()) == 1024), 30)
+        held = [sessions_pb2.QueuePlace(topic="t", queue_id=lock.queue_id, epoch=lock.epoch) for lock in granted()]
+        await member.say(release=sessions_pb2.LockRelease(queues=held[1:]))
+        await asyncio.wait_for(heard(lambda: not any(lock_of(rig, number) for number in range(1, 1024))), 30)
+        assert lock_of(rig) == "s-a"
 
     Rig().run(scenario)
 
