@@ -95,4 +95,5 @@ class StoreState:
 
     def _was_reset(self, group: str, topic: str, queue_id: int) -> None:
         self.send_backs.went_back(group, topic, queue_id)
-        self.offset_history.went_to(group, topic, queue_id, self.consumer_offsets.position(group, topic, queue_id))
+        position = self.consumer_offsets.known_position(group, topic, queue_id)  # None: the group was deleted, of which nothing is kept
+        self.offset_history.went_to(group, topic, queue_id, -1 if position is None else position)

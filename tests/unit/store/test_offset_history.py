@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import random
 from bisect import bisect_right
+from typing import Any
 
 import pytest
 
+from store.commands.command import Command
+from store.commands.consumer_groups import CommitOffsets, DeleteOffsets, OffsetRow
+from store.commands.topics import CreateTopic
+from store.settings import StoreSettings
 from store.state.offset_history import MAX_POINTS, OffsetHistory
+from store.state.state_machine import CommandContext
+from store.state.store_state import StoreState
 
 PLACE = ("g", "t", 0)
 
@@ -54,3 +61,16 @@ def test_going_back_forgets_what_is_consumed_again() -> None:
     times.committed(*PLACE, 5, 1)
     times.forget_topic("t")
     assert times.dump() == {"commitTable": {}}
+
+
+def test_nothing_is_kept_of_a_group_that_was_deleted() -> None:
+    state = StoreState(StoreSettings(), lambda _queue: 9)
+    commands: list[Command[Any]] = [
+        CreateTopic(name="t", read_queues=1, write_queues=1),
+        CommitOffsets(group="g", offsets=(OffsetRow("t", 0, 0),), initial=True),
+        CommitOffsets(group="g", offsets=(OffsetRow("t", 0, 5),)),
+        DeleteOffsets(group="g"),
+    ]
+    for index, command in enumerate(commands, 1):
+        state.machine.apply(command, CommandContext(index, 1, index * 100, index))
+    assert state.offset_history.dump() == {"commitTable": {}}
