@@ -77,7 +77,7 @@ class Fetcher:
         self._idle_streams = idle_streams
         self._next_id = 1
         self._turn = router.random.randrange(0, 1 << 16)
-        self._advised: dict[tuple[str, int], str] = {}  # queue -> replica that its leader recommends to read from
+        self._advised: dict[tuple[str, str, int], str] = {}  # replica group, queue -> replica that its leader recommends to read from
         self._closing = BackgroundTasks("fetcher")
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class Fetcher:
         leaders = [source for source in known if source.is_leader]
         followers = [source for source in known if not source.is_leader]
         if self._read_from == "leader":
-            advised = self._advised.get(queue) if queue is not None else None
+            advised = self._advised.get((replica_group, *queue)) if queue is not None else None
             return [source for source in followers if source.node_id == advised] + leaders
         if self._read_from == "follower":
             return self._in_turn(followers) + leaders
@@ -196,7 +196,7 @@ class Fetcher:
                 if header.request_id != request.request_id:
                     raise garbage(source.address, "response to another fetch request")
                 whole = header.end
-                self._take_advice(request, source, header.advised_replica)
+                self._take_advice((replica_group, request.topic, request.queue_id), source, header.advised_replica)
                 self._check_follows(source, replica_group, header)
                 if header.HasField("error"):
                     raise from_detail(header.error)
@@ -228,12 +228,12 @@ class Fetcher:
             raise _FilesUnreadableError(str(error)) from None
         return _InPlace(frames, places)
 
-    def _take_advice(self, request: broker_pb2.FetchRequest, source: Source, advised: str) -> None:
+    def _take_advice(self, queue: tuple[str, str, int], source: Source, advised: str) -> None:
         """Remember which replica a leader recommends; a follower recommends to go back to the leader."""
         if advised and source.is_leader:
-            self._advised[request.topic, request.queue_id] = advised
+            self._advised[queue] = advised
         elif advised:
-            self._advised.pop((request.topic, request.queue_id), None)
+            self._advised.pop(queue, None)
 
     async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
         message = await _in_time(stream.read(), source, left_s)
@@ -272,7 +272,7 @@ class Fetcher:
             try:
                 return [chunk async for chunk in self.chunks(source, replica_group, request, partial(failover.left_s, source))]
             except DledgerError as error:
-                self._advised.pop(queue, None)
+                self._advised.pop((replica_group, *queue), None)
                 error = await self.judged(error, source, replica_group)
                 problem = failover.failed(error, source, request.offset, is_last=source is sources[-1])
                 if not (problem.retriable or problem.refresh_route):

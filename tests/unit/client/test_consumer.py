@@ -102,6 +102,27 @@ def test_a_reader_far_behind_is_sent_to_a_follower_and_back_when_it_has_caught_u
     Rig().run(scenario)
 
 
+def test_a_reader_far_behind_in_two_replica_groups_is_sent_to_a_follower_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row R4: queues of one number in several replica groups are advised apart."""
+    monkeypatch.setattr("broker.node.ReadAdvice", lambda face, _known: ReadAdvice(face, 50_000))
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer() as producer:
+            for number in range(400):
+                producer.send_oneway(Message("t", bytes(1000)), queue_id=(f"g{number % 2}", 0))
+            await producer.flush()
+        async with rig.consumer() as consumer:
+            read_at = {"g0": "", "g1": ""}
+            for offset in (0, 10):
+                for group in read_at:
+                    read_at[group] = (await consumer.fetch("t", 0, offset, 10, replica_group=group))[0].replica
+            for group, replica in read_at.items():
+                assert replica in rig.followers_of(group)
+
+    Rig(groups=2).run(scenario)
+
+
 def test_mistakes_are_typed() -> None:
     async def scenario(rig: Rig) -> None:
         await fill(rig, 10)
