@@ -132,12 +132,20 @@ class _InitialOffsets:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A group's offsets in a replica group, and the topics that it has any in: one queue after the other asks for its own."""
+
+    offsets: dict[MessageQueue, CommittedOffset]
+    topics: set[str]
+
+
 @dataclass(slots=True)
 class _Reads:
     """Reads of a group's offsets: the one that is under way, or was the last, and the one that follows it."""
 
-    running: asyncio.Task[dict[MessageQueue, CommittedOffset]] | None = None
-    next: asyncio.Task[dict[MessageQueue, CommittedOffset]] | None = None
+    running: asyncio.Task[_Known] | None = None
+    next: asyncio.Task[_Known] | None = None
 
 
 class BrokerOffsetStore:
@@ -150,49 +158,50 @@ class BrokerOffsetStore:
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
         self._reads: defaultdict[str, _Reads] = defaultdict(_Reads)  # by replica group
 
-    async def _known(self, group: str) -> dict[MessageQueue, CommittedOffset]:
+    async def _known(self, group: str) -> _Known:
         """The offsets in a replica group, as they are now or later: queues that ask while a request is under way share the next one."""
         reads = self._reads[group]
         if reads.next is None:
             reads.next = asyncio.get_running_loop().create_task(self._read_behind(reads.running, group), name=f"offsets of {self._group}")
         return await asyncio.shield(reads.next)
 
-    async def _read_behind(self, before: asyncio.Task[Any] | None, group: str) -> dict[MessageQueue, CommittedOffset]:
+    async def _read_behind(self, before: asyncio.Task[Any] | None, group: str) -> _Known:
         if before is not None:
             await asyncio.wait([before])
         reads = self._reads[group]
         reads.running, reads.next = reads.next, None
         return await self._read(group)
 
-    async def _read(self, group: str) -> dict[MessageQueue, CommittedOffset]:
+    async def _read(self, group: str) -> _Known:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group])
         answer = await self._router.call_leader(group, methods.GROUP_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
-        return {
+        offsets = {
             MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation)
             for found in answer.groups
             for each in found.offsets
         }
+        return _Known(offsets, {queue.topic for queue in offsets})
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         topic = (queue.topic, queue.replica_group)
         seen, known = self._initialized[topic], await self._known(queue.replica_group)
-        if not _has_topic(known, queue):
+        if queue.topic not in known.topics:
             async with self._initializing[topic]:
                 if self._initialized[topic] == seen:  # else another queue of this consumer has done it meanwhile
                     await self._initialize(queue)
             known = await self._known(queue.replica_group)
-        if not _has_topic(known, queue):
+        if queue.topic not in known.topics:
             raise NotReadyError(f"{queue}: group {self._group} has no offsets in {queue.topic} yet")
         self._initial.had_offsets(queue)
-        if queue not in known:
+        if queue not in known.offsets:
             request = broker_pb2.CommitOffsetsRequest(group=self._group)
             request.offsets.append(_begins(queue, await self._initial.of_added(queue), epoch))
             for error in (await self._send(queue.replica_group, request)).values():
                 raise error
             known = await self._known(queue.replica_group)
-        if queue not in known:
+        if queue not in known.offsets:
             raise OffsetsResetError(f"{queue}: its offset was removed; the topic was deleted")
-        return known[queue]
+        return known.offsets[queue]
 
     async def _initialize(self, queue: MessageQueue) -> None:
         """Propose initial offsets for the topic of ``queue``; without effect when another member has done so."""
@@ -230,7 +239,7 @@ class BrokerOffsetStore:
         return refused
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
-        return {queue: committed.generation for queue, committed in (await self._known(group)).items()}
+        return {queue: committed.generation for queue, committed in (await self._known(group)).offsets.items()}
 
     async def handle_shortened(self, queue: MessageQueue) -> None:
         """Nothing to do: the brokers know the new topic, and ``find`` asks them."""

@@ -73,6 +73,7 @@ class Rebalancer:
         self._sessions: dict[str, GroupSession] = {}
         self._routes: dict[str, list[TopicQueues]] = {}
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._held_elsewhere: dict[str, tuple[list[sessions_pb2.GroupMember], set[tuple[str, int]]]] = {}  # of the members told last
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._routes_stale = asyncio.Event()
@@ -221,12 +222,14 @@ class Rebalancer:
         if self.options.broadcast:
             return False
         members = self._session(queue.replica_group).members
-        return members is None or any(  # not told yet, while the leader of another replica group has told who shares the queues
-            (held.topic, held.queue_id) == (queue.topic, queue.queue_id)
-            for member in members
-            if member.client_id != self._member.client_id and not member.broadcast
-            for held in member.queues
-        )
+        if members is None:
+            return True  # not told yet, while the leader of another replica group has told who shares the queues
+        known = self._held_elsewhere.get(queue.replica_group)
+        if known is None or known[0] is not members:
+            others = [each for each in members if each.client_id != self._member.client_id and not each.broadcast]
+            held = {(place.topic, place.queue_id) for member in others for place in member.queues}
+            known = self._held_elsewhere[queue.replica_group] = members, held
+        return (queue.topic, queue.queue_id) in known[1]
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
         return self._tasks.spawn(work, name)

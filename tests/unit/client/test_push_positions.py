@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,11 +14,56 @@ from broker.api.group_offsets import GroupOffsetsService
 from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
+from dledger_client.consumer.group_session import MemberInfo
+from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions
-from dledger_wire._pb import broker_pb2
+from dledger_wire._pb import broker_pb2, sessions_pb2
 from store.commands.topics import EMPTY, DeleteTopicIf
 from tests.unit.client.push_rig import Group, numbers, send
 from tests.unit.client.sim_rig import Rig, until
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many calls ``work`` takes; a step of a generator counts as one."""
+    found = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal found
+        found += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_each_of_many_queues_is_begun_for_the_same_price() -> None:
+    """Where to begin, and whether another member still has the queue, is asked for every queue."""
+
+    def price(queues: int) -> int:
+        rows = [broker_pb2.GroupOffset(topic=f"t{number}", queue_id=0, offset=1) for number in range(queues)]
+        places = [sessions_pb2.QueuePlace(topic=f"t{number}", queue_id=0) for number in range(queues)]
+        others = [sessions_pb2.GroupMember(client_id="other", queues=places[: queues // 2])]
+
+        async def answer(*_: object, **__: object) -> broker_pb2.GroupOffsetsResponse:
+            return broker_pb2.GroupOffsetsResponse(groups=[broker_pb2.GroupPositions(group="g", offsets=rows)])
+
+        router = cast(Any, SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 0), call_leader=answer))
+        store, member = BrokerOffsetStore(router, "g", PushOptions()), MemberInfo("g", "me", "s", {}, False, False, "")
+
+        async def begin() -> None:
+            consumer = Rebalancer(router, cast(Any, None), member, PushOptions(), {}, store, cast(Any, None))
+            consumer._sessions["g0"] = cast(Any, SimpleNamespace(members=others))
+            wanted = [MessageQueue(f"t{number}", "g0", 0) for number in range(queues)]
+            found = await asyncio.gather(*(store.find(queue, 0) for queue in wanted))
+            assert [each.offset for each in found] == [1] * queues
+            assert sum(consumer.is_held_by_another(queue) for queue in wanted) == queues // 2
+
+        return calls_of(lambda: asyncio.run(begin()))
+
+    assert price(800) < 2.5 * price(400)
 
 
 def test_running_consumers_follow_a_reset() -> None:
