@@ -30,6 +30,7 @@ class Progress:
         "answers",
         "commit_sent",
         "contact_ms",
+        "heard",
         "heartbeat_match",
         "inflight",
         "inflight_bytes",
@@ -55,6 +56,7 @@ class Progress:
         self.inflight: deque[tuple[int, int]] = deque()  # REPLICATE: (last index, bytes) of each request
         self.inflight_bytes = 0
         self.contact_ms = now_ms  # when it last answered, or when this began
+        self.heard = False  # it has answered at all
         self.answers = False  # it has answered since, and its connection did not break afterwards
         self.commit_sent = 0
         self.notice_open = False  # a heartbeat is out and not answered
@@ -66,7 +68,7 @@ class Progress:
 
     def answered(self, now_ms: int) -> None:
         self.contact_ms = now_ms
-        self.answers = True
+        self.heard = self.answers = True
 
     @property
     def is_able_to_lead(self) -> bool:

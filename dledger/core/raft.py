@@ -389,6 +389,7 @@ class Raft:
                     inflight_messages=len(peer.inflight),
                     inflight_bytes=peer.inflight_bytes,
                     silent_ms=core.now_ms - peer.contact_ms,
+                    heard=peer.heard,
                     low_on_space=peer.low_on_space,
                 )
                 for peer in replication.peers.values()

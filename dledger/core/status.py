@@ -17,7 +17,8 @@ class PeerProgress:
     next: int
     inflight_messages: int
     inflight_bytes: int
-    silent_ms: int
+    silent_ms: int  # since its last answer; of one that was never ``heard``, since this node leads
+    heard: bool
     low_on_space: bool
 
 

@@ -205,8 +205,9 @@ def _order(node: NodeStatus) -> tuple[int, str]:
 def _row(group: ReplicaGroupStatus, node: NodeStatus, note: str) -> list[Any]:
     from broker.config.units import format_duration_ms
 
-    contact_ms = group.last_contact_ms(node)
-    seen = None if contact_ms is None else format_duration_ms(contact_ms)
+    contact_ms, peer = group.last_contact_ms(node), group.peer(node)
+    longer = ">" if peer is not None and peer.unheard else ""  # than the leader leads
+    seen = None if contact_ms is None else f"{longer}{format_duration_ms(contact_ms)}"
     place = [group.name, node.id, node.address]
     if not node.reachable:
         return [*place, *[None] * 8, seen, None, note]
@@ -245,6 +246,7 @@ def _node_json(node: NodeStatus) -> dict[str, Any]:
             "match_index": peer.match_index,
             "state": peer.state,
             "last_contact_ms": peer.last_contact_ms,
+            "unheard": peer.unheard,
             "connected": peer.connected,
             "acknowledges": peer.acknowledges,
             "refused": peer.refused or None,

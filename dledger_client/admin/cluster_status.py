@@ -70,7 +70,8 @@ class PeerStatus:
         voter: False for a learner.
         match_index: Index up to which it has acknowledged the log.
         state: How the leader replicates to it: probing, replicating, catching up.
-        last_contact_ms: Milliseconds since its last answer; -1 when there was none.
+        last_contact_ms: Milliseconds since its last answer; -1 when the node asked does not lead.
+        unheard: It has answered nothing since the leader leads: ``last_contact_ms`` counts from then.
         connected: Whether there is a connection.
         acknowledges: Whether a write may count on it now.
         refused: Why one of the two refuses the connection; empty when neither does.
@@ -85,6 +86,7 @@ class PeerStatus:
     connected: bool = False
     acknowledges: bool = False
     refused: str = ""
+    unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +317,24 @@ class ReplicaGroupStatus:
         Examples:
             >>> silent = [node.id for node in status.nodes if (status.last_contact_ms(node) or 0) > 3_000]
         """
+        peer = self.peer(node)
+        return peer.last_contact_ms if peer is not None and peer.last_contact_ms >= 0 else None
+
+    def peer(self, node: NodeStatus) -> PeerStatus | None:
+        """What the leader knows of a node.
+
+        Args:
+            node: The node.
+
+        Returns:
+            Its state; None of the leader itself, of a node that is no member, and without a leader.
+
+        Examples:
+            >>> away = [node.id for node in status.nodes if (peer := status.peer(node)) is not None and not peer.connected]
+        """
         if self.leader is None or node is self.leader:
             return None
-        return next((peer.last_contact_ms for peer in self.leader.peers if peer.id == node.id and peer.last_contact_ms >= 0), None)
+        return next((peer for peer in self.leader.peers if peer.id == node.id), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +442,7 @@ def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> 
             connected=peer.connected,
             acknowledges=peer.acknowledges,
             refused=peer.refused,
+            unheard=peer.unheard,
         )
         for peer in reply.peers
     )

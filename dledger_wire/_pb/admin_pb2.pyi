@@ -301,6 +301,7 @@ class PeerStatus(google.protobuf.message.Message):
     REFUSED_FIELD_NUMBER: builtins.int
     ACKNOWLEDGES_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
+    UNHEARD_FIELD_NUMBER: builtins.int
     id: builtins.str
     match_index: builtins.int
     """how far it has acknowledged the log"""
@@ -315,6 +316,8 @@ class PeerStatus(google.protobuf.message.Message):
     """a write may count on it: connected, not refused, its log matches, answered within an election timeout;"""
     address: builtins.str
     """that its disk is full is told by its own state only"""
+    unheard: builtins.bool
+    """it has answered nothing since the leader leads: last_contact_ms counts from then"""
     def __init__(
         self,
         *,
@@ -327,8 +330,9 @@ class PeerStatus(google.protobuf.message.Message):
         refused: builtins.str = ...,
         acknowledges: builtins.bool = ...,
         address: builtins.str = ...,
+        unheard: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["acknowledges", b"acknowledges", "address", b"address", "connected", b"connected", "id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "refused", b"refused", "state", b"state", "voter", b"voter"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledges", b"acknowledges", "address", b"address", "connected", b"connected", "id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "refused", b"refused", "state", b"state", "unheard", b"unheard", "voter", b"voter"]) -> None: ...
 
 global___PeerStatus = PeerStatus
 

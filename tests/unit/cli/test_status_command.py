@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger_cli.commands.status import _group_json
+from dledger_cli.commands.status import _group_json, _row
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
 
@@ -164,3 +164,11 @@ def test_replicas_are_in_sync_lagging_or_missing() -> None:
     answers = (leader("n0", learners="n3"), other("n0"), other("n2"), gone("n3"))
     assert replicas_of(judged(*answers)) == {"in_sync": ["n0", "n1"], "lagging": ["n2"], "missing": ["n3"]}
     assert replicas_line(judged(*answers)) == "replica group g0: in sync n0, n1; lagging n2; missing n3"
+
+
+@pytest.mark.parametrize(("unheard", "seen"), [(False, "60 s"), (True, ">60 s")])
+def test_the_silence_of_a_member_that_was_never_heard_is_at_least_that_long(unheard: bool, seen: str) -> None:
+    leading = replace(leader("n0"), peers=(PeerStatus("n2", last_contact_ms=60_000, unheard=unheard),))
+    group = judged(leading, other("n0"), gone("n2"))
+    assert seen in _row(group, next(node for node in group.nodes if node.id == "n2"), "")
+    assert not any(str(cell).startswith(">") for cell in _row(group, leading, ""))

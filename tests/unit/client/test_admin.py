@@ -165,6 +165,27 @@ def test_nodes_that_are_no_members_are_not_compared() -> None:
     Rig().run(scenario)
 
 
+def test_a_member_that_a_leader_never_heard_is_told_apart() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            dead, next_leader = rig.followers
+            rig.cluster.kill(dead)
+            await admin.transfer_leader(next_leader)
+
+            async def unheard() -> set[str]:
+                (group,) = await admin.cluster_status()
+                assert group.leader is not None
+                assert group.leader.id == next_leader
+                return {peer.id for peer in group.leader.peers if peer.unheard}
+
+            assert await unheard() == {dead}
+            rig.cluster.start(dead)
+            while await unheard():  # noqa: ASYNC110 - virtual time costs nothing
+                await asyncio.sleep(0.1)
+
+    Rig().run(scenario)
+
+
 def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic("t", queues=2)
