@@ -132,9 +132,9 @@ class DiagnosticsService:
             if each.waiting:
                 frames = await self._waiting.of_level(each.level, listed)
                 rows += [_waiting(frame, each.level, self._waiting.due_ms(each.level, frame)) for frame in frames]
-        found = sorted((row for row in rows if row is not None), key=lambda row: (row.due_ms, row.level))
         may_read = partial(context.access.may_topic, caller.principal, Action.READ)
-        reply.messages.extend(row for row in found[:listed] if may_read(row.topic))
+        found = sorted((row for row in rows if row is not None and may_read(row.topic)), key=lambda row: (row.due_ms, row.level))
+        reply.messages.extend(found[:listed])
         return reply
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dledger_client.admin.diagnostics import LeaderChange
-from dledger_client.aio import Message
+from dledger_client.aio import AccessRule, Message
 from dledger_wire.errors import InvalidArgumentError
 from tests.sim.cluster import are_equal
+from tests.sim.security import APPLICATION
+from tests.sim.spread.users import EVERYWHERE_S, create_users
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -49,6 +51,23 @@ def test_traffic_of_topics_by_node() -> None:
             assert "t" in nodes[rig.master].topics
 
     Rig().run(scenario)
+
+
+def test_messages_that_somebody_may_not_read_take_no_room_from_others_that_wait() -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        await rig.topic("secrets")
+        await rig.topic()
+        async with rig.producer() as producer, rig.admin() as administrator, rig.admin(APPLICATION) as admin:
+            for _ in range(3):
+                await producer.send(Message("secrets", b"x", delay_level=17))
+            await producer.send(Message("t", b"x", delay_level=18))
+            await administrator.change_rules([AccessRule(APPLICATION, "deny", "topic", "secrets", "read")])
+            await asyncio.sleep(EVERYWHERE_S)
+            (waiting,) = await admin.waiting_delays(max_messages=2)
+            assert [each.topic for each in waiting.messages] == ["t"]
+
+    Rig(secured=True).run(scenario)
 
 
 def test_messages_that_wait_are_counted_and_the_next_ones_listed() -> None:
