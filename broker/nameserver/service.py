@@ -119,9 +119,9 @@ class NameService:
         )
 
     def changed(self, change: Change) -> None:
-        """Wake those who wait for it."""
+        """Wake those who wait for it, in the same order in every process."""
         if change:
-            self._waiters.wake(change.topics, change.groups)
+            self._waiters.wake(sorted(change.topics), sorted(change.groups))
 
     def hint(self, group: str, term: int, leader: str) -> None:
         """What the process itself knows of a group from its own replica; see ``RouteTable.hint``."""

@@ -31,7 +31,7 @@ def encode(header: Message, payload: Sequence[Buffer] = (), *, behind: int = 0) 
     header.header_size = 1
     size = header.ByteSize()
     header.header_size = size
-    head: bytes = header.SerializeToString()
+    head: bytes = header.SerializeToString(deterministic=True)
     length = sum(len(buffer) for buffer in payload) + behind
     if not length:
         return head

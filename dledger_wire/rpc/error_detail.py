@@ -22,5 +22,5 @@ def to_detail(error: DledgerError) -> types_pb2.ErrorDetail:
 
 def from_detail(detail: types_pb2.ErrorDetail) -> DledgerError:
     """The error a peer sent, its text on one line that may be shown."""
-    details = {key[:100]: value[:MAX_TEXT_CHARS] for key, value in list(detail.details.items())[:MAX_DETAILS]}
+    details = {key[:100]: value[:MAX_TEXT_CHARS] for key, value in sorted(detail.details.items())[:MAX_DETAILS]}
     return error_from_code(detail.code, printable(detail.message[:MAX_TEXT_CHARS]), details)

@@ -42,8 +42,8 @@ Response = TypeVar("Response", bound=Message)
 
 
 def encode(message: Message) -> bytes:
-    """The wire bytes of ``message``."""
-    data: bytes = message.SerializeToString()
+    """The wire bytes of ``message``, the same ones in every process: maps are in the order of their keys."""
+    data: bytes = message.SerializeToString(deterministic=True)
     return data
 
 

@@ -5,14 +5,11 @@ A failure prints the seed and the command that replays it with its trace; ``FAIL
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
-from tests.sim.fresh import CHUNK, ROOT, base_seed, chunks
+from tests.sim.elsewhere import assert_the_same_elsewhere
+from tests.sim.fresh import CHUNK, base_seed, chunks
 from tests.sim.result import replay_command
 
 # Chosen by what a seed costs: 0.03 s (core-promotions, core-handovers, core-coups) to 0.5 s (core-seclusions).
@@ -49,11 +46,7 @@ def test_cores_keep_every_rule_under_faults(scenario: str, first: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    """In this interpreter and in another one, whose strings have other hashes."""
-    code = f"from tests.sim.core.runs import run_core\nfor scenario in {sorted(CORE_SCENARIOS)!r}: print(run_core(scenario, 3))"
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str(run_core(scenario, 3)) for scenario in sorted(CORE_SCENARIOS)]
+    assert_the_same_elsewhere(CORE_SCENARIOS, 3)
 
 
 def test_a_run_of_cores_shows_that_it_tests_something() -> None:

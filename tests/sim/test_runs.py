@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.elsewhere import assert_the_same_elsewhere
 from tests.sim.fresh import CHUNK, base_seed, chunks
 from tests.sim.result import replay_command
 from tests.sim.scenarios import SCENARIOS, run
@@ -124,6 +125,10 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte(scenario: str, seed: i
     assert results[0] == results[1]
     assert len(traces[0]) > 100
     assert "\n".join(traces[0]) == "\n".join(traces[1])
+
+
+def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
+    assert_the_same_elsewhere(SCENARIOS, 3)
 
 
 def test_different_seeds_give_different_traces() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.elsewhere import assert_the_same_elsewhere
 from tests.sim.fresh import base_seed
 from tests.sim.test_runs import assert_clean, quiet
+from tests.sim.worlds import WORLDS
 
 __all__ = ["quiet"]
 
@@ -32,3 +34,7 @@ SEEDS = {
 @pytest.mark.parametrize(("scenario", "number"), [(scenario, number) for scenario, count in SEEDS.items() for number in range(count)])
 def test_every_message_is_accounted_for(scenario: str, number: int) -> None:
     assert_clean(scenario, base_seed() + number)
+
+
+def test_the_same_seed_gives_the_same_world_in_another_process() -> None:
+    assert_the_same_elsewhere(WORLDS, 3)
