@@ -22,6 +22,7 @@ from dledger.core.events import (
     Applied,
     Event,
     HardStateStored,
+    LogTrimmed,
     PeerLost,
     Received,
     SnapshotInstalled,
@@ -44,8 +45,8 @@ from dledger_wire.check import require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
-# While the log is being replaced, the core only gets the completions of its last writes.
-_WHEN_PAUSED = (Stored, HardStateStored, StorageFailed, StorageRecovered, SnapshotInstalled)
+# While the log is about to be replaced, the core only gets the completions of what was begun before.
+_WHEN_PAUSED = (Stored, HardStateStored, LogTrimmed, StorageFailed, StorageRecovered, SnapshotInstalled)
 
 _logger = logging.getLogger(__name__)
 

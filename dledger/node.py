@@ -284,12 +284,12 @@ class RaftNode:
 
     async def truncate_head(self, last_index: int) -> int:
         """Delete whole sealed segments of entries up to ``last_index``, within ``trim_limit``; returns the first entry left."""
-        replica = self._replica
-        replica.require_running()
-        log = self.log
-        known_index = await replica.configurations.write()
-        if self.log is not log:
-            raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a snapshot")
-        first_index = await log.trim(min(last_index + 1, known_index + 1, self.trim_limit()))
-        replica.step(LogTrimmed(first_index, log.before))
-        return first_index
+        replica, log = self._replica, self.log
+        async with replica.moving_head:
+            replica.require_running()
+            if self.log is not log:
+                raise NotReadyError(f"{self.identity.node_id}: the log was replaced by a snapshot")
+            known_index = await replica.configurations.write()
+            first_index = await log.trim(min(last_index + 1, known_index + 1, self.trim_limit()))
+            replica.step(LogTrimmed(first_index, log.before))
+            return first_index

@@ -82,6 +82,7 @@ class Replica:
         self.is_confirmed_leader = False
         self._lost_term = 0  # led last, and no later leader is known
         self.running = False
+        self.moving_head = asyncio.Lock()  # the log's head is deleted, or the log replaced by a snapshot
         self.members_listener: Callable[[], None] = lambda: None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
@@ -425,6 +426,13 @@ class Replica:
 
     async def replace_log(self, plan: SnapshotPlan) -> None:
         """Install the snapshot and resume behind it.  The replica is paused; after a crash the next start finishes the install."""
+        async with self.moving_head:
+            await self._replace_log(plan)
+        _logger.warning(
+            "%s: resumed at entry %d after snapshot install", self.identity.node_id, plan.last.index, extra={"event": "snapshot_resumed"}
+        )
+
+    async def _replace_log(self, plan: SnapshotPlan) -> None:
         self.applying.cancel()
         await asyncio.wait([self.applying])
         await self.machine.suspend()
@@ -442,9 +450,6 @@ class Replica:
         self.applier.take_over(before)
         self.driver.resume(log, SnapshotInstalled(log.first_index, log.last, membership, log.before, tuple(log.terms())))
         self.applying = self.tasks.spawn(self.applier.run(), "apply")
-        _logger.warning(
-            "%s: resumed at entry %d after snapshot install", self.identity.node_id, log.last.index, extra={"event": "snapshot_resumed"}
-        )
 
     def _learn_members(self, plan: SnapshotPlan) -> Membership:
         """The membership at the snapshot's end; later configurations of the old log are forgotten."""

@@ -545,3 +545,53 @@ def test_nothing_of_the_old_log_is_under_way_when_a_copy_takes_its_place() -> No
         await cluster.stop()
 
     run(scenario())
+
+
+def test_an_operator_who_deletes_while_a_copy_takes_the_place_of_the_log_does_no_harm() -> None:
+    """What a deletion writes would be of the old log, and stand beside the new one."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        remove, deletions = disk.remove, []
+
+        async def watched(path: str) -> None:
+            if path.endswith("install.json"):
+                deletions.append(asyncio.get_running_loop().create_task(node.truncate_head(node.log.last.index)))
+            await remove(path)
+
+        disk.remove = watched  # type: ignore[method-assign]
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)) or node.failed.done())
+        assert not node.failed.done(), node.failed.result()
+        (deletion,) = deletions
+        with pytest.raises(NotReadyError):
+            await deletion
+        await write(leader, 80, 82)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
+        await assert_same_files(cluster, victim, leader)
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_log_that_is_trimmed_while_its_replica_is_paused_is_known_to_begin_there() -> None:
+    """What peers lack is offered to them as a copy only where the log is known not to have it any more."""
+
+    async def scenario() -> None:
+        cluster = Cluster(size=1, log=SMALL)
+        await cluster.start()
+        leader = await cluster.leader()
+        await write(leader, 0, 60)
+        await cluster.machines[leader.identity.node_id].save()
+        deletion = asyncio.get_running_loop().create_task(leader.truncate_head(leader.commit_index))
+        await asyncio.sleep(0)
+        await leader._replica.driver.pause()
+        first = await deletion
+        leader._replica.driver.resume(leader.log)
+        assert first == leader.log.first_index > 1
+        assert leader._replica.core.status().first_index == first
+        await cluster.stop()
+
+    run(scenario())
