@@ -369,8 +369,10 @@ class Replication:
             self._durable_moved_ms = min(core.now_ms, self._durable_moved_ms + late_ms)
         waiting = self._counts_itself and core.log.durable < core.log.last.index
         slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
-        if slow or core.storage is Storage.FULL:
-            core.transfers.hand_over(Cause.DISK_SLOW if slow else Cause.DISK_FULL)
+        if core.storage is Storage.FULL:
+            core.transfers.hand_over(Cause.DISK_FULL)
+        elif slow:
+            core.transfers.hand_over(Cause.DISK_SLOW)
         elif not core.low_on_space:
             self._had_space_ms = core.now_ms
         elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS:
@@ -430,6 +432,13 @@ class Replication:
         since_ms = core.now_ms - core.config.election_timeout_ms
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
         return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match), default=None)
+
+    def others_hold_everything(self) -> bool:
+        """Whether so many other voters, heard from lately, have this leader's whole log that they are a majority without it."""
+        core = self._core
+        since_ms, last_index = core.now_ms - core.config.election_timeout_ms, core.log.last.index
+        whole = sum(peer.match == last_index and peer.contact_ms > since_ms for peer in self._voters)
+        return whole >= majority(len(core.memberships.current.voters))
 
     def has_live_majority(self, voters: Sequence[NodeId]) -> bool:
         """Whether a majority of ``voters`` has answered this leader within an election timeout; itself counted where it is one."""

@@ -72,15 +72,19 @@ class Transfers:
     def hand_over(self, cause: Cause) -> None:
         """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it.
 
-        A leader that is only low on space serves better than another such one: it goes on while no voter has room.
+        A leader that is only low on space serves better than another such one: it goes on while no voter has room.  One whose disk is full
+        can neither acknowledge nor vote afterwards: it goes on, for reads, while the others are no majority without it.
         """
         core = self._core
         if self.target is not None or core.now_ms < self._next_hand_over_ms:
             return
         best = core.replication.best_voter(in_time=True)
-        if best is not None and (best.is_able_to_lead if cause is Cause.DISK_LOW else best.state is ProgressState.REPLICATE):
-            self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
-            self._begin(best.node, cause)
+        if best is None or best.state is not ProgressState.REPLICATE:
+            return
+        if (cause is Cause.DISK_LOW and best.low_on_space) or (cause is Cause.DISK_FULL and not core.replication.others_hold_everything()):
+            return
+        self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
+        self._begin(best.node, cause)
 
     def advanced(self, progress: Progress) -> None:
         """The target may have everything now: order it to take over."""

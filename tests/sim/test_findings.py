@@ -17,6 +17,7 @@ from tests.sim.disk import MountedDisk, SimDisk
 from tests.sim.disk_content import Loss
 from tests.sim.loop import Process, SimLoop
 from tests.sim.trace import Trace
+from tests.sim.workload import Workload
 
 
 class Machine:
@@ -115,3 +116,29 @@ def test_a_node_whose_disk_fails_behind_its_back_stops_without_waiting_for_the_n
 
     cluster.loop.run_until_complete(story())
     assert [type(host.ended) for host in cluster.hosts.values()] == [StorageFailedError] * 3
+
+
+def test_a_group_with_a_member_down_keeps_a_leader_whose_disk_is_full() -> None:
+    """Another one would need its vote, which a full disk holds up."""
+    cluster = SimCluster(1)
+    workload = Workload(cluster, queues=1, messages=30, send_timeout_ms=20_000, reads=False, committers=0, options={})
+
+    async def story() -> None:
+        cluster.start_all()
+        await cluster.loop.spawn(workload.process, workload.create_topic(), "create topic")
+        leader = cluster.master_node()
+        assert leader is not None
+        cluster.power_off(next(name for name, each in cluster.hosts.items() if each.node is not leader), Loss.ALL_KEPT)
+        host = next(each for each in cluster.hosts.values() if each.node is leader)
+        host.bad_disk = True
+        host.disk.settings.capacity_bytes = 0
+        producing = cluster.loop.spawn(workload.process, workload.produce(), "produce")
+        await cluster.until(lambda: leader.raft.disk_full_ms > 0, "the disk is not full", 10)
+        await asyncio.sleep(5)
+        assert cluster.master_node() is leader
+        await leader.raft.read_barrier(1)
+        host.disk.settings.capacity_bytes = 1 << 40
+        await producing
+        assert workload.acknowledged == 30
+
+    cluster.loop.run_until_complete(story())

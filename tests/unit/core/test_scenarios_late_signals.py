@@ -156,6 +156,39 @@ def test_D7_a_leader_whose_disk_is_full_refuses_and_hands_over() -> None:
     assert cluster.leader().commit == cluster.leader().last.index
 
 
+def test_a_leader_whose_disk_is_full_leads_on_while_the_others_are_no_majority_without_it() -> None:
+    """It could neither vote for another one nor acknowledge its entries: nobody would lead, and nothing could be read."""
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    cluster.isolate(3)
+    leader.propose(5)
+    cluster.run(2 * ELECTION_MS)
+    leader.step(StorageFailed(fatal=False))
+    cluster.run(10 * ELECTION_MS)
+    assert leader.core.is_confirmed_leader
+    assert not leader.sent(TimeoutNow)
+    cluster.heal()
+    assert cluster.run(2 * ELECTION_MS, until=lambda: any(cluster[name].core.is_confirmed_leader for name in (2, 3)))
+
+
+def test_a_leader_whose_disk_is_full_leads_on_while_those_of_others_are_too() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    for name in (2, 3):
+        cluster[name].step(StorageFailed(fatal=False))
+    leader.propose(5)
+    leader.step(StorageFailed(fatal=False))
+    cluster.run(10 * ELECTION_MS)
+    assert leader.core.is_confirmed_leader
+    assert not leader.sent(TimeoutNow)
+    for name in (2, 3):
+        cluster[name].step(StorageRecovered())
+    assert cluster.run(5 * ELECTION_MS, until=lambda: any(cluster[name].core.is_confirmed_leader for name in (2, 3)))
+    assert cluster.leader().commit >= 6
+
+
 def test_a_leader_low_on_space_hands_over_to_the_voter_with_room_though_another_has_more_of_the_log() -> None:
     cluster = Cluster(3)
     leader = cluster.elect(1)
