@@ -39,6 +39,11 @@ def _is_host(host: str, *, bracketed: bool) -> bool:
         return not bracketed and not last_label.isdigit() and all(_HOST_LABEL.fullmatch(label) for label in host.split("."))
 
 
+def is_host(host: str) -> bool:
+    """Whether it is a host name or an IP address."""
+    return _is_host(host, bracketed=":" in host)
+
+
 def is_any_host(host: str) -> bool:
     """0.0.0.0 or ::, every address of a machine: to listen on, not to be reached at."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
-    from dledger_wire.security.certificates import KeyPair
+    from dledger_wire.security.certificates import KeyPair, PrivateKey
     from dledger_wire.security.principal import Principal
 
 AUTHORITY = "ca"
@@ -38,17 +38,18 @@ def create(
     """Make certificates for every node, name server and spare node of a cluster file, by an authority in the same folder.
 
     Files that are there stay: repeat the command for nodes that were added, and remove a certificate and its key to have them made anew.
+    A key without its certificate is kept, and gets one.
     Keep ca.key away from the nodes: whoever has it can be anybody.
     """
     from broker.config.cluster_file import ClusterConfig
-    from dledger_wire.security.certificates import issue
     from dledger_wire.security.principal import USER_NAME, is_user_name, user
 
     for name in users or ():
         if not is_user_name(name):
             raise typer.BadParameter(f"{name!r}: expected {USER_NAME}", param_hint="--user")
+    more = _more_hosts(hosts)
     cluster = ClusterConfig.load(config_path(config))
-    place, more = Path(folder), [host.strip() for host in hosts.split(",") if host.strip()]
+    place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     authority = _authority(place, cluster.cluster)
     wanted: list[tuple[str, Principal, list[str]]] = [(owner.name, owner, [*own, *more]) for owner, own in _members(cluster)]
@@ -56,9 +57,26 @@ def create(
     made = []
     for file, owner, reached in wanted:
         if not (place / f"{file}.crt").exists():
-            issue(authority, owner, dict.fromkeys(reached), days=days).write(str(place / file))
+            _issue(authority, owner, dict.fromkeys(reached), days, place / file)
             made.append(file)
     note(f"{place}: made {', '.join(made)}" if made else f"{place}: nothing to make; all certificates are there")
+
+
+def _more_hosts(hosts: str) -> list[str]:
+    from broker.config.values import is_host
+
+    found = [host.strip() for host in hosts.split(",") if host.strip()]
+    for host in found:
+        if not is_host(host.removeprefix("*.")):
+            raise typer.BadParameter(f"{host!r}: expected a host name in ASCII or an IP address", param_hint="--hosts")
+    return found
+
+
+def _issue(authority: KeyPair, owner: Principal, hosts: Iterable[str], days: int, path: Path) -> None:
+    from dledger_wire.security.certificates import issue
+
+    left = _left_key(path)
+    _write(issue(authority, owner, hosts, days=days, key=left), path, has_key=left is not None)
 
 
 def _authority(place: Path, cluster: str) -> KeyPair:
@@ -67,11 +85,31 @@ def _authority(place: Path, cluster: str) -> KeyPair:
 
     path = place / AUTHORITY
     if not path.with_suffix(".crt").exists():
-        made = new_authority(cluster)
-        made.write(str(path))
+        left = _left_key(path)
+        made = new_authority(cluster, key=left)
+        _write(made, path, has_key=left is not None)
         return made
     check_private(f"{path}.key", "the key of the authority")
     return KeyPair(path.with_suffix(".crt").read_bytes(), path.with_suffix(".key").read_bytes())
+
+
+def _left_key(path: Path) -> PrivateKey | None:
+    """The key without a certificate that a run left which was killed between the two."""
+    from dledger_wire.security.certificates import private_key
+    from dledger_wire.security.credentials import check_private
+
+    file = Path(f"{path}.key")
+    if not file.exists():
+        return None
+    check_private(str(file), "a private key")
+    return private_key(file.read_bytes(), str(file))
+
+
+def _write(pair: KeyPair, path: Path, *, has_key: bool) -> None:
+    if has_key:
+        pair.write_certificate(str(path))
+    else:
+        pair.write(str(path))
 
 
 def _members(cluster: ClusterConfig) -> Iterator[tuple[Principal, list[str]]]:

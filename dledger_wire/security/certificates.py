@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -19,8 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dledger_wire.errors import ConfigError
-from dledger_wire.security.credentials import write_new_pair
+from dledger_wire.security.credentials import write_new, write_new_pair
 from dledger_wire.security.principal import Kind, Principal, only_owner
+
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 397  # the most that browsers and most policies accept
@@ -41,10 +44,14 @@ class KeyPair:
         """Write ``path``.crt and ``path``.key, the key for its owner alone.  FileExistsError when one is there."""
         write_new_pair((path + ".key", self.key, 0o600), (path + ".crt", self.certificate, 0o644))
 
+    def write_certificate(self, path: str) -> None:
+        """Write ``path``.crt beside a key that is there.  FileExistsError when a certificate is there."""
+        write_new(path + ".crt", self.certificate, 0o644)
 
-def new_authority(cluster: str, *, days: int = AUTHORITY_DAYS) -> KeyPair:
-    """An authority that signs certificates of a cluster."""
-    key = ec.generate_private_key(ec.SECP256R1())
+
+def new_authority(cluster: str, *, days: int = AUTHORITY_DAYS, key: PrivateKey | None = None) -> KeyPair:
+    """An authority that signs certificates of a cluster; without ``key`` it gets a new one."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
     name = _name(f"dledger authority of {cluster}")
     builder = _builder(name, name, key.public_key(), days).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     usage = _usage(certificates=True)
@@ -53,16 +60,24 @@ def new_authority(cluster: str, *, days: int = AUTHORITY_DAYS) -> KeyPair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: KeyPair, principal: Principal, hosts: Iterable[str] = (), *, days: int = CERTIFICATE_DAYS) -> KeyPair:
-    """A certificate for ``principal``; nodes and name servers are reached under ``hosts``.  ConfigError when the authority is none."""
+def issue(
+    authority: KeyPair,
+    principal: Principal,
+    hosts: Iterable[str] = (),
+    *,
+    days: int = CERTIFICATE_DAYS,
+    key: PrivateKey | None = None,
+) -> KeyPair:
+    """A certificate for ``principal``; nodes and name servers are reached under ``hosts``.  Without ``key`` it gets a new one.  ConfigError
+    when the authority is none."""
     try:
         issuer = x509.load_pem_x509_certificate(authority.certificate)
-        issuer_key = serialization.load_pem_private_key(authority.key, None)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"the authority: expected a certificate and its key without a password: {error}") from None
-    if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
-        raise ConfigError("the authority: expected a key on an elliptic curve, as dledger certs create makes it")
-    key = ec.generate_private_key(ec.SECP256R1())
+    except ValueError as error:
+        raise ConfigError(f"the authority: expected a certificate: {error}") from None
+    issuer_key = private_key(authority.key, "the authority")
+    if issuer.public_key() != issuer_key.public_key():
+        raise ConfigError("the authority: its key is not that of its certificate")
+    key = key or ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(principal.uri), *(_host(host) for host in hosts)]
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if principal.kind is not Kind.USER:
@@ -76,6 +91,17 @@ def issue(authority: KeyPair, principal: Principal, hosts: Iterable[str] = (), *
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def private_key(pem: bytes, where: str) -> PrivateKey:
+    """A key of the kind that certificates here have.  ConfigError begins with ``where``."""
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: expected a private key without a password: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{where}: expected a key on an elliptic curve, as dledger certs create makes it")
+    return key
 
 
 def owner_of(certificate: bytes, file: str) -> Principal | None:

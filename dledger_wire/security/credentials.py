@@ -6,6 +6,8 @@ Owns reading passwords and secrets from files: a file that others can read is re
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import stat
 import threading
@@ -40,18 +42,25 @@ def read_secret(path: str, what: str) -> str:
 
 
 def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file with a secret, or beside one, or none at all.  FileExistsError when one is there."""
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    """Write a file with a secret, or beside one, or none at all, also when killed.  FileExistsError when one is there."""
+    unfinished = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unfinished)  # of a process that was killed
+    opened = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(opened, "wb") as file:
             file.write(data)
-    except BaseException:  # what is left of it would be in the way of the next try
-        os.unlink(path)
-        raise
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, path)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+    finally:
+        os.unlink(unfinished)
 
 
 def write_new_pair(first: tuple[str, bytes, int], second: tuple[str, bytes, int]) -> None:
-    """Two such files with their modes, both or none."""
+    """Two such files with their modes, both or none, unless the process is killed between them."""
     write_new(*first)
     try:
         write_new(*second)

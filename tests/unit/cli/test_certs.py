@@ -1,0 +1,89 @@
+"""``dledger certs create``: what it makes of a folder in which something is there already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dledger_cli.app import app
+from dledger_wire.errors import ConfigError
+from dledger_wire.security.certificates import KeyPair, new_authority
+from dledger_wire.security.credentials import write_new
+from dledger_wire.security.tls import TlsContexts, TlsSettings
+
+CLUSTER = """\
+cluster: shop
+groups:
+  - name: g0
+    nodes:
+      - {id: n0, address: "127.0.0.1:20911"}
+"""
+
+
+def create(folder: Path, *more: str) -> Result:
+    file = folder / "cluster.yaml"
+    file.write_text(CLUSTER, encoding="utf-8")
+    return CliRunner().invoke(app, ["certs", "create", str(folder / "certs"), "--config", str(file), *more])
+
+
+def made(folder: Path) -> None:
+    """The files of n0 can be used."""
+    certs = folder / "certs"
+    contexts = TlsContexts(TlsSettings(str(certs / "ca.crt"), str(certs / "n0.crt"), str(certs / "n0.key")))
+    contexts.client()
+    contexts.server()
+    assert not list(certs.glob("*.new"))
+
+
+@pytest.mark.parametrize("lost", ["n0", "ca"])
+def test_a_run_that_was_killed_between_a_key_and_its_certificate_is_gone_on_with(tmp_path: Path, lost: str) -> None:
+    assert create(tmp_path).exit_code == 0
+    key = (tmp_path / "certs" / f"{lost}.key").read_bytes()
+    (tmp_path / "certs" / f"{lost}.crt").unlink()
+    (tmp_path / "certs" / f"{lost}.crt.new").write_bytes(b"-----BEGIN")  # as far as it came
+    again = create(tmp_path)
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "certs" / f"{lost}.key").read_bytes() == key
+    made(tmp_path)
+
+
+def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
+    assert create(tmp_path).exit_code == 0
+    (tmp_path / "certs" / "n0.crt").unlink()
+    (tmp_path / "certs" / "n0.key").write_bytes(b"")
+    again = create(tmp_path)
+    assert isinstance(again.exception, ConfigError)
+    assert "n0.key: expected a private key" in again.exception.message
+
+
+def test_an_authority_with_another_key_issues_nothing(tmp_path: Path) -> None:
+    assert create(tmp_path).exit_code == 0
+    (tmp_path / "certs" / "n0.crt").unlink()
+    (tmp_path / "certs" / "ca.key").write_bytes(new_authority("shop").key)
+    again = create(tmp_path)
+    assert isinstance(again.exception, ConfigError)
+    assert "its key is not that of its certificate" in again.exception.message
+    assert not (tmp_path / "certs" / "n0.crt").exists()
+
+
+@pytest.mark.parametrize("host", ["b\u00fccher.example", "a b", "-x"])
+def test_a_host_that_no_certificate_can_name_is_wrong_usage(tmp_path: Path, host: str) -> None:
+    result = create(tmp_path, "--hosts", f"db.example.org,{host}")
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "certs").exists()
+
+
+@pytest.mark.parametrize("host", ["db.example.org", "*.example.org", "10.0.0.1", "::1"])
+def test_hosts_that_certificates_can_name(tmp_path: Path, host: str) -> None:
+    assert create(tmp_path, "--hosts", host).exit_code == 0
+    made(tmp_path)
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    write_new(str(tmp_path / "n0.key"), b"key")
+    with pytest.raises(FileExistsError, match=r"n0\.key"):
+        KeyPair(b"c", b"k").write(str(tmp_path / "n0"))
+    assert [file.name for file in tmp_path.iterdir()] == ["n0.key"]
+    assert (tmp_path / "n0.key").read_bytes() == b"key"
