@@ -115,6 +115,12 @@ class GroupRow:
             return None
         return row
 
+    @property
+    def was_never_led(self) -> bool:
+        """Nobody was ever heard to lead it, and its nodes are heard no more: one that was not added in the end, or whose name was wrong."""
+        known = self.fence or self.removed or self.topics_known or self.hint[1]
+        return not known and all(row.expired for row in self.rows.values())
+
     def turn(self, oldest_ms: int) -> tuple[int, str, str]:
         """The group's turn to take a spare node in, with the spare node and the absent member, as its master says.
 

@@ -215,7 +215,7 @@ class RouteTable:
         return change
 
     def expire(self, now_ms: int) -> Change:
-        """Rows that nobody repeats do not count any more."""
+        """Rows that nobody repeats do not count any more, nor does a group beside the cluster file that was never more than such rows."""
         change = Change()
         oldest_ms = now_ms - self.expire_after_ms
         for group in self._groups.values():
@@ -227,6 +227,9 @@ class RouteTable:
         for row in self._spares.values():
             if not row.expired and row.heard_ms <= oldest_ms:
                 row.expired, self._directory_version = True, None
+        for group in [group for group in self._groups.values() if group.was_never_led and group.name not in self._expected]:
+            del self._groups[group.name]
+            self._forget_content(group, change)
         return change
 
     def hint(self, name: str, term: int, leader: str) -> Change:

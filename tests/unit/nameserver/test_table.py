@@ -165,6 +165,23 @@ def test_a_row_that_nobody_repeats_expires_and_the_fence_stays() -> None:
     assert table.is_complete
 
 
+def test_a_group_that_never_had_a_leader_is_forgotten_when_its_nodes_are_silent() -> None:
+    """A group that was not added in the end must not keep the table incomplete; one of the cluster file, or that was led once, does."""
+    table = RouteTable(["g0"], expire_after_ms=100)
+    table.register(master(topics={"t": 1}), 0)
+    table.register(registration(node="n1", topics_version=1), 0)
+    assert table.is_complete
+    table.register(registration("typo"), 0)
+    table.register(registration("g1", term=3), 0)
+    assert not table.is_complete
+    table.register(master("g1", term=3, topics={"u": 1}, sequence=2), 50)
+    assert table.expire(100).groups >= {"typo"}
+    assert sorted(group.name for group in table.groups) == ["g0", "g1"]
+    assert not route(table, "typo").found
+    table.register(registration("typo"), 200)
+    assert table.knows("typo")
+
+
 def test_what_another_name_server_hears_keeps_a_row() -> None:
     table = RouteTable(expire_after_ms=100)
     told = master(term=5)
