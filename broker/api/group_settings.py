@@ -93,6 +93,7 @@ class GroupSettingsService:
     async def list_groups(self, request: retry_pb2.GroupSettings, caller: CallContext) -> retry_pb2.GroupSettingsList:
         """Those somebody configured, or the one asked for, with defaults when nobody did."""
         self._context.require_master()
+        await self._context.raft.read_barrier(TIMEOUT_S)  # a deletion relies on the index: one from before would spare the group
         name = request.name
         groups = self._context.store.subscription_groups
         found = [groups.of(name)] if name else groups.configured()

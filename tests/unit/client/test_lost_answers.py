@@ -157,6 +157,24 @@ def test_a_deletion_that_begins_before_another_has_ended_does_all_of_it() -> Non
     Rig().run(scenario)
 
 
+def test_a_leader_that_was_cut_off_does_not_tell_the_index_by_which_a_deletion_is_done_once() -> None:
+    """An index from before the group was deleted and made anew would have its next deletion taken for a repeated one."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin:
+            await admin.update_group("audit", retry_max_times=3)
+            master = rig.master
+            for other in rig.followers:
+                rig.cluster.net.cut(rig.cluster.hosts[master].ip, rig.cluster.hosts[other].ip)
+                rig.cluster.net.cut(rig.cluster.hosts[other].ip, rig.cluster.hosts[master].ip)
+            channel = admin._router.channel(rig.cluster.hosts[master].address)
+            with pytest.raises(DledgerError):
+                await methods.LIST_GROUPS.call(channel, retry_pb2.GroupSettings(name="audit"), timeout_s=20)
+
+    Rig().run(scenario)
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_users_are_made_and_deleted(lost: LostAnswers, before: bool) -> None:
     lost.before = before
