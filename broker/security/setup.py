@@ -7,11 +7,12 @@ file is wrong, before anything listens.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
-from broker.config.security import AuditConfig, SecurityConfig, Step, cluster_secret, tls_settings
+from broker.config.security import AuditConfig, SecurityConfig, Step, TlsConfig, cluster_secret, tls_settings
 from broker.security.access import CALLER_ADDRESS, AccessControl
 from broker.security.admission import ClusterAdmission
 from broker.security.audit import Audit, AuditSink, NoSink, Place
@@ -95,12 +96,7 @@ def process_security(
     if config is None:
         return NO_SECURITY
     secret = cluster_secret(config, cluster.folder, own.name)
-    tls = TlsContexts(tls_settings(config.tls, cluster.folder, own.name)) if config.tls is not None else None
-    names_own = False
-    if tls is not None and config.tls is not None:
-        tls.client()
-        tls.server()
-        names_own = check_own_certificate(config.tls, tls.settings, own, has_secret=secret is not None)
+    tls, names_own = (None, False) if config.tls is None else _tls(config.tls, cluster.folder, own, has_secret=secret is not None)
     admission = _admission(config, cluster.cluster, secret, users)
     step = config.tls.step if config.tls is not None else Step.ONLY
     # Before every node is there for TLS nobody expects credentials of a node.
@@ -126,6 +122,16 @@ def process_security(
         step=step,
         audit=audit,
     )
+
+
+def _tls(config: TlsConfig, folder: str, own: Principal, *, has_secret: bool) -> tuple[TlsContexts, bool]:
+    """Contexts that follow the files, but for another's certificate; whether the one of now names ``own``."""
+    settings = tls_settings(config, folder, own.name)
+    check = functools.partial(check_own_certificate, config, settings, own, has_secret=has_secret)
+    tls = TlsContexts(settings, check=check)
+    tls.client()
+    tls.server()
+    return tls, check()
 
 
 def _admission(config: SecurityConfig, cluster: str, secret: str | None, users: Callable[[], SecurityState | None]) -> ClusterAdmission:

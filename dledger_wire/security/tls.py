@@ -68,11 +68,13 @@ class _Loaded:
 class TlsContexts:
     """The contexts of a process for dialling and accepting.  ConfigError at once when a file is missing or wrong.
 
-    ``alpn``: what is spoken on connections that are accepted."""
+    ``alpn``: what is spoken on connections that are accepted.  ``check`` raises ConfigError for files that fit together and must not be
+    used: those in use stay then, as with files that do not fit."""
 
     settings: TlsSettings
     clock: Callable[[], float] = time.monotonic
     alpn: tuple[str, ...] = ("h2",)  # gRPC clients insist on it; ours do not ask
+    check: Callable[[], object] = field(default=lambda: None, kw_only=True)
     _client: _Loaded | None = field(default=None, init=False)
     _server: _Loaded | None = field(default=None, init=False)
     _trouble: str = field(default="", init=False)
@@ -112,6 +114,7 @@ class TlsContexts:
             return loaded
         try:
             made = _Loaded(make(), stamps, now_s)
+            self.check()
         except ConfigError as error:
             if loaded is None:
                 raise

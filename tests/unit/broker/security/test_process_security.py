@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from dataclasses import dataclass
@@ -243,3 +244,34 @@ def test_the_file_for_production_needs_its_files_and_nothing_else(tmp_path: Path
         assert security.administrators == {"admin"}
     shipped = config.security.users.administrators["admin"]  # type: ignore[union-attr]
     assert shipped.stored_key == bytes(32)
+
+
+@pytest.mark.parametrize("whose", ["another authority", "another node"])
+def test_a_running_process_keeps_its_certificate_when_another_s_is_put_in_its_place(tmp_path: Path, whose: str) -> None:
+    """As its next start would refuse it; every other process would."""
+    made(tmp_path)
+    tls = process_security(cluster(tmp_path, {"tls": TLS}), N0).network.tls
+    assert tls is not None
+    now_s = itertools.count(1e9, 10.0)  # each look is later than the time between two looks
+    tls.clock = lambda: next(now_s)
+    before = tls.client(), tls.server()
+    kept = [(tmp_path / name).read_bytes() for name in ("n0.crt", "n0.key")]
+    if whose == "another authority":
+        pair = issue(new_authority("shop"), N0, ["127.0.0.1"])
+        put(tmp_path, pair.certificate, pair.key)
+    else:
+        put(tmp_path, (tmp_path / "n1.crt").read_bytes(), (tmp_path / "n1.key").read_bytes())
+    assert (tls.client(), tls.server()) == before
+    assert "n0.crt: " in tls.trouble
+    put(tmp_path, *kept)
+    assert tls.client() is not before[0]
+    assert not tls.trouble
+
+
+def put(folder: Path, certificate: bytes, key: bytes) -> None:
+    """Replace the files of n0, as operators do: by renaming."""
+    for name, data in (("n0.key", key), ("n0.crt", certificate)):
+        file = folder / f"{name}.new"
+        file.touch(0o600)
+        file.write_bytes(data)
+        file.replace(folder / name)
