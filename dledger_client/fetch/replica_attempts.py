@@ -1,7 +1,8 @@
 """Failover of one read between replicas: their order, how long each is waited for, and what their errors mean together.
 
 Owns no I/O.  A read asks one replica after the other, in rounds.  A follower that lags (knows neither topic nor offset yet), has expired
-more than the others, is damaged or does not respond is no reason to fail: the next one is asked, and the leader decides.
+more than the others, is damaged or does not respond is no reason to fail: the next one is asked, and the leader decides.  Nor is one
+whose certificate is not trusted, or that refuses who asks: that is final when a second replica says so, or when there is no other.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dledger_client.cluster.asking import MAX_REFUSALS
 from dledger_wire.clock import Clock
 from dledger_wire.errors import (
+    AuthenticationFailedError,
     CorruptFrameError,
     DledgerError,
     NotYetError,
@@ -44,12 +47,15 @@ class ReplicaFailover:
         self._until_ms = 0  # when the current replica times out
         self._gone: OffsetOutOfRangeError | None = None  # with the widest range of any replica in this round
         self._is_final = False
+        self._refusing: set[str] = set()  # replicas that could not be authenticated with, since something was read
+        self._final_refusals = MAX_REFUSALS
         self.progress()
 
     def progress(self) -> None:
         """Something was read and processed: the timeout starts anew."""
         self.failures = 0
         self._reasons.clear()
+        self._refusing.clear()
         self.deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
 
     @property
@@ -59,6 +65,7 @@ class ReplicaFailover:
     def in_order(self, sources: Sequence[Source]) -> list[Source]:
         """Begin a round: replicas that did not respond come last."""
         self._gone, self._is_final = None, False
+        self._final_refusals = min(MAX_REFUSALS, len(sources))
         return sorted(sources, key=lambda source: source.node_id in self._timeouts_ms)
 
     def left_s(self, source: Source) -> float:
@@ -79,6 +86,10 @@ class ReplicaFailover:
             if self.is_over:  # the deadline cut it short: its error before says more
                 error = self._reasons.get(source.node_id, error)
         self._reasons[source.node_id] = error
+        if isinstance(error, AuthenticationFailedError):
+            self._refusing.add(source.node_id)
+            is_final = len(self._refusing) >= self._final_refusals
+            return error if is_final else UnreachableError(error.message, address=source.address)
         if isinstance(error, OffsetOutOfRangeError) and offset < error.min_offset:
             self._widen(error, offset)
             self._is_final |= source.is_leader or source.pinned

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from broker.security.admission import ClusterAdmission
 from dledger_client.aio import Message
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
-from dledger_wire.errors import OffsetOutOfRangeError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, OffsetOutOfRangeError, UnreachableError
+from store.state.security import SecurityState
+from tests.sim.spread.users import create_users
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
 
@@ -236,6 +239,42 @@ def test_a_long_read_that_begins_while_nobody_leads_waits_for_a_leader() -> None
         assert await reading == list(range(20))
 
     Rig().run(scenario)
+
+
+def test_a_follower_that_refuses_the_client_is_passed_over() -> None:
+    """As one whose certificate has expired: it alone is wrong.  What two replicas say is final."""
+
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        await fill(rig, 20)
+        strange = ClusterAdmission("another", administrators={}, secret=None, users_required=True, users=SecurityState)
+        listeners = rig.cluster.net.listeners
+
+        def refuse(node_id: str) -> None:
+            listener = listeners[rig.cluster.hosts[node_id].address]
+            listener.security = replace(listener.security, admission=strange)
+            listener.callers.clear()
+            rig.cluster.net.break_connections(CLIENT_IP, rig.cluster.hosts[node_id].ip)
+
+        for read_from in ("follower", "any"):
+            async with rig.consumer(read_from=read_from, timeout_ms=5_000) as consumer:
+                await consumer.fetch("t", 0, 0, 1)
+                refuse(rig.followers[0])
+                for _ in range(4):
+                    assert numbers(await consumer.fetch("t", 0, 3, 5)) == list(range(3, 8))
+                    chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 20)]
+                    assert [number for chunk in chunks for number in numbers(chunk.messages())] == list(range(20))
+        async with rig.consumer(replica=rig.followers[0]) as pinned:
+            with pytest.raises(AuthenticationFailedError):
+                await pinned.fetch("t", 0, 0)
+        async with rig.consumer(read_from="follower") as consumer:
+            await consumer.fetch("t", 0, 0, 1)
+            refuse(rig.followers[1])
+            await consumer.fetch("t", 0, 3, 5)  # finds that a stream is broken, and reads from the leader
+            with pytest.raises(AuthenticationFailedError):
+                await consumer.fetch("t", 0, 3, 5)
+
+    Rig(secured=True).run(scenario)
 
 
 class Hands:
