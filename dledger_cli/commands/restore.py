@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def restore(
     points = _points(repository, manifests, manifest, sorted({node.group.name for node in nodes}), at_ms)
     for node in nodes:  # all of them before the first byte
         _check_node(points[node.group.name], node, Path(data) / node.node.id)
+    if cluster.security is not None:
+        _make_private(data)
     made = _restore_nodes(repository, manifest, points, nodes, Path(data))
     left_out = sorted({group.name for group in cluster.groups} - manifest.groups.keys())
     for name in left_out:
@@ -63,6 +66,14 @@ def restore(
         return
     for row in made:
         print_line(f"{row['folder']}: node {row['id']} of replica group {row['group']} at entry {row['index']}, {row['stored_at']}")
+
+
+def _make_private(data: str) -> None:
+    """What is made from now on is for the user alone who makes it, as a node of a secured cluster makes it; ``data`` is as it was."""
+    from broker.process.private_folder import UMASK
+
+    Path(data).mkdir(parents=True, exist_ok=True)
+    os.umask(UMASK)
 
 
 def _readable(repository: Repository) -> list[Manifest]:

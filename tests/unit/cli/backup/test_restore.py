@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import shutil
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -306,6 +308,27 @@ def test_nodes_that_a_restore_did_not_come_to_do_not_start_empty(tmp_path: Path,
     for name in ("n1", "n2"):
         shutil.rmtree(data / name)
         assert CliRunner().invoke(app, ["restore", *options, "--id", name]).exit_code == 0
+
+
+@pytest.mark.parametrize("secured", [True, False])
+def test_folders_of_a_secured_cluster_are_for_their_owner_alone(tmp_path: Path, secured: bool) -> None:
+    """They have all messages and what checks passwords, and the nodes may be started much later."""
+
+    async def scenario() -> None:
+        async with two_backups(tmp_path):
+            pass
+
+    asyncio.run(scenario())
+    (tmp_path / "new.yaml").write_text(NEW_FILE + ("security: {cluster_secret_file: secret}\n" if secured else ""))
+    options = ["--from", str(tmp_path / "repository"), "--config", str(tmp_path / "new.yaml"), "--data", str(tmp_path / "data")]
+    before = os.umask(0o022)
+    try:
+        assert CliRunner().invoke(app, ["restore", *options]).exit_code == 0
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "data").rglob("*"))
+    assert len(made) > 30
+    assert {stat.S_IMODE(each.stat().st_mode) & 0o077 for each in made} == ({0} if secured else {0o044, 0o055})
 
 
 def test_nodes_of_different_points_are_different_folders(tmp_path: Path) -> None:
