@@ -272,6 +272,14 @@ class ClusterConfig(_Model):
         metrics = metrics or self.metrics.address
         return addresses if metrics is None else (*addresses, metrics)
 
+    def reached_at(self, name: str) -> tuple[str, ...]:
+        """Where others reach a node, a spare node or a name server.  ConfigError unless the file has it."""
+        spare = self.spare(name)
+        if spare is not None:
+            return (spare.address,)
+        server = next((server for server in self.name_server_processes if server.id == name), None)
+        return self.node(name).reached_at if server is None else (server.address,)
+
     def node_ids(self) -> dict[str, frozenset[str]]:
         """The ids of the nodes of each replica group."""
         return {group.name: frozenset(node.id for node in group.nodes) for group in self.groups}
@@ -316,19 +324,21 @@ class NodeSettings:
     def addresses(self) -> tuple[str, ...]:
         """Where the node listens: its own address first.  The k-th name server without an id is an address of the k-th node of the first
         group.  With ``listen`` the ports of the others are listened on at its host, too."""
-        place = self.group.nodes.index(self.node)
-        found = [self.node.address]
-        if self.node.replica_address is not None and self.node.replica_listen is None:
-            found.append(self.node.replica_address)
-        plain = [server.address for server in self.cluster.name_servers if not server.id]
-        if self.group is self.cluster.groups[0] and place < len(plain):
-            found.append(plain[place])
+        found = [address for address in self.reached_at if address != self.node.replica_address or self.node.replica_listen is None]
         if self.node.listen is not None:
             host = self.node.listen.rpartition(":")[0]
             found = [self.node.listen, *(f"{host}:{split_address(address)[1]}" for address in found[1:])]
         if self.node.replica_listen is not None:
             found.append(self.node.replica_listen)
         return tuple(dict.fromkeys(found))
+
+    @property
+    def reached_at(self) -> tuple[str, ...]:
+        """Where others reach the node: its own address first."""
+        plain = [server.address for server in self.cluster.name_servers if not server.id]
+        place = self.group.nodes.index(self.node) if self.group is self.cluster.groups[0] else len(plain)
+        found = [self.node.address, self.node.replica_address, *plain[place : place + 1]]
+        return tuple(address for address in found if address is not None)
 
     @property
     def runs_name_service(self) -> bool:

@@ -1,16 +1,20 @@
-"""Whether the certificate of a process is its own, checked before it listens.
+"""Whether the certificate of a process is its own, checked before it listens, and whether others would take it.
 
-Owns the check: a certificate of another node, or one that the authorities of the cluster did not sign, would be refused by every other
+Owns the checks: a certificate of another node, or one that the authorities of the cluster did not sign, would be refused by every other
 process, each in words of its own.
 """
 
 from __future__ import annotations
 
+import ssl
+
 from broker.config.security import TlsConfig
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.certificates import is_signed_by, owner_of, read_pem
 from dledger_wire.security.principal import Principal
-from dledger_wire.security.tls import TlsSettings
+from dledger_wire.security.tls import TlsContexts, TlsSettings, handshake_failure
+
+FLIGHTS = 3  # more than a handshake has
 
 
 def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Principal, *, has_secret: bool) -> bool:
@@ -26,3 +30,18 @@ def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Princip
     if not is_signed_by(certificate, authorities):
         raise ConfigError(f"{settings.cert}: no authority in {settings.ca} signed it")
     return found is not None
+
+
+def check_handshake(tls: TlsContexts, host: str) -> None:
+    """ConfigError unless a process with the same files trusts the certificate when it dials ``host``, and is trusted: tried in memory."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    dialling = tls.client().wrap_bio(to_client, to_server, server_hostname=host)
+    accepting = tls.server().wrap_bio(to_server, to_client, server_side=True)
+    for side in (dialling, accepting) * FLIGHTS:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            found = handshake_failure(error)
+            raise ConfigError(f"{tls.settings.cert}: others that reach the process at {host} would say: {found}") from None

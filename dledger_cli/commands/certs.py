@@ -116,16 +116,15 @@ def _members(cluster: ClusterConfig) -> Iterator[tuple[Principal, list[str]]]:
     """Every process of the cluster, and the hosts that it is reached at."""
     from dledger_wire.security import principal
 
+    def hosts(name: str, listen: str | None) -> list[str]:
+        return _hosts([*cluster.reached_at(name), *([listen] if listen else [])])
+
     for group, each in cluster.all_nodes():
-        addresses = [address for address in (each.address, each.listen, each.replica_address) if address]
-        yield principal.node(cluster.cluster, group.name, each.id), _hosts(addresses)
+        yield principal.node(cluster.cluster, group.name, each.id), hosts(each.id, each.listen)
     for spare in cluster.spares:
-        yield (
-            principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id),
-            _hosts([address for address in (spare.address, spare.listen) if address]),
-        )
+        yield principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), hosts(spare.id, spare.listen)
     for server in cluster.name_server_processes:
-        yield principal.name_server(cluster.cluster, server.id), _hosts([address for address in (server.address, server.listen) if address])
+        yield principal.name_server(cluster.cluster, server.id), hosts(server.id, server.listen)
 
 
 def _hosts(addresses: list[str]) -> list[str]:

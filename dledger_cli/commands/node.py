@@ -38,6 +38,7 @@ def node(
     if check:
         check_files(cluster, node_id)
         check_expiry(cluster, node_id)
+        check_hosts(cluster, node_id)
         note(f"{config}: ok")
         return
     if not data:
@@ -92,6 +93,20 @@ def check_expiry(cluster: ClusterConfig, own_id: str) -> None:
     expired = expiry(file)
     if expired <= datetime.now(UTC):
         raise ConfigError(f"{file}: expired on {expired:%Y-%m-%d}; expected a certificate that is valid: dledger certs create")
+
+
+def check_hosts(cluster: ClusterConfig, own_id: str) -> None:
+    """ConfigError when the certificate does not do for one of the hosts at which others reach the process.  A start does not ask either."""
+    from broker.config.security import tls_settings
+    from broker.config.values import split_address
+    from broker.security.own_certificate import check_handshake
+    from dledger_wire.security.tls import TlsContexts
+
+    if cluster.security is None or cluster.security.tls is None:
+        return
+    tls = TlsContexts(tls_settings(cluster.security.tls, cluster.folder, own_id))
+    for host in dict.fromkeys(split_address(address)[0] for address in cluster.reached_at(own_id)):
+        check_handshake(tls, host)
 
 
 def check_files(cluster: ClusterConfig, node_id: str) -> None:

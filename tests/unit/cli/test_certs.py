@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
+from broker.config.cluster_file import ClusterConfig
+from broker.security.own_certificate import check_handshake
 from dledger_cli.app import app
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.certificates import KeyPair, new_authority
@@ -87,3 +90,23 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
         KeyPair(b"c", b"k").write(str(tmp_path / "n0"))
     assert [file.name for file in tmp_path.iterdir()] == ["n0.key"]
     assert (tmp_path / "n0.key").read_bytes() == b"key"
+
+
+def test_a_certificate_has_every_host_at_which_others_reach_the_process(tmp_path: Path) -> None:
+    """The address of a name server without an id, which a node opens, among them."""
+    nodes = [{"id": "n0", "address": "10.0.0.1:20911", "listen": "0.0.0.0:20911", "replica_address": "10.1.0.1:20912"}]
+    nodes += [{"id": f"n{number}", "address": f"10.0.0.{number + 1}:20911"} for number in (1, 2)]
+    file = {"cluster": "shop", "name_servers": ["db0.example.org:9876"], "groups": [{"name": "g0", "nodes": nodes}]}
+    cluster = ClusterConfig.parse(yaml.safe_dump(file), str(tmp_path / "cluster.yaml"))
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
+    result = CliRunner().invoke(app, ["certs", "create", str(tmp_path / "certs"), "--config", str(tmp_path / "cluster.yaml")])
+    assert result.exit_code == 0, result.output
+    reached = {"n0": ["10.0.0.1", "10.1.0.1", "db0.example.org"], "n1": ["10.0.0.2"]}
+    for name, hosts in reached.items():
+        assert [address.rpartition(":")[0] for address in cluster.reached_at(name)] == hosts
+        path = str(tmp_path / "certs" / name)
+        tls = TlsContexts(TlsSettings(str(tmp_path / "certs" / "ca.crt"), f"{path}.crt", f"{path}.key"))
+        for host in hosts:
+            check_handshake(tls, host)
+        with pytest.raises(ConfigError, match=r"not valid for '10\.0\.0\.3'"):
+            check_handshake(tls, "10.0.0.3")

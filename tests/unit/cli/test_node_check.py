@@ -11,7 +11,7 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.name_servers import PASSWORD_VARIABLE
-from dledger_cli.commands.node import check_expiry, check_files
+from dledger_cli.commands.node import check_expiry, check_files, check_hosts
 from dledger_wire.errors import ConfigError
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import issue, new_authority
@@ -32,7 +32,8 @@ def secured(folder: Path, security: dict[str, Any] | None = None, **more: Any) -
         issue(authority, owner, ["127.0.0.1"]).write(str(folder / owner.name))
     groups = [{"name": "g0", "nodes": [{"id": "n0", "address": "127.0.0.1:20001"}]}]
     text = yaml.safe_dump({"cluster": "shop", "groups": groups, "security": {"tls": TLS} | (security or {})} | more)
-    return ClusterConfig.parse(text, str(folder / "cluster.yaml"))
+    (folder / "cluster.yaml").write_text(text, encoding="utf-8")
+    return ClusterConfig.load(str(folder / "cluster.yaml"))
 
 
 @pytest.mark.parametrize("checked", ["n0", "ns0"])
@@ -51,6 +52,22 @@ def test_a_certificate_that_has_expired(tmp_path: Path, checked: str, monkeypatc
     monkeypatch.setattr("dledger_wire.security.tls.expiry", lambda _path: datetime(2026, 1, 31, tzinfo=UTC))
     with pytest.raises(ConfigError, match=rf"/{checked}\.crt: expired on 2026-01-31; expected a certificate that is valid"):
         check_expiry(cluster, checked)
+
+
+@pytest.mark.parametrize("checked", ["n0", "ns0"])
+def test_a_certificate_without_a_host_at_which_others_reach_the_process(tmp_path: Path, checked: str) -> None:
+    check_hosts(secured(tmp_path, name_servers=SERVERS[:1]), checked)
+    owner = principal.node("shop", "g0", "n0") if checked == "n0" else principal.name_server("shop", "ns0")
+    authority = new_authority("shop")
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    for kind in ("crt", "key"):
+        (tmp_path / f"{checked}.{kind}").unlink()
+    issue(authority, owner, ["db.example.org"]).write(str(tmp_path / checked))
+    cluster = ClusterConfig.load(str(tmp_path / "cluster.yaml"))
+    with pytest.raises(
+        ConfigError, match=rf"/{checked}\.crt: others that reach the process at 127\.0\.0\.1 would say: .* IP address mismatch"
+    ):
+        check_hosts(cluster, checked)
 
 
 def test_a_name_server_alone_needs_none_and_is_checked(tmp_path: Path) -> None:
