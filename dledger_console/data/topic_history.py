@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dledger_client.admin.diagnostics import NodeTraffic
 from dledger_client.aio import Admin, DledgerError
 from dledger_console.data.topics import TopicList, TopicRow, TopicTotals, kind_of, list_topics, totals
+from dledger_console.history.series import GAP_MS
 
 RATE_MS = 10_000  # rates are over at least so long: a list that jumps cannot be read
 
@@ -49,7 +50,10 @@ class TopicRates:
         self._looks: list[tuple[int, dict[str, int], dict[tuple[str, int], NodeTraffic]]] = []
 
     def take(self, at_ms: int, seen: TopicsSeen) -> None:
-        """A look at the topics.  One that missed a replica group does not count: its totals would seem to fall."""
+        """A look at the topics.  One that missed a replica group does not count: its totals would seem to fall.  After a time without looks
+        rates begin anew."""
+        if self._looks and at_ms - self._looks[-1][0] > GAP_MS:
+            self._looks.clear()
         written = {name: each.written for name, each in seen.totals.items() if not each.unanswered}
         self._looks.append((at_ms, written, {(node.node, node.started_at_ms): node for node in seen.traffic}))
         while len(self._looks) > 2 and at_ms - self._looks[1][0] >= RATE_MS:

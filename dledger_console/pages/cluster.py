@@ -79,6 +79,7 @@ class _Page:
             self._charts = {title: _chart(title) for title in CHARTS}
         self._findings: list[str] | None = None
         self._told: list[LeaderChange] | None = None
+        self._ages: list[tuple[ui.label, int]] = []
 
     def show_status(self) -> None:
         """What the nodes say."""
@@ -110,7 +111,10 @@ class _Page:
         found = list(self.seen.leader_changes.newest[-CHANGES:])
         if found != self._told:
             self._told = found
-            _timeline(self._changes, found)
+            self._ages = _timeline(self._changes, found)
+        now_ms = time.time() * 1000
+        for label, at_ms in self._ages:
+            label.set_text(ago(at_ms, now_ms))
 
 
 @contextlib.contextmanager
@@ -172,9 +176,10 @@ def _attention(place: ui.element, texts: Sequence[str]) -> None:
             ui.label(f"and {len(texts) - 20} more: dledger status --check all").classes("muted small")
 
 
-def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> None:
+def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> list[tuple[ui.label, int]]:
+    """Draw the changes.  Returns the labels that say how long ago each was, with its time."""
     place.clear()
-    now_ms = time.time() * 1000
+    ages: list[tuple[ui.label, int]] = []
     with place:
         if not changes:
             ui.label("No change of leader since the nodes that answer were started.").classes("muted")
@@ -182,7 +187,7 @@ def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> None:
             with ui.element("div").classes("change"):
                 with ui.element("div").classes("small muted"):
                     ui.label(clock(change.at_ms))
-                    ui.label(ago(change.at_ms, now_ms))
+                    ages.append((ui.label(), change.at_ms))
                 with ui.element("div"):
                     with ui.element("div").classes("row-line"):
                         ui.label(f"{change.replica_group}:").classes("muted")
@@ -194,6 +199,7 @@ def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> None:
                         if change.took_ms is not None and change.kind != "start":
                             ui.label(f"{span(change.took_ms)} without a leader").classes("small muted")
                     ui.label(printable(change.reason) or "The nodes do not know why.").classes("why")
+    return ages
 
 
 KINDS = {"election": "elected", "transfer": "handed over", "start": "first after a start", "followed": "learned from the new leader"}

@@ -38,6 +38,13 @@ def test_a_rate_has_gaps_where_the_counter_began_again_or_was_not_known() -> Non
     assert [value for _, value in rate.series.points()] == [None, 100.0, None, 10.0, None, None]
 
 
+def test_a_rate_is_not_that_of_the_time_in_which_nobody_looked() -> None:
+    rate = Rate()
+    for at_ms, total in ((0, 0), (2_000, 200), (3_600_000, 300), (3_602_000, 500)):
+        rate.add(at_ms, total)
+    assert [value for _, value in rate.series.points()] == [None, 100.0, None, 100.0]
+
+
 def _group(at_s: int, leader: str = "n0") -> ReplicaGroupStatus:
     nodes = tuple(
         NodeStatus(

@@ -39,3 +39,13 @@ def test_what_is_not_known_is_no_rate() -> None:
     rates.take(0, seen(1000, ("n0", 1, 500)))
     rates.take(5_000, seen(400, ("n0", 2, 3)))  # deleted and made again
     assert (rates.rate("t"), rates.rate_out("t")) == (None, None)
+
+
+def test_rates_begin_anew_after_a_time_without_looks() -> None:
+    """Nobody had the page open for an hour: what was counted meanwhile is no rate of now."""
+    rates = TopicRates()
+    rates.take(0, seen(0, ("n0", 1, 0)))
+    rates.take(3_600_000, seen(10, ("n0", 1, 10)))
+    assert (rates.rate("t"), rates.rate_out("t")) == (None, None)
+    rates.take(3_605_000, seen(510, ("n0", 1, 260)))
+    assert (rates.rate("t"), rates.rate_out("t")) == (100, 50)
