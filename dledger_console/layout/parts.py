@@ -12,7 +12,7 @@ from nicegui import ui
 
 from dledger_client.aio import ReadAt
 from dledger_console.layout.words import number, span
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.printable import printable
 
 
@@ -108,7 +108,8 @@ class Question:
     async def answer(self) -> str:
         """The action whose button was used; empty for none."""
         found = await self._dialog
-        self._dialog.delete()
+        if not self._dialog.is_deleted:  # whoever closes the page takes its questions away
+            self._dialog.delete()
         return str(found or "")
 
 
@@ -124,6 +125,21 @@ def number_field(label: str, value: float | None = None, *, least: float = 0, mo
     field = ui.number(label, value=value, min=least, max=most).props("dense outlined stack-label").classes("field")
     field.props["hint"] = hint
     return field
+
+
+def given(field: ui.number) -> float:
+    """The number in a field.  InvalidArgumentError when the field is empty: nobody who clears it means 0."""
+    if field.value is None:
+        raise InvalidArgumentError(f"{field.props['label']}: expected a number")
+    return float(field.value)
+
+
+def given_whole(field: ui.number) -> int:
+    """The whole number in a field.  InvalidArgumentError when the field is empty or has a fraction."""
+    value = given(field)
+    if not value.is_integer():
+        raise InvalidArgumentError(f"{field.props['label']}: expected a whole number, not {value:g}")
+    return int(value)
 
 
 @contextlib.contextmanager

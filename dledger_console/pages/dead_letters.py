@@ -13,7 +13,7 @@ from dledger_console.data.browse import Start
 from dledger_console.data.dead_letters import LetterRow, Redrive
 from dledger_console.layout.actions import act, action_button, confirm, say, saying_errors
 from dledger_console.layout.messages import MESSAGES, message_cells
-from dledger_console.layout.parts import Figures, Missing, Question, heading, number_field, toolbar
+from dledger_console.layout.parts import Figures, Missing, Question, given, given_whole, heading, number_field, toolbar
 from dledger_console.layout.shared import list_page
 from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, link
 from dledger_console.layout.view import View, console_page
@@ -231,10 +231,11 @@ async def _send(view: View, name: str, running: RunningRedrives, replica_group: 
         to = ui.radio(where, value="group").props("dense")
     if not await question.answer():
         return
-    wanted = {"one": first, "all": 0}.get(str(how_many.value), int(some.value or 1))
+    wanted = given_whole(some) if how_many.value == "some" else {"one": first, "all": 0}[str(how_many.value)]
+    each_second = given(rate)
 
     async def work() -> str:
-        redrive = Redrive(view.admin, parts, count=wanted, rate=float(rate.value or 0), to_group=to.value == "group")
+        redrive = Redrive(view.admin, parts, count=wanted, rate=each_second, to_group=to.value == "group")
         ending = running.start(view.session, name, redrive)
         if redrive.total <= 1:
             await asyncio.shield(ending)

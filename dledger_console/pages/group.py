@@ -11,7 +11,7 @@ from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Series
 from dledger_console.layout.actions import act, action_button, confirm, say
 from dledger_console.layout.charts import LineChart
-from dledger_console.layout.parts import Figures, Missing, Question, heading, number_field, text_field, toolbar
+from dledger_console.layout.parts import Figures, Missing, Question, given_whole, heading, number_field, text_field, toolbar
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
 from dledger_console.layout.words import TIME_HINT, number, span, stored_at, time_ms
@@ -204,7 +204,7 @@ async def settings(view: View, name: str) -> None:
         return
 
     async def work() -> str:
-        done = await view.admin.update_group(name, retry_max_times=int(times.value or 0), consume_enable=bool(enabled.value))
+        done = await view.admin.update_group(name, retry_max_times=given_whole(times), consume_enable=bool(enabled.value))
         may = "may read" if done.consume_enable else "may not read"
         return f"{name}: a message is a dead letter after {done.retry_max_times} deliveries; the group {may}"
 

@@ -15,7 +15,7 @@ from dledger_console.data.topics import TopicRow, TopicTotals
 from dledger_console.history.sampler import Sampler
 from dledger_console.layout.actions import act, action_button, confirm
 from dledger_console.layout.browser import MessageBrowser
-from dledger_console.layout.parts import Figures, Missing, Question, heading, number_field, toolbar
+from dledger_console.layout.parts import Figures, Missing, Question, given_whole, heading, number_field, toolbar
 from dledger_console.layout.tables import BoundedTable, Cell, Column
 from dledger_console.layout.view import View, console_page
 from dledger_console.layout.words import number, span
@@ -113,7 +113,7 @@ async def change(view: View, name: str) -> None:
         return
 
     async def work() -> str:
-        wanted = (int(read_field.value or 0), int(write_field.value or 0), int(perm_field.value or 0))
+        wanted = (given_whole(read_field), given_whole(write_field), int(perm_field.value or 0))
         changed = [now if now != before else 0 for now, before in zip(wanted, (read, write, perm), strict=True)]
         if not any(changed):
             return f"topic {name}: nothing was changed"

@@ -9,7 +9,7 @@ from nicegui import ui
 from dledger_console.data import topics
 from dledger_console.data.topic_history import TopicsSeen
 from dledger_console.layout.actions import act, action_button
-from dledger_console.layout.parts import Missing, Question, number_field, text_field, toolbar
+from dledger_console.layout.parts import Missing, Question, given_whole, number_field, text_field, toolbar
 from dledger_console.layout.shared import TOPICS_S, WatchedTopics, watched_topics
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link
 from dledger_console.layout.view import View, console_page
@@ -94,7 +94,8 @@ async def create(view: View) -> None:
 
     async def work() -> str:
         wanted = [group.strip() for group in str(groups.value or "").split(",") if group.strip()]
-        made = await view.admin.create_topic(str(name.value or "").strip(), int(queues.value or 0), replica_groups=wanted)
+        count = 0 if queues.value is None else given_whole(queues)
+        made = await view.admin.create_topic(str(name.value or "").strip(), count, replica_groups=wanted)
         return f"topic {made.topic} was created with {made.read_queues} queues in {made.replica_group}"
 
     await act(view, work)

@@ -119,6 +119,25 @@ def test_a_group_is_moved_after_its_move_was_shown(browser: Browser, console: Co
         wait_until(lambda: lag() == 0, "the group is at the end again")
 
 
+def test_a_field_for_a_number_that_was_cleared_is_not_zero(browser: Browser, console: ConsoleProcess, shop: Shop) -> None:
+    """With 0 deliveries every message that is rejected once would be a dead letter."""
+
+    def retries() -> int:
+        with Admin(shop.bootstrap) as admin:
+            return admin.group_settings("billing")[0].retry_max_times
+
+    before = retries()
+    with looking(browser, console.url) as page:
+        page.goto("/group?name=billing")
+        is_live(page)
+        for text, said_of_it in (("", "expected a number"), ("1.5", "expected a whole number, not 1.5")):
+            page.get_by_role("button", name="Settings…").click()
+            page.get_by_label("Deliveries again").fill(text)
+            page.get_by_role("button", name="Change settings").click()
+            said(page, said_of_it)
+            assert retries() == before
+
+
 def test_dead_letters_are_opened_looked_at_and_sent_again(browser: Browser, console: ConsoleProcess, letters: Shop) -> None:
     with looking(browser, console.url) as page:
         page.goto("/dead-letters?group=packing")

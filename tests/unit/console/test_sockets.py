@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from dledger_client.aio import Admin
 from dledger_console.app import MAX_SOCKET_MESSAGE, make_app
 from dledger_console.layout.actions import act
+from dledger_console.layout.parts import Question
 from dledger_console.layout.view import View, console_page
 from dledger_console.settings import ConsoleSettings
 from dledger_console.web.sessions import SESSION
@@ -151,6 +152,20 @@ def test_an_action_is_refused_in_read_only_mode_though_its_button_is_forced(runn
         while "this console is read-only" not in until(opened, "42"):
             pass
     assert DONE == []
+
+
+def test_a_page_that_is_closed_takes_its_open_question_away(running: Running) -> None:
+    client = running.page("/forced", running.log_in("admin"))
+
+    async def closed_while_asked() -> str:
+        with client, Question("Sure?", "Yes") as question:
+            pass
+        answer = asyncio.create_task(question.answer())
+        await asyncio.sleep(0)  # until it waits for a button
+        client.delete()
+        return await answer
+
+    assert running.do(closed_while_asked()) == ""
 
 
 @pytest.mark.parametrize("name", ["handshake", "event", "javascript_response", "ack"])
