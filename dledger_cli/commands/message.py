@@ -115,7 +115,7 @@ def _not_found(msg_id: str) -> str:
 def _note_incomplete(found: QueryResult | Trace) -> None:
     note_unanswered(found.unanswered)
     if not found.complete and not found.unanswered:
-        note("an index is still being built from the log; there may be more messages")
+        note("an index is still being built from the log, or only a replica that may be behind has answered; there may be more messages")
 
 
 def _body_text(body: bytes) -> str:

@@ -18,6 +18,7 @@ from dledger_wire.printable import printable
 
 FORMS = {"text": "Text", "json": "JSON", "hex": "Hex"}
 MAX_PROPERTIES = 200
+INCOMPLETE = "an index is still being built, or only a replica that may be behind has answered"
 COPIES = (
     Column("kind", "Copy"),
     Column("stored", "Stored"),
@@ -158,4 +159,4 @@ def _when(after_ms: int, by_ms: int) -> str:
 
 
 def _incomplete(traced: Traced) -> list[str]:
-    return [] if traced.complete or traced.unanswered else ["an index is still being built: there may be more copies"]
+    return [] if traced.complete or traced.unanswered else [f"{INCOMPLETE}: there may be more copies"]
