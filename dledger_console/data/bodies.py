@@ -6,6 +6,7 @@ Owns the limits.  Text passes ``dledger_wire.printable``: no control character o
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,8 @@ TEXT_BYTES = 64 << 10
 JSON_BYTES = 256 << 10  # larger bodies are not parsed
 HEX_BYTES = 4 << 10
 HEX_ROW = 16
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_OPEN, _CLOSE = ("{", "["), ("}", "]")
 
 Form: TypeAlias = Literal["text", "json", "hex"]
 
@@ -73,24 +76,31 @@ def view(body: bytes, form: Form) -> BodyView:
     """A body in one form; JSON that is none is shown as text."""
     if form == "hex":
         return BodyView("hex", hex_dump(body[:HEX_BYTES]), min(len(body), HEX_BYTES), len(body))
-    if form == "json" and (found := parsed(body)) is not None and (whole := _indented(found)) is not None:
+    if form == "json" and parsed(body) is not None and (whole := _indented(body.decode(json.detect_encoding(body)))) is not None:
         return BodyView("json", printable_lines(whole), len(body), len(body))
     part = body[:TEXT_BYTES]
     return BodyView("text", printable_lines(_decoded(part, len(body))), len(part), len(body))
 
 
-def _indented(found: dict[str, Any] | list[Any]) -> str | None:
-    """None when it is too long: a short body of deep nesting has lines that are mostly indentation."""
+def _indented(text: str) -> str | None:
+    """JSON with a line for each value: numbers and repeated names as they were sent, which values of Python do not keep; escaped characters
+    of strings as themselves.  None when it is too long: a short body of deep nesting has lines that are mostly indentation."""
     parts: list[str] = []
-    left = 2 * JSON_BYTES
-    try:
-        for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(found):
-            left -= len(part)
-            if left < 0:
-                return None
-            parts.append(part)
-    except RecursionError:
-        return None
+    depth, before, left = 0, "", 2 * JSON_BYTES
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        depth -= token in _CLOSE
+        is_empty = token in _CLOSE and before in _OPEN
+        if not is_empty and (before in (*_OPEN, ",") or token in _CLOSE):
+            parts.append("\n" + depth * "  ")
+        elif before == ":":
+            parts.append(" ")
+        parts.append(json.dumps(json.loads(token), ensure_ascii=False) if "\\" in token else token)
+        depth += token in _OPEN
+        before = token
+        left -= len(parts[-1]) + 2 * depth
+        if left < 0:
+            return None
     return "".join(parts)
 
 

@@ -80,3 +80,26 @@ def test_no_control_character_reaches_a_page(body: bytes) -> None:
         shown = view(body, form)  # type: ignore[arg-type]
         assert not {unicodedata.category(character) for character in shown.text if character not in "\n\t"} & hidden
         assert not shown.cut
+
+
+def test_json_is_shown_as_it_was_sent() -> None:
+    """Money keeps its last digit, a name that comes twice is there twice, and no number becomes another one."""
+    body = (
+        b'{"price": 1.10, "price":1E2,"id": 1234567890123456789012, "far": 1e400, "none": {}, "few": [ ],"who":"\\u00e9 \\" {a: [b, c]}"}'
+    )
+    shown = view(body, "json")
+    assert (shown.form, shown.text.split("\n")) == (
+        "json",
+        [
+            "{",
+            '  "price": 1.10,',
+            '  "price": 1E2,',
+            '  "id": 1234567890123456789012,',
+            '  "far": 1e400,',
+            '  "none": {},',
+            '  "few": [],',
+            '  "who": "é \\" {a: [b, c]}"',
+            "}",
+        ],
+    )
+    assert view('[{"a": [1]}]'.encode("utf-16-le"), "json").text == '[\n  {\n    "a": [\n      1\n    ]\n  }\n]'
