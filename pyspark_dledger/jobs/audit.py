@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from dledger_client import PullConsumer
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from pyspark_dledger.jobs.common import (
-    METADATA_TIMEOUT_MS,
     JobFailedError,
     bounds,
     parser,
@@ -27,6 +26,7 @@ from pyspark_dledger.jobs.common import (
     table,
     topic_list,
 )
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS
 from pyspark_dledger.planning.cluster_queries import first_held
 from pyspark_dledger.planning.queue_offsets import QueueId
 

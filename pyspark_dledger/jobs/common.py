@@ -21,13 +21,13 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.printable import printable, printable_json
 from dledger_wire.security import variables
 from pyspark_dledger.options.access import VARIABLES
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS
 from pyspark_dledger.options.units import moment_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-METADATA_TIMEOUT_MS = 15_000
 LISTENER_WAIT_S = 10.0
 SKIP_LOST = "--skip-lost"
 CREDENTIALS = (

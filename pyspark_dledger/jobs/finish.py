@@ -15,8 +15,8 @@ from typing import Any
 from dledger_client import PullConsumer
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-from pyspark_dledger.jobs.common import METADATA_TIMEOUT_MS, JobFailedError, add_connection, print_report, run_program, table
-from pyspark_dledger.options.model import STAGING_TOPIC, parse_write_options
+from pyspark_dledger.jobs.common import JobFailedError, add_connection, print_report, run_program, table
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, STAGING_TOPIC, parse_write_options
 from pyspark_dledger.write.publisher import DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE, StagingTopic
 from pyspark_dledger.write.writer import with_publisher

@@ -22,6 +22,7 @@ READ_FROM = ("follower", "leader", "any")
 WRITE_MODES = ("staged", "direct")
 NO_LAG_LIMIT = -1
 NO_END = 1 << 63
+METADATA_TIMEOUT_MS = 15_000  # of each question of a driver to the cluster
 
 KNOWN = (
     "bootstrap",

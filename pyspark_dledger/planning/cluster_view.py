@@ -31,7 +31,7 @@ from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
-from pyspark_dledger.options.model import ReadOptions
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, ReadOptions
 from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning.bounds_questions import NAMES_A_REQUEST, BoundsQuestions
 from pyspark_dledger.planning.partitions import unknown_queue
@@ -39,7 +39,6 @@ from pyspark_dledger.planning.queue_offsets import PartBounds, QueueId, TopicPar
 from pyspark_dledger.planning.topic_epochs import joined
 from pyspark_dledger.planning.view_request import ViewRequest
 
-METADATA_TIMEOUT_MS = 15_000
 GROUP_TIMEOUT_MS = 5_000  # until a group counts as unreachable
 UNREACHABLE_AGAIN_MS = 1_000  # the same for a group that was unreachable in the last view
 PAUSE_S = 0.2

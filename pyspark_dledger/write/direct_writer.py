@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -21,14 +21,13 @@ from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
-from dledger_wire.frames.frame_layout import pack_host
-from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
-from pyspark_dledger.per_process import PerProcess, freeze_loaded
+from pyspark_dledger.per_process import freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
-from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, TargetQueue
-from pyspark_dledger.write.targets import Targets, check_write, driver_consumer
+from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
+from pyspark_dledger.write.targets import Targets, check_write, driver_consumer, frame_stamp
+from pyspark_dledger.write.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,10 +113,8 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
     clients, run = _Clients.of_this_process(options), LoopThread.shared().run
-    environment = environment_for(options.bootstrap, **options.access.client())
-    ids = task_ids(target.name(partition), environment.clock, environment.random)
     batcher = RowBatcher(
-        FrameStamp(ids, pack_host(environment.address), environment.clock.wall_ms),
+        frame_stamp(options, lambda environment: task_ids(target.name(partition), environment.clock, environment.random)),
         lambda _topic: target.queues,
         target.topic,
         partition,
@@ -140,10 +137,8 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
     return DirectReport(batcher.rows)
 
 
-class _Clients:
-    """Clients of a worker process, reused by its tasks."""
-
-    _kept: ClassVar[PerProcess[tuple[str, int, AccessOptions], _Clients]] = PerProcess()
+class _Clients(WorkerClients):
+    """What tasks store their rows with."""
 
     def __init__(self, options: WriteOptions) -> None:
         access = options.access.client()
@@ -154,7 +149,3 @@ class _Clients:
     async def _open(options: WriteOptions) -> tuple[Router, IdempotentWriter]:
         router = environment_for(options.bootstrap, **options.access.client()).open_router(options.bootstrap)
         return router, IdempotentWriter(router, timeout_ms=options.send_timeout_ms)
-
-    @classmethod
-    def of_this_process(cls, options: WriteOptions) -> _Clients:
-        return cls._kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: cls(options))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dledger_client import PullConsumer
 from dledger_client.cluster.topic_lookup import may_not
-from dledger_client.runtime.environment import environment_for
+from dledger_client.runtime.environment import ClientEnvironment, environment_for
 from dledger_wire.errors import InvalidArgumentError, PermissionDeniedError, TopicPermissionError
 from dledger_wire.frames.frame_layout import pack_host
+from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
-from pyspark_dledger.options.model import WriteOptions
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, WriteOptions
 from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, TargetQueue, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-METADATA_TIMEOUT_MS = 15_000
 
 
 def check_write(schema: StructType, default_topic: str, *, overwrite: bool) -> None:
@@ -69,7 +68,7 @@ class Targets:
         return self._limits[topic]
 
 
-def frame_stamp(options: WriteOptions) -> FrameStamp:
+def frame_stamp(options: WriteOptions, make_ids: Callable[[ClientEnvironment], UniqueIds] = ClientEnvironment.unique_ids) -> FrameStamp:
     """Ids, host and clock of this process."""
     environment = environment_for(options.bootstrap, **options.access.client())
-    return FrameStamp(environment.unique_ids(), pack_host(environment.address), environment.clock.wall_ms)
+    return FrameStamp(make_ids(environment), pack_host(environment.address), environment.clock.wall_ms)

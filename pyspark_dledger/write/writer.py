@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -20,15 +20,15 @@ from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
-from pyspark_dledger.options.access import AccessOptions
-from pyspark_dledger.options.model import WriteOptions
-from pyspark_dledger.per_process import PerProcess, freeze_loaded
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, WriteOptions
+from pyspark_dledger.per_process import freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import RowBatcher
 from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
-from pyspark_dledger.write.targets import METADATA_TIMEOUT_MS, Targets, check_write, driver_consumer, frame_stamp, writable_queues
+from pyspark_dledger.write.targets import Targets, check_write, driver_consumer, frame_stamp, writable_queues
+from pyspark_dledger.write.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,10 +129,8 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     return found
 
 
-class _Clients:
-    """Clients of a worker process, reused by its tasks: brokers keep state per producer."""
-
-    _kept: ClassVar[PerProcess[tuple[str, int, AccessOptions], _Clients]] = PerProcess()
+class _Clients(WorkerClients):
+    """What tasks stage their rows with."""
 
     def __init__(self, options: WriteOptions) -> None:
         access = options.access.client()
@@ -140,10 +138,6 @@ class _Clients:
         self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, compress_type="none", **access)
         self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
         self.maker = frame_stamp(options)
-
-    @classmethod
-    def of_this_process(cls, options: WriteOptions) -> _Clients:
-        return cls._kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: cls(options))
 
 
 def commit_write(
