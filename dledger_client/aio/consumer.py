@@ -42,7 +42,7 @@ class PullConsumer(GroupPositions):
         replica: Id of the one node to read from.
         near: Host names or addresses; replicas on them are tried first.
         local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
-        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
+        repair: A replica repairs a damaged message from another one; False: another is read, with ``replica`` CorruptFrameError is raised.
         read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
             kept, for a second.
         timeout_ms: How long each operation is tried over all replicas, in milliseconds.

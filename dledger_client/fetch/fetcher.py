@@ -95,7 +95,7 @@ class Fetcher:
         group = await self._group(replica_group, deadline_ms)
         known = [Source(node.id, node.address, node.address == group.leader_address) for node in group.nodes]
         if self._replica is not None:
-            return [replace(_only(self._replica, known, replica_group), pinned=True)]
+            return [replace(_only(self._replica, known, replica_group), pinned=True, repairs=self._repair)]
         self._turn += 1
         leaders = [source for source in known if source.is_leader]
         followers = [source for source in known if not source.is_leader]

@@ -29,12 +29,13 @@ FIRST_TIMEOUT_PART = 4  # a replica's first timeout is at most this part of the 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A replica that may be asked.  ``pinned``: no other replica is asked instead."""
+    """A replica that may be asked.  ``pinned``: no other replica is asked instead; ``repairs``: it is asked to repair what is damaged."""
 
     node_id: str
     address: str
     is_leader: bool
     pinned: bool = False
+    repairs: bool = True
 
 
 class ReplicaFailover:
@@ -108,6 +109,8 @@ class ReplicaFailover:
 
 def _lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
     """The error; a retriable one when the replica is damaged, or is a follower that lags."""
+    if isinstance(error, CorruptFrameError) and source.pinned and not source.repairs:
+        return error  # nobody else is asked, and nothing mends it
     if isinstance(error, StorageDamagedError | CorruptFrameError):
         return UnreachableError(f"{source.node_id}: {error.message}", address=source.address)
     if source.is_leader:

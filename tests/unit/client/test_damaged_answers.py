@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from broker.api.bodiless import without_bodies
 from dledger.log.segment import log_path
 from dledger_client.fetch.records import Chunk
+from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.frame import HEAD_SIZE, Frame, encode_frame
 from tests.unit.client.sim_rig import Rig
 from tests.unit.client.test_other_replicas import COUNT, fill, numbers
@@ -60,6 +63,22 @@ def chunk_of_bytes(data: bytes) -> Chunk:
     return Chunk("t", "g0", 3, "n1", np.arange(10, 13), np.full(3, len(data) // 3, ">u4"), data)
 
 
+async def flip_head(rig: Rig, node_id: str, field: str) -> Callable[[], bool]:
+    """Flip a bit of a field of message 7 on the disk of a node; returns whether it is flipped back."""
+    host = rig.cluster.hosts[node_id]
+    assert host.node is not None
+    host.rotten = "commitlog"
+    units = await host.node.store.reader.units("t", 0, 7, 1)
+    pos = int(units["pos"][0])
+    start = max(segment.start_pos for segment in host.node.raft.log.segments if segment.start_pos <= pos)
+    at, size = CHECKED[field]
+    path, place = log_path(start), pos - start + at + size - 1
+    sound = host.disk.names[path].current.whole()
+    host.disk.flip_bit(path, place, 3)
+    assert host.disk.names[path].current.whole() != sound
+    return lambda: host.disk.names[path].current.whole() == sound
+
+
 @pytest.mark.parametrize("without_body", [False, True], ids=["whole", "without body"])
 @pytest.mark.parametrize("field", CHECKED)
 def test_a_damaged_head_on_a_replica_is_put_right(field: str, without_body: bool) -> None:
@@ -68,22 +87,32 @@ def test_a_damaged_head_on_a_replica_is_put_right(field: str, without_body: bool
     async def scenario(rig: Rig) -> None:
         await fill(rig)
         follower = rig.followers[0]
-        host = rig.cluster.hosts[follower]
-        assert host.node is not None
-        host.rotten = "commitlog"
-        units = await host.node.store.reader.units("t", 0, 7, 1)
-        pos = int(units["pos"][0])
-        start = max(segment.start_pos for segment in host.node.raft.log.segments if segment.start_pos <= pos)
-        at, size = CHECKED[field]
-        path, place = log_path(start), pos - start + at + size - 1
-        sound = host.disk.names[path].current.whole()
-        host.disk.flip_bit(path, place, 3)
-        assert host.disk.names[path].current.whole() != sound
+        is_sound = await flip_head(rig, follower, field)
         async with rig.consumer(replica=follower, timeout_ms=5_000) as consumer:
             chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, COUNT, without_body=without_body)]
         assert [offset for chunk in chunks for offset in chunk.offsets.tolist()] == list(range(COUNT))
         if not without_body:
             assert [number for chunk in chunks for number in numbers(chunk.messages())] == list(range(COUNT))
-        assert host.disk.names[path].current.whole() == sound
+        assert is_sound()
+
+    Rig().run(scenario)
+
+
+def test_a_reader_of_one_replica_that_does_not_repair_is_told_of_damage_at_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        await fill(rig)
+        follower = rig.followers[0]
+        is_sound = await flip_head(rig, follower, "queue_id")
+        began_s, timeout_ms = rig.cluster.loop.time(), 60_000
+        async with rig.consumer(replica=follower, repair=False, timeout_ms=timeout_ms) as consumer:
+            with pytest.raises(CorruptFrameError, match=f"{follower}: t/0: message 7 is damaged"):
+                await consumer.fetch("t", 0, 7)
+            with pytest.raises(CorruptFrameError, match=f"{follower}: t/0: message 7 is damaged"):
+                [chunk async for chunk in consumer.read_chunks("t", 0, 0, COUNT)]
+        assert rig.cluster.loop.time() - began_s < timeout_ms / 1000
+        assert not is_sound()
+        async with rig.consumer(read_from="follower", repair=False) as consumer:  # of any replica: another one is read
+            chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, COUNT)]
+        assert sum(chunk.count for chunk in chunks) == COUNT
 
     Rig().run(scenario)
