@@ -96,6 +96,18 @@ def changed(now: Offsets, before: Offsets) -> Offsets:
     return found
 
 
+def ends_before(offsets: Offsets, bounds: Mapping[TopicPart, PartBounds]) -> Offsets:
+    """The ends of the queues that end before their offset; parts without any are left out."""
+    found: Offsets = {}
+    for part, some in offsets.items():
+        if part in bounds:
+            ours, ends = of_equal_size(some, bounds[part].max_offsets)
+            is_behind = (ends >= 0) & (ends < ours)
+            if is_behind.any():
+                found[part] = np.where(is_behind, ends, NONE)
+    return found
+
+
 def by_queue(offsets: Offsets) -> dict[QueueId, int]:
     """An entry for each queue, in order."""
     return {

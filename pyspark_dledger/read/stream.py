@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from pyspark_dledger.planning.queue_offsets import (
     TopicPart,
     by_queue,
     changed,
+    ends_before,
     in_order,
     of_equal_size,
     same_offsets,
@@ -111,8 +113,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last_end
 
     def _next(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any]:
-        """End of the next micro-batch.  It never moves back, even if a lagging replica responds; a recreated topic
-        restarts at 0.
+        """End of the next micro-batch.  It never moves back because a lagging replica responds; a recreated topic
+        restarts at 0, a queue of a restored cluster at its end.
         """
         begun, known = self._known.read(start) if start is not None else NOWHERE
         view = self._last_view = self._look(known)
@@ -132,6 +134,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # A new queue is read from its first message; a queue that is unreachable now keeps its offset.
             begin[part] = np.where((own < 0) & (upto >= 0), np.maximum(least, 0), own)
             forward[part] = np.maximum(begin[part], upto)
+        for part, ends in self._shortened(view, kept, known).items():
+            back, _ = of_equal_size(ends, begin[part])
+            begin[part], forward[part] = (np.where(back >= 0, back, offsets[part]) for offsets in (begin, forward))
         taken = self._admitted(begin, forward, limit)
         if not same_offsets(taken, begin):
             self._last_progress_ms = _now_ms()
@@ -145,7 +150,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if unsure and self._last_end is None:
             raise view.unreachable.get(min(unsure), NotReadyError(f"replica group {min(unsure)} has no leader now"))
         told, known = self._known.read(self._last_end) if self._last_end is not None else NOWHERE
-        kept = {part: np.maximum(*of_equal_size(offsets, end.get(part))) for part, offsets in told.items() if part.group in unsure}
+        same = {part: offsets for part, offsets in told.items() if part in end and part not in recreated(known, topic_epochs)}
+        sure = same.keys() - self._shortened(view, same, known).keys()
+        least = {part: offsets for part, offsets in told.items() if part.group in unsure or part in sure}
+        kept = {part: np.maximum(*of_equal_size(offsets, end.get(part))) for part, offsets in least.items()}
         topics = {part.topic for part in kept}
         epochs = merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs)
         return self._known.write(end | kept, epochs)
@@ -171,6 +179,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for group in behind:
                     view.bounds.pop(TopicPart(topic, group), None)
         return view
+
+    def _shortened(self, view: ClusterView, begun: Offsets, known: Mapping[str, str]) -> Offsets:
+        """The ends of queues that end before the query's offsets, as those of a restored cluster do.  A leader may have lost its lead and
+        not know yet: who leads is confirmed first.
+        """
+        options = self._options
+        silent = view.unreachable.keys() | view.leaderless
+        lost = ends_before({part: offsets for part, offsets in begun.items() if part.group not in silent}, view.bounds)
+        if not lost:
+            return {}
+        topics = tuple(sorted({part.topic for part in lost}))
+        asked = replace(options, topics=topics, topic_pattern="", linearizable=True)
+        confirmed = cluster_queries.read_cluster_view(asked, topics, start_times=False, whole=False)
+        remade = recreated(known, confirmed.topic_epochs)
+        lost = ends_before({part: begun[part] for part in lost if part not in remade}, confirmed.bounds)
+        for queue, end in by_queue(lost).items():
+            self._lost(OffsetRange(queue, int(begun[queue.part][queue.queue_id]), end))
+        return lost
+
+    def _lost(self, piece: OffsetRange) -> None:
+        """A queue ends at ``piece.end``, before its offset in the checkpoint: what was read is gone, and its offsets are used again."""
+        queue = piece.queue
+        gone = (
+            f"topic {queue.topic} queue {queue.group}:{queue.queue_id} ends at {piece.end}, before offset {piece.start} of the checkpoint"
+        )
+        if self._options.fail_on_data_loss:
+            hint = "was the cluster restored from a backup? set failOnDataLoss to false to read what comes after its end"
+            raise OffsetOutOfRangeError(f"{gone}; {hint}", max_offset=piece.end)
+        _logger.warning("%s: reading what comes after its end", gone)
 
     def _check_same(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
         if self._options.fail_on_data_loss:
@@ -232,6 +269,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 piece = OffsetRange(QueueId(*part, number), int(first[number]), int(last[number]))
                 if is_gone:
                     _tell_gone(piece)
+                elif piece.end < piece.start:
+                    self._lost(piece)
                 else:
                     ranges.append(self._held(piece, max(0, int(least[number]))))
         filled = [piece for piece in ranges if piece.start < piece.end]

@@ -89,7 +89,7 @@ def test_a_trigger_goes_as_far_as_its_limit_and_never_back(seen: Seen) -> None:
     first = found.latestOffset(start, found.getDefaultReadLimit())
     assert offsets(first) == {Q[0]: 20, Q[1]: 10}
     assert offsets(found.latestOffset(first, ReadAllAvailable())) == {Q[0]: 100, Q[1]: 50}
-    seen.bounds[Q[0]] = (0, 10)  # a leader that knows less
+    seen.bounds[Q[0]], seen.leaderless = (0, 10), {"g0"}  # of a follower that knows less
     assert offsets(found.latestOffset(first, ReadMaxRows(1000))) == {Q[0]: 20, Q[1]: 50}
 
 
@@ -321,6 +321,52 @@ def test_followers_that_are_behind_the_checkpoint_are_not_believed(seen: Seen, t
     seen.topic_epochs.clear()
     seen.topic_epochs |= topic_epochs
     assert reader().latestOffset(start, ReadAllAvailable()) == start
+
+
+RESTORED = "queue g0:0 ends at 60, before offset 100 of the checkpoint; was the cluster restored from a backup"
+
+
+def test_a_queue_that_ends_before_the_checkpoint_is_data_loss(seen: Seen) -> None:
+    """A restored cluster lacks messages that the query has read, and uses their offsets again."""
+    start = to_json({Q[0]: 100, Q[1]: 30}, {"t": "g0:7"})
+    seen.bounds[Q[0]] = (0, 60)
+    with pytest.raises(OffsetOutOfRangeError, match=RESTORED):
+        reader().latestOffset(start, ReadAllAvailable())
+    loose = reader(failOnDataLoss="false")
+    back = loose.latestOffset(start, ReadAllAvailable())
+    assert offsets(back) == {Q[0]: 60, Q[1]: 50}
+    assert ranges(loose, start, back) == [OffsetRange(Q[1], 30, 50)]
+    seen.bounds[Q[0]] = (0, 110)
+    end = loose.latestOffset(back, ReadAllAvailable())
+    assert ranges(loose, back, end) == [OffsetRange(Q[0], 60, 110)]
+    with pytest.raises(OffsetOutOfRangeError, match=RESTORED):  # planned before the restart
+        reader().partitions(start, back)
+
+
+def test_a_queue_that_ends_before_the_checkpoint_is_data_loss_in_pyspark_4_1(seen: Seen) -> None:
+    strict, loose = reader(), reader(failOnDataLoss="false")
+    whole = strict.latestOffset()
+    assert loose.latestOffset() == whole
+    seen.bounds[Q[0]] = (0, 60)
+    with pytest.raises(OffsetOutOfRangeError, match=RESTORED):
+        strict.latestOffset()
+    assert offsets(loose.latestOffset()) == {Q[0]: 60, Q[1]: 50}
+
+
+def test_who_does_not_lead_any_more_tells_of_no_data_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    current, stale = Seen({Q[0]: (0, 120)}, {"t": "g0:7"}), Seen({Q[0]: (0, 60)}, {"t": "g0:7"})
+    monkeypatch.setattr(
+        cluster_queries, "read_cluster_view", lambda options, _may_lack=(), **_how: (current if options.linearizable else stale).view()
+    )
+    start = to_json({Q[0]: 100}, {"t": "g0:7"})
+    found = reader()
+    end = found.latestOffset(start, ReadAllAvailable())
+    assert end == start
+    assert ranges(found, start, end) == []
+    older, stale.bounds[Q[0]] = reader(), (0, 100)
+    assert older.latestOffset() == start
+    stale.bounds[Q[0]] = (0, 60)
+    assert older.latestOffset() == start
 
 
 @pytest.mark.parametrize("others", [{"topic": "t"}, {"topic": "", "topicPattern": "t+"}])
