@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import typer
@@ -33,8 +33,10 @@ def page(app: typer.Typer) -> str:
     root: Any = typer.main.get_command(app)
     context = root.make_context("dledger", [], resilient_parsing=True)
     topic = root.get_command(context, "topic")
-    parts = [HEAD + _rows(_common(topic.get_command(context, "create"), context))]
-    parts += [_section(path, command, context) for path, command in _walk(root, context, "dledger")]
+    create = topic.get_command(context, "create")
+    known = {param.help for param in create.params if _has_common_name(param)}
+    parts = [HEAD + _rows(_common(create, context))]
+    parts += [_section(path, command, context, known) for path, command in _walk(root, context, "dledger")]
     return "\n".join(parts)
 
 
@@ -46,20 +48,21 @@ def _walk(group: Any, context: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _walk(command, context, f"{path} {name}")
 
 
-def _is_common(param: Any) -> bool:
+def _has_common_name(param: Any) -> bool:
     return bool(set(param.opts) & set(COMMON)) or param.name.startswith(WHO)
 
 
 def _common(command: Any, context: Any) -> list[tuple[str, str]]:
-    return [_record(param, context) for param in command.params if _is_common(param) if not getattr(param, "hidden", False)]
+    return [_record(param, context) for param in command.params if _has_common_name(param) if not getattr(param, "hidden", False)]
 
 
-def _section(path: str, command: Any, context: Any) -> str:
+def _section(path: str, command: Any, context: Any, known: Collection[str]) -> str:
+    """``known``: what the common options mean; an option of such a name that means something else stands with the command's own."""
     text = f"## {path}\n\n{_prose(command.help)}\n"
     if hasattr(command, "list_commands"):
         return text
-    own = [param for param in command.params if not _is_common(param) or param.required]
-    shared = [param for param in command.params if _is_common(param) and not param.required]
+    shared = [param for param in command.params if _has_common_name(param) and not param.required and param.help in known]
+    own = [param for param in command.params if param not in shared]
     usage = " ".join([path, *(_usage(param) for param in own if param.param_type_name == "argument"), "[OPTIONS]"])
     text += f"\n```\n{usage}\n```\n"
     rows = [_record(param, context) for param in own if not getattr(param, "hidden", False)]
