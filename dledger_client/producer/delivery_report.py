@@ -16,6 +16,7 @@ from typing import Any
 from dledger_client.face import face_of
 from dledger_client.message import SendResult, SendStatus
 from dledger_client.producer.report_place import AsyncReportPlace, ReportPlace
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
@@ -267,6 +268,7 @@ class AsyncSendFuture(SendFuture):
 def wait_settled(report: DeliveryReport, timeout: float | None, index: int | None = None) -> None:
     """Block until the message with that index is settled, None: until all are.  TimeoutError after ``timeout`` seconds."""
     _check_not_inherited(report)
+    LoopThread.refuse_in_callback()
     known = threading.Event()
     if report.when_settled(known.set, index) and not known.wait(timeout):
         raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")

@@ -21,6 +21,7 @@ from dledger_wire.forked import close_in_child
 
 T = TypeVar("T")
 
+IN_CALLBACK = "a synchronous call from a callback would wait for itself; use the asyncio clients there"
 PARK_S = 2.0  # at most, until the loop stands still: a callback of the application may hold it up
 
 _logger = logging.getLogger(__name__)
@@ -70,6 +71,12 @@ class LoopThread:
         """Whether the caller is the loop itself: a callback, which must not wait for it."""
         return threading.current_thread() is self._thread
 
+    @classmethod
+    def refuse_in_callback(cls) -> None:
+        """RuntimeError on the loop of this process, for who is about to wait there for what the loop has to bring."""
+        if cls._shared is not None and cls._shared.is_current:
+            raise RuntimeError(IN_CALLBACK)
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run ``work`` on the loop and wait for it.  TimeoutError after ``timeout_s``; the work is cancelled then."""
         if self.is_inherited:
@@ -80,7 +87,7 @@ class LoopThread:
             raise RuntimeError("the process ends: clients cannot be used any more")
         if self.is_current:
             work.close()
-            raise RuntimeError("a synchronous call from a callback would wait for itself; use the asyncio clients there")
+            raise RuntimeError(IN_CALLBACK)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)

@@ -15,6 +15,7 @@ from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts, chosen_once
+from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
 
@@ -46,6 +47,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
             unclosed.warn(self)
 
     def _sync_send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
+        LoopThread.refuse_in_callback()  # before the message is on its way
         return self._sync_send_async(message, queue_key, queue_id).result()
 
     def _sync_send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendFuture:
@@ -105,6 +107,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
         queue_key: QueueKey = None,
         queue_id: QueueNumber | None = None,
     ) -> SendManyResult:
+        LoopThread.refuse_in_callback()
         return self._sync_send_many_async(topic, bodies, keys=keys, tags=tags, queue_key=queue_key, queue_id=queue_id).result()
 
     def _sync_send_many_async(

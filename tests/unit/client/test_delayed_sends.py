@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -141,6 +142,24 @@ def test_a_send_in_a_callback_waits_for_neither_a_topic_nor_room() -> None:
         assert shared.call(lambda: 7) == 7
         errors = [future.exception(LIMIT_S) for future in futures]
     assert {type(error).__name__ for error in errors} == {"NotSentError"}
+
+
+def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> None:
+    """On the loop it waited for the loop: for ever, and with it every client of the process."""
+    shared = LoopThread.shared()
+    with SyncProducer(NOBODY, send_timeout_ms=500) as producer:
+
+        async def in_a_callback() -> list[Any]:
+            one, many = producer.send_async(SyncMessage("unknown", b"x")), producer.send_many_async("unknown", [b"x"])
+            send, send_many = partial(producer.send, SyncMessage("t", b"x")), partial(producer.send_many, "t", [b"x"])
+            for call in (send, send_many, one.result, one.exception, many.result, many.outcomes):
+                with pytest.raises(RuntimeError, match="a synchronous call from a callback would wait for itself"):
+                    call()
+            assert set(producer._delayed.lines) == {"unknown"}
+            return [one, many]
+
+        futures = shared.run(in_a_callback(), LIMIT_S)
+        assert {type(future.exception(LIMIT_S)).__name__ for future in futures} == {"NotSentError"}
 
 
 def test_a_thread_does_not_pass_what_a_callback_has_sent_before() -> None:
