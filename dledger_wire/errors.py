@@ -247,7 +247,7 @@ class NoLiveMajorityError(DledgerError):
 
 
 class InvalidNameError(DledgerError):
-    """A topic, group or node name is empty, too long, reserved, or has characters that are not allowed."""
+    """A topic, group or node name, or a ``producer_id``, is empty, too long, reserved, or has characters that are not allowed."""
 
     code = "INVALID_NAME"
 

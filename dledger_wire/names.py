@@ -8,6 +8,7 @@ from dledger_wire.errors import InvalidNameError
 
 MAX_TOPIC_CHARS = 127
 MAX_GROUP_CHARS = 120
+MAX_TOPIC_QUEUES = 65536  # in all replica groups together
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
@@ -37,12 +38,17 @@ _NODE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 def check_topic(name: str) -> str:
     """``name`` if it may be a topic.  Raises InvalidNameError that says what is wrong with it."""
-    return _check("topic", name, MAX_TOPIC_CHARS)
+    return _check("topic name", name, MAX_TOPIC_CHARS)
 
 
 def check_group(name: str) -> str:
     """``name`` if it may be a producer or consumer group.  Raises InvalidNameError."""
-    return _check("group", name, MAX_GROUP_CHARS)
+    return _check("group name", name, MAX_GROUP_CHARS)
+
+
+def check_producer_id(name: str) -> str:
+    """``name`` if a producer may have it as its id.  Raises InvalidNameError."""
+    return _check("producer_id", name, MAX_GROUP_CHARS)
 
 
 def is_node_name(name: str) -> bool:
@@ -52,14 +58,14 @@ def is_node_name(name: str) -> bool:
 
 def _check(kind: str, name: str, limit: int) -> str:
     if not name:
-        raise InvalidNameError(f"{kind} name is empty; expected 1 to {limit} characters of A-Z a-z 0-9 _ - % |")
+        raise InvalidNameError(f"{kind} is empty; expected 1 to {limit} characters of A-Z a-z 0-9 _ - % |")
     if not isinstance(name, str):
-        raise InvalidNameError(f"{kind} name {name!r}: expected text")
+        raise InvalidNameError(f"{kind} {name!r}: expected text")
     if len(name) > limit:
-        raise InvalidNameError(f"{kind} name {name[:40]!r}... has {len(name)} characters; expected at most {limit}")
+        raise InvalidNameError(f"{kind} {name[:40]!r}... has {len(name)} characters; expected at most {limit}")
     if not _ALLOWED.fullmatch(name):
         bad = next(character for character in name if not _ALLOWED.fullmatch(character))
-        raise InvalidNameError(f"{kind} name {name!r}: character {bad!r}; expected only A-Z a-z 0-9 _ - % |")
+        raise InvalidNameError(f"{kind} {name!r}: character {bad!r}; expected only A-Z a-z 0-9 _ - % |")
     return name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.api.limits import at_most
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.names import check_group
+from dledger_wire.names import check_producer_id
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security.principal import Kind
@@ -26,7 +26,7 @@ class ProducerIdService:
 
     async def init_producer(self, request: broker_pb2.InitProducerRequest, caller: CallContext) -> broker_pb2.InitProducerResponse:
         at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
-        stable_id = check_group(request.stable_id) if request.stable_id else ""
+        stable_id = check_producer_id(request.stable_id) if request.stable_id else ""
         self._context.require_master()
         self._context.require_disk_room()
         if request.producer_id and not stable_id:

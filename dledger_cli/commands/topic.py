@@ -11,6 +11,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_cli.watching import reading_command
+from dledger_wire.names import MAX_TOPIC_QUEUES
 from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ UPDATE_EXAMPLES = "Examples: dledger topic update orders --perm 4 | dledger topi
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[
-    int | None, typer.Option("--queues", metavar="N", min=1, max=65536, help="Number of read and write queues, in all replica groups.")
+    int | None,
+    typer.Option("--queues", metavar="N", min=1, max=MAX_TOPIC_QUEUES, help="Number of read and write queues, in all replica groups."),
 ]
-ReadQueuesOption = Annotated[int | None, typer.Option("--read-queues", metavar="N", min=1, max=65536, help="Queues that consumers read.")]
+ReadQueuesOption = Annotated[
+    int | None, typer.Option("--read-queues", metavar="N", min=1, max=MAX_TOPIC_QUEUES, help="Queues that consumers read.")
+]
 WriteQueuesOption = Annotated[
-    int | None, typer.Option("--write-queues", metavar="N", min=1, max=65536, help="Queues that producers write.")
+    int | None, typer.Option("--write-queues", metavar="N", min=1, max=MAX_TOPIC_QUEUES, help="Queues that producers write.")
 ]
 PermOption = Annotated[int | None, typer.Option("--perm", metavar="2,4,6", min=2, max=6, help="2 write, 4 read, 6 both.")]
 GroupOption = Annotated[str, typer.Option("--group", "--replica-group", "-g", metavar="G", help="The one replica group to do it in.")]

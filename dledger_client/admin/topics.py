@@ -15,6 +15,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.names import MAX_TOPIC_QUEUES
 from dledger_wire.rpc import methods
 
 NO_TIME = -1
@@ -78,8 +79,10 @@ class TopicSpec:
     @classmethod
     def of(cls, name: str, queues: int, read_queues: int, write_queues: int, perm: int) -> Self:
         """``queues`` stands for both numbers of queues, where they are not given."""
-        within(0, MAX_U32, queues=queues)
-        return cls(name, read_queues or queues, write_queues or queues, perm)
+        within(0, MAX_TOPIC_QUEUES, queues=queues)
+        read, write = read_queues or queues, write_queues or queues
+        within(0, MAX_TOPIC_QUEUES, read_queues=read, write_queues=write)
+        return cls(name, read, write, perm)
 
     def request(
         self, replica_group: str, *, if_not_exists: bool = False, force: bool = False, groups: Sequence[str] = ()

@@ -127,4 +127,4 @@ class GroupPositions:
         if replica_group is None:
             return await self._offsets.group_of(topic, queue_id)
         check_text(replica_group=replica_group)
-        return replica_group
+        return (await self._router.ensure_group(replica_group, self._deadline_ms())).name

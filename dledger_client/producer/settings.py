@@ -14,7 +14,7 @@ from dledger_client.runtime.argument_ranges import check_text, within
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.compress import DEFAULT_LEVEL, MAX_BODY_BYTES, compression_of
-from dledger_wire.names import AUTO_CREATE_TOPIC, check_topic
+from dledger_wire.names import AUTO_CREATE_TOPIC, check_producer_id, check_topic
 
 LATENCY_MAX = (50, 100, 550, 1800, 3000, 5000, 15_000)
 NOT_AVAILABLE_DURATION = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
@@ -51,7 +51,7 @@ class ProducerSettings(SecuritySettings, total=False):
     RocketMQ's names of the same settings.
 
     Attributes:
-        producer_id: A name that stays the same when the application restarts; see ``Producer.stored``. Default:
+        producer_id: A name that stays the same when the application restarts, of A-Z a-z 0-9 _ - % |; see ``Producer.stored``. Default:
             none.
         send_timeout_ms: How long a message is tried before its future fails. Default: 10 000.
         linger_ms: How long an open batch waits for more messages; 0: only while others are in flight. Default: 0.
@@ -134,6 +134,8 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         for name in ("group", "producer_id", "create_topic_key", "compress_type"):
             check_text(**{name: getattr(self, name)})
+        if self.producer_id:
+            check_producer_id(self.producer_id)
         for name in (
             "send_timeout_ms",
             "batch_bytes",

@@ -220,6 +220,35 @@ def test_a_broker_refuses_properties_that_outgrow_a_frame() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("name", ["a b", "web-1.example.com", "a/b", "\ud800", "x" * 121])
+def test_a_producer_id_is_checked_before_anything_is_sent(name: str) -> None:
+    """The node refused it, again and again, until the message's time was up."""
+
+    async def scenario(rig: Rig) -> None:
+        with pytest.raises(InvalidNameError, match=r"^producer_id .*expected (only A-Z|at most 120)"):
+            rig.producer(producer_id=name)
+
+    Rig().run(scenario)
+
+
+def test_a_replica_group_that_there_is_not_is_told_by_every_call() -> None:
+    """Commits and what is sent back waited until their time was up, and said that it had no leader."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer(group="g") as consumer:
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                lambda: consumer.fetch("t", 0, 0, replica_group="g9"),
+                lambda: consumer.commit({("t", 0): 0}, replica_group="g9"),
+                lambda: consumer.send_back("t", 0, [0], replica_group="g9"),
+            ]
+            for call in calls:
+                with pytest.raises(InvalidArgumentError, match=r"no replica group 'g9' in cluster .*; expected one of g0"):
+                    await call()
+
+    Rig().run(scenario)
+
+
 def test_admins_are_told_their_numbers() -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
@@ -230,6 +259,10 @@ def test_admins_are_told_their_numbers() -> None:
             ):
                 with pytest.raises(InvalidArgumentError, match=text):
                     await admin.create_topic("q", queues=queues)
+            await rig.topic()
+            for numbers in ({"queues": 10**9}, {"read_queues": 10**9}, {"write_queues": 10**9}):
+                with pytest.raises(InvalidArgumentError, match=r"queues 1000000000: expected 0 to 65536"):  # they were dealt out one by one
+                    await admin.update_topic("t", **numbers)
 
     Rig().run(scenario)
 
