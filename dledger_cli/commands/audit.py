@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, print_json, print_line
+from dledger_cli.output import end_if_nobody_reads, note, print_json, print_line
 
 if TYPE_CHECKING:
     from dledger_client.admin.audit import AuditLog, AuditRecord
@@ -57,6 +57,7 @@ def tail(
                 return
             after, wanted = found.positions, MOST
             await asyncio.sleep(LOOK_S)
+            end_if_nobody_reads()
 
     ask(config, timeout, work)
 
