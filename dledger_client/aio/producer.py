@@ -306,9 +306,13 @@ class Producer:
                 that chooses one.
             queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
+        Raises:
+            ClientClosedError: The producer is closed, or was made before the process forked.
+
         Examples:
             >>> producer.send_oneway(Message("metrics", b"1"))
         """
+        self._core.require_open()
         self.send_async(message, queue_key, queue_id)
 
     async def stored(self, topic: str) -> dict[tuple[str, int], int]:

@@ -62,6 +62,10 @@ class ProducerCore:
     def closed(self) -> bool:
         return self.accumulator.closed
 
+    def require_open(self) -> None:
+        if self.closed:
+            raise ClientClosedError(CLOSED)
+
     def deadline_ms(self) -> int:
         """Of what is sent now."""
         return self.router.clock.monotonic_ms() + self.options.send_timeout_ms
@@ -70,8 +74,7 @@ class ProducerCore:
 
     async def resolve(self, topic: str, deadline_ms: int, queue_id: QueueNumber | None = None, *, by_key: bool = False) -> None:
         """Look up the queues of a topic; see ``TopicRoutes.resolve``."""
-        if self.closed:
-            raise ClientClosedError(CLOSED)
+        self.require_open()
         await self.routes.resolve(topic, deadline_ms, queue_id, by_key=by_key)
         if self._refreshing is None:
             self._refreshing = self.tasks.spawn(self._refresh(), "refresh routes")

@@ -195,6 +195,9 @@ class Producer(ProducerBase):
                 that chooses one.
             queue_id: The queue, instead of a key: its number, in the first replica group that has it, or (replica group, number).
 
+        Raises:
+            ClientClosedError: The producer is closed, or was made before the process forked.
+
         Examples:
             >>> producer.send_oneway(Message("metrics", b"1"))
         """

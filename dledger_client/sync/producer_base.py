@@ -174,6 +174,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
                 raise NotSentError("no room in the producer's buffer in time; nothing was stored")
 
     def _sync_send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
+        self._core.require_open()
         self._sync_send_async(message, queue_key, queue_id)
 
     def _sync_flush(self, timeout: float | None = None) -> None:

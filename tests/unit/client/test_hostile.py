@@ -383,11 +383,12 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread, waitin
         return 2
     except RuntimeError:
         pass
-    try:
-        producer._accumulator.append(Message("t", b""), None, None)
-        return 3
-    except ClientClosedError:
-        pass
+    for send in (lambda: producer._accumulator.append(Message("t", b""), None, None), lambda: producer.send_oneway(Message("t", b""))):
+        try:
+            send()
+            return 3
+        except ClientClosedError:
+            pass
     for ask in (ask for future in waiting for ask in (future.result, future.exception)):
         try:
             ask(timeout=0.01)

@@ -116,6 +116,8 @@ def test_what_cannot_be_sent_says_why() -> None:
         with pytest.raises(ClientClosedError, match=r"closed.*nothing was stored") as closed:
             await producer.send(Message("t", b""))
         assert not closed.value.retriable
+        with pytest.raises(ClientClosedError, match=r"closed.*nothing was stored"):
+            producer.send_oneway(Message("t", b""))
 
     Rig().run(scenario)
 
