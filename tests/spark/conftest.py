@@ -25,18 +25,27 @@ def python_path(*first: str) -> str:
     return os.pathsep.join(part for part in (*first, str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
 
 
-def environment(folder: Path, *first: str) -> dict[str, str]:
-    """For processes of Spark on loopback.  Their ``work`` folder, where workers of local clusters leave files, is in ``folder``."""
+def spark_home(folder: Path) -> str:
+    """A SPARK_HOME in ``folder``, whose ``work`` folder is its own: workers of local clusters leave files there.
+
+    It lacks the zip with PySpark, whose modules are compiled anew at each start: from where it is installed, a Python process of Spark
+    starts with a third of the work.  Spark waits 10 s for the one of a stream, on a machine with other work as well.
+    """
     import pyspark
 
     home = folder / "spark-home"
     if not home.exists():
         home.mkdir()
         for each in Path(pyspark.__file__).parent.iterdir():
-            if each.name != "work":
+            if each.name not in ("work", "python"):
                 (home / each.name).symlink_to(each)
-    own = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": python_path(*first)}
-    return os.environ | own
+    return str(home)
+
+
+def environment(folder: Path, *first: str) -> dict[str, str]:
+    """For processes of Spark on loopback."""
+    own = {"SPARK_HOME": spark_home(folder), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return os.environ | own | {"PYTHONPATH": python_path(*first)}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,9 +61,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real session of two threads that tries a task three times; the source is found by nothing but its name."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = python_path()
+    work = tmp_path_factory.mktemp("spark")
+    os.environ["SPARK_HOME"] = spark_home(work)
     from pyspark.sql import SparkSession
 
-    work = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2,3]").appName("tests").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.warehouse.dir", str(work / "warehouse")).config("spark.local.dir", str(work / "local"))
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
