@@ -8,6 +8,7 @@ from dledger_wire.errors import InvalidNameError
 
 MAX_TOPIC_CHARS = 127
 MAX_GROUP_CHARS = 120
+MAX_ID_CHARS = 255  # of a client, and of its session
 MAX_TOPIC_QUEUES = 65536  # in all replica groups together
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"

@@ -22,7 +22,7 @@ from broker.groups.session_table import GroupSessions, Session, SessionTable
 from broker.member_stream import MemberStream
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotReadyError
-from dledger_wire.names import check_group
+from dledger_wire.names import MAX_ID_CHARS, check_group
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.tasks import BackgroundTasks
@@ -33,7 +33,6 @@ SESSION_MS = 1300
 SWEEP_MS = 50
 LATE_MS = 200  # a sweep later than this means that the process was paused and received nothing meanwhile
 GATHER_S = 0.005  # changes of one group within this time are sent together, heartbeats are confirmed together
-MAX_ID_CHARS = 255
 MAX_MEMBERS = MAX_SUBSCRIPTIONS = 10_000
 MAX_CONSUMED = 200_000  # queues that one member consumes
 CONFIRM_TIMEOUT_S = 1.0

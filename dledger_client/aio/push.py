@@ -28,7 +28,7 @@ from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
-from dledger_wire.names import check_group, check_topic, retry_topic
+from dledger_wire.names import MAX_ID_CHARS, check_group, check_topic, retry_topic
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
 FILTER_MS = 2000  # for a node to say whether it understands a filter
@@ -91,6 +91,8 @@ class PushConsumer:
         self.group = check_group(group)
         within(1, MAX_U32, timeout_ms=timeout_ms)
         check_text(client_id=client_id)
+        if len(client_id) > MAX_ID_CHARS or not client_id.isprintable():
+            raise InvalidArgumentError(f"client_id {client_id[:40]!r}: expected at most {MAX_ID_CHARS} printable characters")
         self.listener = None if listener is None else check_listener(listener)
         security = security_part(settings)
         self.options = PushOptions.of({name: value for name, value in settings.items() if name not in security})

@@ -146,6 +146,9 @@ class ProducerOptions:
             _at_least(1, name, getattr(self, name))
         within(1, MAX_BODY_BYTES, max_message_bytes=self.max_message_bytes)
         _at_least(0, "linger_ms", self.linger_ms)
+        if self.linger_ms >= self.send_timeout_ms:
+            expected = f"expected less than send_timeout_ms, {self.send_timeout_ms}"
+            raise InvalidArgumentError(f"linger_ms {self.linger_ms}: {expected}; messages would wait until they fail")
         _at_least(0, "compress_over_bytes", self.compress_over_bytes)
         compression_of(self.compress_type)
         if not 1 <= self.compress_level <= 9:

@@ -63,6 +63,14 @@ def test_a_producer_takes_no_body_that_consumers_would_not_open() -> None:
         ProducerOptions(max_message_bytes=MAX_BODY_BYTES + 1)
 
 
+def test_a_producer_does_not_wait_for_more_messages_until_those_it_has_fail() -> None:
+    """They did, one by one, with words of a replica group that is slow."""
+    assert ProducerOptions(linger_ms=9_999).linger_ms == 9_999
+    for settings in ({"linger_ms": 10_000}, {"linger_ms": 500, "send_timeout_ms": 500}):
+        with pytest.raises(InvalidArgumentError, match=r"linger_ms \d+: expected less than send_timeout_ms, \d+; messages would wait"):
+            ProducerOptions(**settings)
+
+
 def test_settings_of_wrong_types_and_names_are_refused() -> None:
     for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}):
         with pytest.raises(InvalidArgumentError, match=r"expected (text|a whole number)"):
@@ -92,6 +100,8 @@ def test_settings_of_wrong_types_and_names_are_refused() -> None:
             "virtual_nodes 'x': expected a whole number",
         ),
         ({"client_id": 5}, "client_id 5: expected text"),
+        ({"client_id": "a\nb"}, r"client_id 'a\nb': expected at most 255 printable characters"),
+        ({"client_id": "c" * 256}, f"client_id {'c' * 40!r}: expected at most 255 printable characters"),
         *(
             (
                 {"broadcast": True, "client_id": name},
