@@ -10,6 +10,7 @@ from typing import Literal
 from dledger_client.admin import name_servers
 from dledger_client.admin.calls import ClusterCalls, Listed, Request, Response, Sources
 from dledger_client.admin.cluster_status import known_nodes
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError
 from dledger_wire.rpc import methods
@@ -341,8 +342,8 @@ async def node_details(calls: ClusterCalls, node: str) -> NodeDetails:
 
 async def log_tail(calls: ClusterCalls, node: str, lines: int, level: str, after: int) -> LogTail:
     """Of one node or name server, by id or address."""
-    if lines < 1:
-        raise InvalidArgumentError(f"lines {lines}: expected at least 1")
+    within(1, MAX_U32, lines=lines)
+    within(0, MAX_OFFSET, after=after)
     address = await _address_of(calls, node)
     request = diagnostics_pb2.LogTailRequest(lines=lines, level=level, after=after)
     found = await methods.LOG_TAIL.call(calls.router.channel(address), request, timeout_s=_timeout_s(calls))

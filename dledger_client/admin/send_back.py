@@ -76,6 +76,7 @@ async def send_back(
     grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
     retried until the deadline; then the outcome is unknown, and the call may be repeated.
     """
+    within(0, MAX_U32, queue_id=queue_id)
     offsets = list(offsets)
     for offset in offsets:
         within(0, MAX_OFFSET, offset=offset)

@@ -259,6 +259,14 @@ def test_admins_are_told_their_numbers() -> None:
             ):
                 with pytest.raises(InvalidArgumentError, match=text):
                     await admin.create_topic("q", queues=queues)
+            for call in (
+                lambda: admin.send_back("g", "t", 1 << 32, [0]),
+                lambda: admin.log_tail("n0", 1 << 32),
+                lambda: admin.log_tail("n0", after=-1),
+                lambda: admin.audit_log(1 << 32),
+            ):
+                with pytest.raises(InvalidArgumentError, match=r"(queue_id|lines|count) 4294967296: expected|after -1: expected"):
+                    await call()
             await rig.topic()
             for numbers in ({"queues": 10**9}, {"read_queues": 10**9}, {"write_queues": 10**9}):
                 with pytest.raises(InvalidArgumentError, match=r"queues 1000000000: expected 0 to 65536"):  # they were dealt out one by one
