@@ -90,7 +90,9 @@ def replace(
 def _address_of(node_id: str, config: str | None) -> str:
     from dledger_wire.errors import InvalidArgumentError
 
-    found = next((node.address for _, node in load_config(config).all_nodes() if node.id == node_id), "")
+    cluster = load_config(config)
+    known = {node.id: node.address for node in [*(node for _, node in cluster.all_nodes()), *cluster.spares]}
+    found = known.get(node_id, "")
     if not found:
         raise InvalidArgumentError(f"{node_id} is not in the cluster file; expected --address HOST:PORT")
     return found

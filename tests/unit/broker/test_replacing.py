@@ -13,6 +13,7 @@ import pytest
 
 from broker.node import BrokerNode
 from dledger_client.aio import Message
+from dledger_wire.errors import InvalidArgumentError
 from store.commands.replacement import Replacement
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig, until
@@ -62,6 +63,21 @@ async def send(rig: Rig, count: int, topic: str = "t") -> None:
 async def stored(rig: Rig, topic: str = "t") -> int:
     async with rig.consumer("readers") as consumer:
         return len(await consumer.fetch(topic, 0, 0, 10_000))
+
+
+def test_a_spare_node_that_nobody_took_in_is_not_made_a_member_by_command() -> None:
+    """It would wait on, and the group would be without the voter that it was to replace."""
+
+    async def scenario(rig: Rig) -> None:
+        _nodes, victim = kill_follower(rig)
+        address = rig.cluster.spares.hosts["sp0"].address
+        async with rig.admin() as admin:
+            for work in (admin.add_member("sp0", address), admin.replace_member("sp0", address, replaces=victim)):
+                with pytest.raises(InvalidArgumentError, match="sp0 is a spare node of the cluster file: it takes the place of a member"):
+                    await work
+        assert victim in voters(rig)
+
+    Rig(60, spares=1).run(scenario)
 
 
 def test_a_voter_that_is_away_is_replaced_and_nothing_is_lost() -> None:
