@@ -91,7 +91,7 @@ def _address_of(node_id: str, config: str | None) -> str:
     from dledger_wire.errors import InvalidArgumentError
 
     cluster = load_config(config)
-    known = {node.id: node.address for node in [*(node for _, node in cluster.all_nodes()), *cluster.spares]}
+    known = {node.id: node.address for _, node in cluster.all_nodes()} | {spare.id: spare.address for spare in cluster.spares}
     found = known.get(node_id, "")
     if not found:
         raise InvalidArgumentError(f"{node_id} is not in the cluster file; expected --address HOST:PORT")
