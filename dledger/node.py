@@ -232,8 +232,11 @@ class RaftNode:
         return await self._replica.repairer.repair(damage)
 
     def low_on_space(self, on: bool) -> None:
-        """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one."""
-        self._replica.step(LowOnSpace(on))
+        """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one.
+
+        A node without room for the snapshot that it needs counts as such, too.
+        """
+        self._replica.step(LowOnSpace(on or self._replica.catch_up.lacks_room))
 
     # Leadership and membership
 

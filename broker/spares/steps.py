@@ -20,13 +20,14 @@ from store.commands.replacement import Replacement
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the master knows of members: without contact now, for a while, for replaceAfter, for longer than a node takes to start; caught
-    up; spare once."""
+    """What the master knows of members: without contact now, for a while, for replaceAfter, for longer than a node takes to start; without
+    room on its disk for as long; caught up; spare once."""
 
     away: Collection[str] = ()
     settled: Collection[str] = ()
     gone: Collection[str] = ()
     late: Collection[str] = ()
+    full: Collection[str] = ()
     in_sync: Collection[str] = ()
     spares: Collection[str] = ()
     lacks_learners: bool = False  # for replaceAfter already
@@ -105,7 +106,7 @@ def _voter_step(now: Membership, under_way: Replacement, seen: Seen) -> Step | N
     if spare in seen.late:
         return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
     if spare not in seen.in_sync:
-        return None
+        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True) if spare in seen.full else None
     if absent not in now.voters:
         learners = tuple(learner for learner in now.learners if learner != spare)
         return Change(f"{spare} becomes a voter in place of {absent}", Membership((*now.voters, NodeId(spare)), learners))
@@ -123,7 +124,7 @@ def _learner_step(now: Membership, under_way: Replacement, wanted_learners: int,
     if spare in seen.late:
         return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
     if spare not in seen.in_sync:
-        return None
+        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True) if spare in seen.full else None
     if absent in now.learners:
         return Change(f"learner {absent} is removed, {spare} has caught up", _without(now, absent))
     return End(f"{spare} is a learner")

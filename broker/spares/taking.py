@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from broker.context import ServiceContext
@@ -63,6 +63,7 @@ class SpareTaking:
         self._context, self._turns, self._network = context, turns, network
         self._configured = {spare.id for spare in context.settings.cluster.spares}
         self._away: dict[str, int] = {}  # member without contact -> since when
+        self._full: dict[str, int] = {}  # member without room on its disk -> since when
         self._failed: dict[str, int] = {}  # spare node that was of no use -> since when
         self._lacks_learners_since = self._unanswered_since = -1
         self._asks = False
@@ -70,6 +71,7 @@ class SpareTaking:
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._away.clear()  # a new master has waited for nobody yet
+        self._full.clear()
         self._failed.clear()
         self._lacks_learners_since = self._unanswered_since = -1
         tasks.spawn(self._watch(), "watch")
@@ -127,6 +129,7 @@ class SpareTaking:
         timeout_ms = self._context.settings.cluster.raft.election_timeout_ms
         silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
         self._away = {node: self._away.get(node, now_ms) for node in silent}
+        self._full = {peer.node_id: self._full.get(peer.node_id, now_ms) for peer in status.peers if peer.low_on_space}
 
     def _seen(self, now_ms: int, wanted_learners: int, after_ms: int) -> Seen:
         context = self._context
@@ -137,16 +140,14 @@ class SpareTaking:
             self._lacks_learners_since = now_ms
         return Seen(
             away=self._away,
-            settled=self._away_for(min(after_ms, SETTLED_MS), now_ms),
-            gone=self._away_for(after_ms, now_ms),
-            late=self._away_for(max(after_ms, SETTLED_MS), now_ms),
+            settled=_for(min(after_ms, SETTLED_MS), self._away, now_ms),
+            gone=_for(after_ms, self._away, now_ms),
+            late=_for(max(after_ms, SETTLED_MS), self._away, now_ms),
+            full=_for(max(after_ms, SETTLED_MS), self._full, now_ms),
             in_sync=[peer.node_id for peer in status.peers if peer.acknowledges and status.commit_index - peer.match_index <= window],
             spares={*self._configured, *context.store.replica_group.taken},
             lacks_learners=0 <= self._lacks_learners_since <= now_ms - after_ms,
         )
-
-    def _away_for(self, span_ms: int, now_ms: int) -> list[str]:
-        return [node for node, since_ms in self._away.items() if now_ms - since_ms >= span_ms]
 
     # A replacement begins
 
@@ -255,3 +256,8 @@ class SpareTaking:
         if text != self._told:
             self._told = text
             _logger.info("%s: %s", self._context.settings.group.name, text)
+
+
+def _for(span_ms: int, since: Mapping[str, int], now_ms: int) -> list[str]:
+    """Of whom something is true for so long."""
+    return [node for node, since_ms in since.items() if now_ms - since_ms >= span_ms]

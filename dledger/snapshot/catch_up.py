@@ -78,6 +78,7 @@ class CatchUp:
         self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
         self.state = ""  # for operators; empty when no snapshot is in progress
+        self.lacks_room = False  # the last attempt ended since the disk has no room for the snapshot
 
     @property
     def _running(self) -> bool:
@@ -92,7 +93,7 @@ class CatchUp:
     def entries_committed(self) -> None:
         """Entries were replicated normally: what an unfinished snapshot left behind is not needed."""
         if self._leftover and not self._running and self._target.snapshot_wanted is None:
-            self._leftover, self.state = False, ""
+            self._leftover, self.lacks_room, self.state = False, False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
 
     async def _clear(self) -> None:
@@ -107,11 +108,13 @@ class CatchUp:
         """One attempt."""
         try:
             plan = await self._download()
+            self.lacks_room = False
             self.state = "installing a snapshot"
             await self._target.decide_snapshot(plan)
         except (DledgerError, OSError) as error:
             if isinstance(error, OSError) and not is_full(error):
                 raise
+            self.lacks_room |= isinstance(error, OSError | StorageFullError)
             self.state = f"snapshot interrupted: {error}"
             _logger.warning("%s: %s", self._identity.node_id, self.state, extra={"event": "snapshot_failed"})
             await asyncio.sleep(PAUSE_S)
@@ -126,7 +129,7 @@ class CatchUp:
         offer = self._target.snapshot_wanted
         if offer is None:
             raise NotReadyError("the snapshot is no longer needed")
-        problems = []
+        problems, lacks_room = [], False
         for node, address in self._candidates(offer):
             channel = connect_to(self._env.network, address, self._identity.principal_of(node))
             try:
@@ -138,8 +141,10 @@ class CatchUp:
                 problems.append(f"{node}: {error.message}")
             except DledgerError as error:
                 problems.append(f"{node}: {error.message}")
+                lacks_room |= isinstance(error, StorageFullError)
             finally:
                 await channel.close()
+        self.lacks_room = lacks_room
         raise UnreachableError(f"no peer provided a snapshot: {'; '.join(problems)}")
 
     def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:

@@ -148,6 +148,21 @@ def test_a_spare_node_that_dies_in_the_middle_is_dropped_for_another_one() -> No
     Rig(66, spares=2, settings=POLICY).run(scenario)
 
 
+def test_a_spare_node_without_room_on_its_disk_is_dropped_for_another_one() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        nodes, victim = kill_follower(rig)
+        spare = rig.cluster.spares.hosts["sp0"]
+        await until(lambda: spare.node is not None and spare.node.is_open)
+        spare.bad_disk, spare.disk.settings.capacity_bytes = True, spare.disk.used_bytes()
+        await until(is_done(rig, {*(nodes - {victim}), "sp1"}))
+        assert await stored(rig) == 50
+        assert "sp0" in rig.cluster.hosts, "it joined"
+
+    Rig(66, spares=2, settings=POLICY).run(scenario)
+
+
 def test_a_spare_node_that_is_wiped_while_it_joins_is_taken_anew() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -101,6 +101,23 @@ def test_a_spare_node_that_fails_meanwhile_is_dropped_for_another_one() -> None:
     assert isinstance(next_step(members("n0", "n1"), voter_of("sp1"), 0, seen), Take), "the voter that was removed is still replaced"
 
 
+def test_a_spare_node_without_room_for_what_it_lacks_is_dropped_for_another_one() -> None:
+    full = replace(AWAY, full=["sp0"])
+    for under_way, now in (
+        (voter_of(), members("n0", "n1", "n2", learners=("sp0",))),
+        (voter_of(), members("n0", "n1", learners=("sp0",))),
+        (learner_of(), members("n0", "n1", "n2", learners=("sp0",))),
+    ):
+        step = next_step(now, under_way, 1, full)
+        assert isinstance(step, Change)
+        assert (step.dropped, step.membership) == (True, members(*now.voters))
+        assert next_step(now, under_way, 1, AWAY) is None, "one that has room is waited for"
+    caught_up = replace(full, in_sync=["sp0"])
+    assert next_step(members("n0", "n1", "n2", learners=("sp0",)), voter_of(), 0, caught_up) == Change(
+        "n2 is removed, sp0 has caught up", members("n0", "n1", learners=("sp0",))
+    )
+
+
 def test_members_that_an_operator_changes_are_left_alone() -> None:
     found = next_step(members("n0", "n1", "n2", learners=("n3",)), None, 0, replace(AWAY, spares=["sp0"]))
     assert isinstance(found, Begin)

@@ -595,3 +595,30 @@ def test_a_log_that_is_trimmed_while_its_replica_is_paused_is_known_to_begin_the
         await cluster.stop()
 
     run(scenario())
+
+
+def test_a_node_without_room_for_the_copy_it_needs_tells_its_leader() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        free_bytes = disk.free_bytes
+
+        async def none_free() -> int:
+            return 0
+
+        disk.free_bytes = none_free  # type: ignore[method-assign]
+        node = await cluster.start_one(victim)
+
+        def seen() -> bool:
+            """As a store does that looks at its disk."""
+            node.low_on_space(on=False)
+            return any(peer.low_on_space for peer in leader.status().peers if peer.node_id == victim)
+
+        await cluster.until(seen)
+        disk.free_bytes = free_bytes  # type: ignore[method-assign]
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await cluster.until(lambda: not seen())
+        await cluster.stop()
+
+    run(scenario())
