@@ -126,7 +126,7 @@ LEADERSHIP = (
     ),
 )
 STORAGE = (
-    LogEvent("disk_full", "The log cannot be written. The node hands leadership over and takes nothing new.", _DISK),
+    LogEvent("disk_full", "The log cannot be written. The node takes nothing new; a majority of others may lead.", _DISK),
     LogEvent("disk_has_room", "The disk takes writes again.", _NOTHING),
     LogEvent("disk_watermark", "The disk is used beyond a limit of the cluster file; the line says what the node does.", _DISK),
     LogEvent(

@@ -15,7 +15,7 @@ from broker.node import BrokerNode
 from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
 from store.durability.expiry import Expired
-from tests.sim import folders, operators, recipes, rot
+from tests.sim import disk_faults, folders, operators, recipes, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host, Machine
@@ -310,33 +310,6 @@ async def _clock_leap(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> N
     hosts[0].clock.jump_wall(-leap_ms)
 
 
-async def _slow_disk(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
-    settings = hosts[0].disk.settings
-    settings.slow_chance, settings.slow_s = 0.3, 0.05 + fault.amount * 0.5
-    await asyncio.sleep(fault.lasts_s)
-    settings.slow_chance = 0.0
-
-
-async def _full_disk(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
-    """Somebody else fills the disk, and makes room again later."""
-    host = hosts[0]
-    host.bad_disk = True
-    capacity, host.disk.settings.capacity_bytes = host.disk.settings.capacity_bytes, host.disk.used_bytes() + round(fault.amount * 4096)
-    await asyncio.sleep(fault.lasts_s)
-    host.disk.settings.capacity_bytes = max(capacity, 1 << 40)
-    cluster.ensure_running(host.node_id)
-
-
-async def _failing_sync(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
-    """Syncs fail, and the kernel forgets what they were for; the node has to stop, and is started again."""
-    host = hosts[0]
-    host.bad_disk = True
-    host.disk.settings.sync_failure_chance = 0.2 + fault.amount
-    await asyncio.sleep(fault.lasts_s)
-    host.disk.settings.sync_failure_chance = 0.0
-    cluster.ensure_running(host.node_id)
-
-
 async def _bit_rot(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """Bits flip on one disk, under a dead process or (``amount`` above a half) a running one, which starts anew later."""
     host, draw = hosts[0], random.Random(fault.amount)
@@ -435,9 +408,12 @@ STRIKES: dict[str, Strike] = {
     "slow-link": _slow_link,
     "clock": _clock,
     "clock-leap": _clock_leap,
-    "slow-disk": _slow_disk,
-    "full-disk": _full_disk,
-    "failing-sync": _failing_sync,
+    "slow-disk": disk_faults.slow_disk,
+    "full-disk": disk_faults.full_disk,
+    "failing-sync": disk_faults.failing_sync,
+    "failing-reads": disk_faults.failing_reads,
+    "failing-writes": disk_faults.failing_writes,
+    "full-disks": disk_faults.full_disks,
     "slow-node": _slow_node,
     "members": _members,
     "replace-member": _replace_member,
@@ -465,7 +441,8 @@ DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
 CLOCKS = ("clock-leap", "expire-old")
 FOLDERS = ("replace-member", "lost-folder", "old-folder")
 ASYNC = ("lone-power", "power-of-others")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS)
+DISKS = ("failing-reads", "failing-writes", "full-disks")
+OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
 
 
 # Plans
@@ -596,6 +573,20 @@ def plan_damage(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_disks(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Disks fail now and then, are full or slow, while others fail, and while the log's head is deleted and copies are taken."""
+    plan, victim = [], draw.choice(names)
+    for _ in range(draw.choice((1, 2, 3, 4))):
+        kind, nodes = draw.choice((*DISKS, "full-disk", "failing-sync", "slow-disk")), (draw.choice((LEADER, victim, *names)),)
+        lasts_s = 0.1 + draw.random() * draw.choice((0.3, 1.0, 3.0))
+        plan.append(Fault(kind, 0.05 + draw.random() * 0.4, nodes, lasts_s, blocks=draw.random() < 0.6, amount=draw.random()))
+        if draw.random() < 0.5:
+            kind = draw.choice(("kill", "power", "isolate", "transfer", "pause", "restart", "expire"))
+            nodes = tuple(names) if kind == "expire" else (draw.choice((LEADER, *names)),)
+            plan.append(Fault(kind, draw.random() * 0.5, nodes, draw.random() * draw.choice((0.1, 1.0)), draw.choice(list(Loss))))
+    return plan
+
+
 def plan_clocks(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """One clock at a time leaps by years, the leader's most of all, while nodes die, start, are cut off and hand leadership around."""
     plan = []
@@ -649,7 +640,7 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS, *ASYNC} - set(CLOCKS)), names, draw)
+    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS, *ASYNC, *DISKS} - set(CLOCKS)), names, draw)
 
 
 def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:

@@ -31,6 +31,7 @@ from tests.sim.faults import (
     plan_blackout,
     plan_clocks,
     plan_damage,
+    plan_disks,
     plan_everything,
     plan_folders,
     plan_kill_the_leader,
@@ -160,6 +161,7 @@ SCENARIOS["async"] = Scenario(
     plan_async, messages=60, nodes=(3, 3, 5), read_chance=0.5, network=_rough_network, disk=_any_disk, store=_ASYNC + "400"
 )
 SCENARIOS["async-blackout"] = Scenario(plan_async_blackout, messages=60, nodes=(3, 3, 5), read_chance=0.0, store=_ASYNC + "50")
+SCENARIOS["disks"] = replace(SCENARIOS["retention"], plan=plan_disks, nodes=(3, 3, 5))
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
 NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 

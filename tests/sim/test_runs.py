@@ -35,6 +35,7 @@ SEEDS = {
     "folders": 20,
     "async": 20,
     "async-blackout": 20,
+    "disks": 20,
 }
 FIXED = 10  # seeds of each scenario that every run of the suite sees
 
