@@ -86,12 +86,17 @@ class Invariants:
         if node_id in self.strangers:
             self._violated(f"groups mixed: {node_id} runs as a node of {node.settings.group.name}")
         store = node.store
-        apply, recover, expire = store.apply, store.recover, store.expire_with
+        apply, apply_now, recover, expire = store.apply, store.apply_now, store.recover, store.expire_with
 
         async def watched_apply(entries: Sequence[RawEntry]) -> None:
             for entry in entries:
                 self._check_applied(node_id, entry)
             await apply(entries)
+
+        def watched_apply_now(entries: Sequence[RawEntry]) -> None:
+            for entry in entries:
+                self._check_applied(node_id, entry)
+            apply_now(entries)
 
         async def watched_recover(log: Log) -> None:
             await recover(log)
@@ -113,7 +118,7 @@ class Invariants:
             self._watch_core(node_id, raft._replica.core)
             expire(raft, *settings)
 
-        store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
+        store.apply, store.apply_now, store.recover = watched_apply, watched_apply_now, watched_recover  # type: ignore[method-assign]
         store.expire_with = watched_expire  # type: ignore[assignment, method-assign]
         self.services.watch(node_id, node)
 
