@@ -13,11 +13,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
 
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, PermissionDeniedError
 
 T = TypeVar("T")
 LATE_TURNS = 4  # intervals without an answer until what is shown counts as old
 LATE_S = 10.0
+REFUSED_S = 10.0  # until what a user may not see is asked for again: each refusal is in the audit log and counts for an alert
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ class Sampler(Generic[T]):
             self.turns += 1
             async with self._turn:
                 self._turn.notify_all()
-            await asyncio.sleep(max(0.1, self._interval_s - (time.monotonic() - started)))
+            interval_s = max(REFUSED_S, self._interval_s) if isinstance(self.error, PermissionDeniedError) else self._interval_s
+            await asyncio.sleep(max(0.1, interval_s - (time.monotonic() - started)))
 
     async def _ask(self) -> DledgerError | None:
         try:

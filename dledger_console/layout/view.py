@@ -18,11 +18,11 @@ from nicegui import ui
 from starlette.requests import Request
 
 from dledger_client.aio import Admin
-from dledger_console.history.sampler import Sampler
+from dledger_console.history.sampler import REFUSED_S, Sampler
 from dledger_console.layout import frame
 from dledger_console.settings import ConsoleSettings
 from dledger_console.web.sessions import Session, SessionEndedError, session_of
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, PermissionDeniedError
 from dledger_wire.printable import printable
 
 FIRST_S = 1.0  # so long a page waits for its first data before it is shown without
@@ -64,12 +64,12 @@ class View:
     async def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work`` now and every so often while the page is open and seen.  An error of it stands in the line of state until it works
         again, and what is shown stays."""
-        busy = False
+        busy, refused_until = False, 0.0
         self._repeats = True
 
         async def turn() -> None:
-            nonlocal busy
-            if busy or not self.visible:
+            nonlocal busy, refused_until
+            if busy or not self.visible or time.monotonic() < refused_until:
                 return
             busy = True
             try:
@@ -78,6 +78,8 @@ class View:
                 self._leave()
             except DledgerError as error:
                 self.trouble(work, printable(error.message))
+                if isinstance(error, PermissionDeniedError):
+                    refused_until = time.monotonic() + REFUSED_S
             except Exception:
                 _logger.exception("a page could not be brought up to date: %s", self.request.url.path)
                 self.trouble(work, "the page could not be brought up to date; the console's log says why")

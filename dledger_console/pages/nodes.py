@@ -133,6 +133,8 @@ class _NodePage:
         found = [(group, each) for group in self.seen.status.newest or () for each in group.nodes if each.id == self._id]
         if not found:
             self._role.set_text("the cluster has no node of this id")
+            if self._button is not None:
+                self._button.set_enabled(False)
             return
         group, status = found[0]
         self._role.set_text(status.role if status.reachable else f"unreachable: {printable(status.error)}")

@@ -12,7 +12,7 @@ from dledger_console.history.cluster import ClusterHistory, furthest_behind
 from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Rate, Series
 from dledger_console.layout import words
-from dledger_wire.errors import UnreachableError
+from dledger_wire.errors import PermissionDeniedError, UnreachableError
 from tests.waiting import until
 
 
@@ -148,6 +148,23 @@ def test_a_sampler_goes_on_after_any_error_and_says_it_once(caplog: pytest.LogCa
 
     asyncio.run(work())
     assert [record.message for record in caplog.records] == ["the cluster could not be asked"]
+
+
+def test_what_a_user_may_not_see_is_not_asked_for_again_and_again() -> None:
+    async def work() -> None:
+        async def refused() -> int:
+            raise PermissionDeniedError("user clerk may not describe the cluster")
+
+        async def silent() -> int:
+            raise UnreachableError("nobody answers")
+
+        of_refused, of_silent = Sampler(refused, interval_s=0.0), Sampler(silent, interval_s=0.0)
+        with of_refused.watched(), of_silent.watched():
+            await until(lambda: of_silent.turns >= 5)
+            assert of_refused.turns == 1
+            assert isinstance(of_refused.error, PermissionDeniedError)
+
+    asyncio.run(work())
 
 
 def test_what_was_seen_long_ago_is_not_shown_as_new() -> None:
