@@ -79,6 +79,14 @@ class Admin(MessageAdmin):
         self._replicas = Replicas(self._router, followers_first if spares_leader else None)
         self._calls = ClusterCalls(self._router, state, followers_first, timeout_ms, spares_leader)
 
+    @property
+    def _description(self) -> str:
+        """What tells this client from others, for people."""
+        return f"at {self._bootstrap}"
+
+    def __repr__(self) -> str:
+        return f"<aio.{type(self).__name__} {self._description}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -167,6 +167,7 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
         async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
             assert repr(producer) == f"<aio.Producer 'tests' at {rig.cluster.bootstrap}>"
             assert repr(consumer) == f"<aio.PullConsumer 'tests' at {rig.cluster.bootstrap}>"
+            assert repr(admin) == f"<aio.Admin at {rig.cluster.bootstrap}>"
             await producer.send(Message("t", b"x"))
             with pytest.raises(InvalidArgumentError, match="queue_key 5: expected text, or a function"):
                 await producer.send(Message("t", b"x"), queue_key=5)  # type: ignore[arg-type]
