@@ -215,8 +215,9 @@ class TcpServer:
         if isinstance(connection.receiver, ServedCalls):
             connection.pause_reading()
         most = self.limits.unsent
-        if len(self._held_back) * WRITE_BUFFER_BYTES > most and sum(each.unsent for each in self._held_back) > most:
+        while len(self._held_back) * WRITE_BUFFER_BYTES > most and sum(each.unsent for each in self._held_back) > most:
             longest = min(self._held_back, key=lambda each: each.waits_for_reader_since(self.limits.progress))
+            del self._held_back[longest]  # at once: the next one held back in this turn is to find another one
             self._drop(longest, "unread", f"{most >> 20} MiB wait for callers who do not read them")
 
     def goes_on(self, connection: _Accepted) -> None:

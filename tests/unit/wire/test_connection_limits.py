@@ -336,8 +336,9 @@ def test_who_does_not_read_does_not_fill_the_memory() -> None:
 
     async def scenario() -> None:
         unread = [await rig.dial(opening(ENDLESS)) for _ in range(20)]
-        await until(lambda: rig.arrivals.counts["unread"] >= 12)
-        assert sum(each.unsent for each in rig.server._connections) <= (24 << 20) + (5 << 20)
+        # How many have to go depends on what the kernel takes for each; the others are all held back then.
+        await until(lambda: rig.arrivals.counts["unread"] > 0 and len(rig.server._held_back) == len(rig.server._connections))
+        assert sum(each.unsent for each in rig.server._connections) <= (24 << 20) + 20 * (64 << 10)
         for _, writer in unread:
             writer.close()
 
