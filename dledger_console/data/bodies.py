@@ -76,10 +76,15 @@ def view(body: bytes, form: Form) -> BodyView:
     """A body in one form; JSON that is none is shown as text."""
     if form == "hex":
         return BodyView("hex", hex_dump(body[:HEX_BYTES]), min(len(body), HEX_BYTES), len(body))
-    if form == "json" and parsed(body) is not None and (whole := _indented(body.decode(json.detect_encoding(body)))) is not None:
+    if form == "json" and parsed(body) is not None and (whole := _indented(_json_text(body))) is not None:
         return BodyView("json", printable_lines(whole), len(body), len(body))
     part = body[:TEXT_BYTES]
     return BodyView("text", printable_lines(_decoded(part, len(body))), len(part), len(body))
+
+
+def _json_text(body: bytes) -> str:
+    """As ``json.loads`` decodes it: halves of surrogate pairs, which some writers encode one by one, are no error."""
+    return body.decode(json.detect_encoding(body), "surrogatepass")
 
 
 def _indented(text: str) -> str | None:
@@ -91,14 +96,16 @@ def _indented(text: str) -> str | None:
         token = match[0]
         depth -= token in _CLOSE
         is_empty = token in _CLOSE and before in _OPEN
+        gap = ""
         if not is_empty and (before in (*_OPEN, ",") or token in _CLOSE):
-            parts.append("\n" + depth * "  ")
+            gap = "\n" + depth * "  "
         elif before == ":":
-            parts.append(" ")
-        parts.append(json.dumps(json.loads(token), ensure_ascii=False) if "\\" in token else token)
+            gap = " "
+        shown = json.dumps(json.loads(token), ensure_ascii=False) if "\\" in token else token
+        parts += (gap, shown)
         depth += token in _OPEN
         before = token
-        left -= len(parts[-1]) + 2 * depth
+        left -= len(gap) + len(shown)
         if left < 0:
             return None
     return "".join(parts)

@@ -103,3 +103,16 @@ def test_json_is_shown_as_it_was_sent() -> None:
         ],
     )
     assert view('[{"a": [1]}]'.encode("utf-16-le"), "json").text == '[\n  {\n    "a": [\n      1\n    ]\n  }\n]'
+
+
+def test_json_with_halves_of_a_surrogate_pair_is_shown() -> None:
+    """Writers that take UTF-16 apart send them, and Python's parser takes them."""
+    shown = view(b'{"who": "\xed\xa0\xbd\xed\xb8\x80"}', "json")
+    assert (shown.form, shown.text) == ("json", '{\n  "who": "\\ud83d\\ude00"\n}')
+
+
+def test_what_is_shown_of_json_is_limited_by_what_is_shown() -> None:
+    """Short values in several levels do not count for more than their lines have."""
+    found = {"items": [{"a": number % 10, "b": [2, 3]} for number in range(7000)]}
+    shown = view(json.dumps(found, separators=(",", ":")).encode(), "json")
+    assert (shown.form, shown.text) == ("json", json.dumps(found, indent=2))
