@@ -268,7 +268,8 @@ class AsyncSendFuture(SendFuture):
 def wait_settled(report: DeliveryReport, timeout: float | None, index: int | None = None) -> None:
     """Block until the message with that index is settled, None: until all are.  TimeoutError after ``timeout`` seconds."""
     _check_not_inherited(report)
-    LoopThread.refuse_in_callback()
+    if timeout is None or timeout > 0:
+        LoopThread.refuse_in_callback()
     known = threading.Event()
     if report.when_settled(known.set, index) and not known.wait(timeout):
         raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")

@@ -155,6 +155,9 @@ def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> 
             for call in (send, send_many, one.result, one.exception, many.result, many.outcomes):
                 with pytest.raises(RuntimeError, match="a synchronous call from a callback would wait for itself"):
                     call()
+            for ask in (one.result, one.exception, many.result, many.outcomes):
+                with pytest.raises(TimeoutError):  # a look at what is known waits for nothing
+                    ask(timeout=0)
             assert set(producer._delayed.lines) == {"unknown"}
             return [one, many]
 
