@@ -19,6 +19,7 @@ from dledger_wire.security.scram import ClientExchange, hashed_password
 
 MAX_SECRET_BYTES = 1024
 MIN_SECRET_BYTES = 16  # of a cluster
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without hard links say: FAT, shared folders
 
 
 class Credentials(Protocol):
@@ -43,6 +44,9 @@ def read_secret(path: str, what: str) -> str:
 
 def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
     """Write a file with a secret, or beside one, or none at all, also when killed.  FileExistsError when one is there."""
+    there = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    if os.path.lexists(path):
+        raise there
     unfinished = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(unfinished)  # of a process that was killed
@@ -52,11 +56,22 @@ def write_new(path: str, data: bytes, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.link(unfinished, path)
+        _name(unfinished, path)
     except FileExistsError:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        raise there from None
     finally:
-        os.unlink(unfinished)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+
+
+def _name(unfinished: str, path: str) -> None:
+    """Give a finished file its name, unless another has it."""
+    try:
+        os.link(unfinished, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(unfinished, path)
 
 
 def write_new_pair(first: tuple[str, bytes, int], second: tuple[str, bytes, int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,27 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
         KeyPair(b"c", b"k").write(str(tmp_path / "n0"))
     assert [file.name for file in tmp_path.iterdir()] == ["n0.key"]
     assert (tmp_path / "n0.key").read_bytes() == b"key"
+
+
+def test_a_file_beside_one_that_is_there_stays(tmp_path: Path) -> None:
+    """A certificate that is about to take the place of the one in use, as the guide has it."""
+    assert create(tmp_path).exit_code == 0
+    waiting = tmp_path / "certs" / "n0.key.new"
+    waiting.write_bytes(b"next")
+    with pytest.raises(FileExistsError, match=r"n0\.key'"):
+        write_new(str(tmp_path / "certs" / "n0.key"), b"key")
+    assert waiting.read_bytes() == b"next"
+
+
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)  # as FAT does
+    assert create(tmp_path).exit_code == 0
+    made(tmp_path)
+    with pytest.raises(FileExistsError, match=r"n0\.key"):
+        write_new(str(tmp_path / "certs" / "n0.key"), b"key")
 
 
 def test_a_certificate_has_every_host_at_which_others_reach_the_process(tmp_path: Path) -> None:
