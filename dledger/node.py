@@ -234,9 +234,10 @@ class RaftNode:
     def low_on_space(self, on: bool) -> None:
         """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one.
 
-        A node without room for the snapshot that it needs counts as such, too.
+        Of a node that fetches a snapshot only the room for that counts: it cannot lead before it has it.
         """
-        self._replica.step(LowOnSpace(on or self._replica.catch_up.lacks_room))
+        catch_up = self._replica.catch_up
+        self._replica.step(LowOnSpace(catch_up.lacks_room or (on and not catch_up.running)))
 
     # Leadership and membership
 

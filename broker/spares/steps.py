@@ -20,8 +20,8 @@ from store.commands.replacement import Replacement
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the master knows of members: without contact now, for a while, for replaceAfter, for longer than a node takes to start; without
-    room on its disk for as long; caught up; spare once."""
+    """What the master knows of members: without contact now, for a while, for replaceAfter, for longer than a node takes to start; for as
+    long without room on its disk, behind, and no further; caught up; spare once."""
 
     away: Collection[str] = ()
     settled: Collection[str] = ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from broker.context import ServiceContext
 from broker.spares.steps import (
@@ -30,6 +30,7 @@ from broker.spares.steps import (
     turns_of_others,
 )
 from dledger.core.types import Membership, NodeId
+from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2, routes_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -45,6 +46,8 @@ COMMAND_TIMEOUT_S = 5.0
 SETTLED_MS = 10_000  # so long a new master listens for a member that its predecessor found to be away, and a spare node has to begin
 
 _logger = logging.getLogger(__name__)
+
+Who = TypeVar("Who")
 
 
 class Turns(Protocol):
@@ -63,7 +66,7 @@ class SpareTaking:
         self._context, self._turns, self._network = context, turns, network
         self._configured = {spare.id for spare in context.settings.cluster.spares}
         self._away: dict[str, int] = {}  # member without contact -> since when
-        self._full: dict[str, int] = {}  # member without room on its disk -> since when
+        self._full: dict[tuple[str, int], int] = {}  # member behind without room on its disk, and how far it is -> since when
         self._failed: dict[str, int] = {}  # spare node that was of no use -> since when
         self._lacks_learners_since = self._unanswered_since = -1
         self._asks = False
@@ -129,11 +132,16 @@ class SpareTaking:
         timeout_ms = self._context.settings.cluster.raft.election_timeout_ms
         silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
         self._away = {node: self._away.get(node, now_ms) for node in silent}
-        self._full = {peer.node_id: self._full.get(peer.node_id, now_ms) for peer in status.peers if peer.low_on_space}
+        in_sync = self._in_sync(status)
+        full = [(peer.node_id, peer.match_index) for peer in status.peers if peer.low_on_space and peer.node_id not in in_sync]
+        self._full = {place: self._full.get(place, now_ms) for place in full}
+
+    def _in_sync(self, status: RaftStatus) -> list[str]:
+        window = self._context.settings.cluster.raft.maxInflightMessages
+        return [peer.node_id for peer in status.peers if peer.acknowledges and status.commit_index - peer.match_index <= window]
 
     def _seen(self, now_ms: int, wanted_learners: int, after_ms: int) -> Seen:
         context = self._context
-        status, window = context.raft.status(), context.settings.cluster.raft.maxInflightMessages
         if len(context.raft.membership.learners) >= wanted_learners:
             self._lacks_learners_since = -1
         elif self._lacks_learners_since < 0:
@@ -143,8 +151,8 @@ class SpareTaking:
             settled=_for(min(after_ms, SETTLED_MS), self._away, now_ms),
             gone=_for(after_ms, self._away, now_ms),
             late=_for(max(after_ms, SETTLED_MS), self._away, now_ms),
-            full=_for(max(after_ms, SETTLED_MS), self._full, now_ms),
-            in_sync=[peer.node_id for peer in status.peers if peer.acknowledges and status.commit_index - peer.match_index <= window],
+            full=[node for node, _ in _for(max(after_ms, SETTLED_MS), self._full, now_ms)],
+            in_sync=self._in_sync(context.raft.status()),
             spares={*self._configured, *context.store.replica_group.taken},
             lacks_learners=0 <= self._lacks_learners_since <= now_ms - after_ms,
         )
@@ -258,6 +266,6 @@ class SpareTaking:
             _logger.info("%s: %s", self._context.settings.group.name, text)
 
 
-def _for(span_ms: int, since: Mapping[str, int], now_ms: int) -> list[str]:
+def _for(span_ms: int, since: Mapping[Who, int], now_ms: int) -> list[Who]:
     """Of whom something is true for so long."""
-    return [node for node, since_ms in since.items() if now_ms - since_ms >= span_ms]
+    return [who for who, since_ms in since.items() if now_ms - since_ms >= span_ms]

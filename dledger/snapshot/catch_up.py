@@ -78,21 +78,21 @@ class CatchUp:
         self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
         self.state = ""  # for operators; empty when no snapshot is in progress
-        self.lacks_room = False  # the last attempt ended since the disk has no room for the snapshot
+        self.lacks_room = False  # the disk had no room for the snapshot when that was looked at last
 
     @property
-    def _running(self) -> bool:
+    def running(self) -> bool:
         return self._task is not None and not self._task.done()
 
     def offered(self) -> None:
         """The leader offers a snapshot; a download in progress continues."""
-        if not self._running:
+        if not self.running:
             self._leftover = True
             self._task = self._tasks.spawn(self._run(), "copy")
 
     def entries_committed(self) -> None:
         """Entries were replicated normally: what an unfinished snapshot left behind is not needed."""
-        if self._leftover and not self._running and self._target.snapshot_wanted is None:
+        if self._leftover and not self.running and self._target.snapshot_wanted is None:
             self._leftover, self.lacks_room, self.state = False, False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
 
@@ -181,6 +181,7 @@ class CatchUp:
             wanted, free = plan.size_bytes - receiver.received_bytes, await disk.free_bytes()
             if free < wanted:
                 raise StorageFullError(f"the snapshot needs {wanted} more bytes; the disk has {free} free")
+            self.lacks_room = False
             text = "%s: fetching a snapshot of entries %d to %d from %s, %d of %d bytes received"
             held = receiver.received_bytes
             _logger.warning(

@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
 from broker.spares.binding import Binding, bound_settings, read_binding
 from broker.spares.steps import Begin, Change, End, Seen, Take, free_spares, may_ask, must_give_way, next_step, turns_of_others
+from broker.spares.taking import SpareTaking
 from broker.spares.waiting import WaitingSpare
 from dledger.core.types import Membership, NodeId
 from dledger.runtime.env import Environment
+from dledger.settings import PeerStatus
 from dledger_wire._pb import admin_pb2, routes_pb2
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -116,6 +120,42 @@ def test_a_spare_node_without_room_for_what_it_lacks_is_dropped_for_another_one(
     assert next_step(members("n0", "n1", "n2", learners=("sp0",)), voter_of(), 0, caught_up) == Change(
         "n2 is removed, sp0 has caught up", members("n0", "n1", learners=("sp0",))
     )
+
+
+def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room() -> None:
+    """A learner with a nearly full disk that keeps up is not given up for lagging one moment, nor one that still catches up."""
+    sp0 = PeerStatus(
+        node_id=NodeId("sp0"),
+        address="sp0:1",
+        connected=True,
+        voter=False,
+        match_index=0,
+        silent_ms=0,
+        acknowledges=True,
+        low_on_space=True,
+    )
+    told: list[int] = [0]
+
+    def status() -> Any:
+        return SimpleNamespace(node_id="n0", commit_index=10**6, peers=[replace(sp0, match_index=told[0])])
+
+    raft = SimpleNamespace(status=status, membership=members("n0", "n1", "n2", learners=("sp0",)))
+    cluster = ClusterConfig.parse("cluster: shop\ngroups: [{name: g0, nodes: [{id: n0, address: '127.0.0.1:1'}]}]\n", "cluster.yaml")
+    store = SimpleNamespace(replica_group=SimpleNamespace(taken=()))
+    context = SimpleNamespace(raft=raft, settings=SimpleNamespace(cluster=cluster), store=store)
+    taking = SpareTaking(cast(Any, context), cast(Any, None), cast(Any, None))
+
+    def full(now_ms: int, match_index: int) -> list[str]:
+        told[0] = match_index
+        taking._look_who_is_away(now_ms)
+        return list(taking._seen(now_ms, 0, 60_000).full)
+
+    assert not full(0, 10**6)
+    assert not full(100_000, 10**6)
+    assert not full(100_001, 1), "it kept up until now"
+    assert not full(160_000, 2)
+    assert not full(200_000, 3), "it catches up"
+    assert full(260_000, 3) == ["sp0"]
 
 
 def test_members_that_an_operator_changes_are_left_alone() -> None:

@@ -622,3 +622,44 @@ def test_a_node_without_room_for_the_copy_it_needs_tells_its_leader() -> None:
         await cluster.stop()
 
     run(scenario())
+
+
+def test_a_node_that_fetches_a_copy_for_which_it_has_room_is_not_out_of_room() -> None:
+    """However full its disk is: a spare node would be given up in the middle of a long copy."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        _, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        free_bytes, none_free = disk.free_bytes, asyncio.Event()
+
+        async def without_room() -> int:
+            none_free.set()
+            return 0
+
+        disk.free_bytes = without_room  # type: ignore[method-assign]
+        node = await cluster.start_one(victim)
+        catch_up = node._replica.catch_up
+        fetch_log, fetching, go_on = catch_up._fetch_log, asyncio.Event(), asyncio.Event()
+
+        async def held_up(*how: Any) -> None:
+            fetching.set()
+            await go_on.wait()
+            await fetch_log(*how)
+
+        def told(*, on: bool) -> bool:
+            node.low_on_space(on=on)
+            return node._replica.core._core.low_on_space
+
+        catch_up._fetch_log = held_up  # type: ignore[method-assign]
+        await none_free.wait()
+        await cluster.until(lambda: told(on=False))
+        disk.free_bytes = free_bytes  # type: ignore[method-assign]
+        await fetching.wait()
+        assert not told(on=True)
+        go_on.set()
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        await cluster.until(lambda: told(on=True))
+        await cluster.stop()
+
+    run(scenario())
