@@ -131,9 +131,9 @@ class Router:
                 except DledgerError:
                     await self._nodes.first_answer([])
 
-    async def all_groups(self, deadline_ms: int) -> dict[str, ReplicaGroup]:
+    async def all_groups(self, deadline_ms: int, *, or_known: bool = True) -> dict[str, ReplicaGroup]:
         """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all, or tells the
-        user."""
+        user; ``or_known``: those that are known while nobody answers."""
         self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
@@ -141,9 +141,9 @@ class Router:
                 await self._ask_for(names)
                 return {name: self.groups[name] for name in names if name in self.groups}
         except DledgerError:
-            if self._nodes_told:
+            if self._nodes_told and or_known:
                 return dict(self.groups)
-        await self._ask_nodes(deadline_ms)
+        await self._ask_nodes(deadline_ms, or_known=or_known)
         return dict(self.groups)
 
     async def directory(self) -> routes_pb2.DirectoryReply:
@@ -161,18 +161,18 @@ class Router:
         return await self._names.directory_at(address, timeout_s)
 
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
-        """The group of that name.  InvalidArgumentError when the cluster has none."""
+        """The group of that name.  InvalidArgumentError when there is none, UnreachableError when nobody tells until the deadline."""
         if group not in self.groups:
             with contextlib.suppress(DledgerError):
                 await self._ask_for((group,))
         if group not in self.groups:
-            names = ", ".join(sorted(await self.all_groups(deadline_ms)))
+            names = ", ".join(sorted(await self.all_groups(deadline_ms, or_known=False)))
             if group not in self.groups:
                 raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {names}")
         return self.groups[group]
 
-    async def _ask_nodes(self, deadline_ms: int) -> None:
-        """Ask any node which replica groups there are, again and again only while nothing is known at all."""
+    async def _ask_nodes(self, deadline_ms: int, *, or_known: bool) -> None:
+        """Ask any node which replica groups there are, again and again only while nothing is known at all, or that is not enough."""
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
                 try:
@@ -181,7 +181,7 @@ class Router:
                         raise NotReadyError(f"{address}: no replica group has registered yet")
                     self._nodes_told = True
                 except DledgerError:
-                    if not self.groups:
+                    if not (self.groups and or_known):
                         raise
 
     async def _ask_for(self, groups: Iterable[str]) -> None:

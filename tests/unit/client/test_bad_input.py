@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,11 +22,12 @@ from dledger_wire.errors import (
     InvalidNameError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
+    UnreachableError,
 )
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES
 from dledger_wire.java_hash import key_hash
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import CLIENT_IP, Rig
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
 
@@ -247,6 +249,35 @@ def test_a_replica_group_that_there_is_not_is_told_by_every_call() -> None:
                     await call()
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("call", ["commit", "send_back", "fetch"])
+def test_a_replica_group_that_nobody_can_tell_of_now_is_not_called_a_mistake(call: str) -> None:
+    """The client knows the one that it read from, and has lost the network when it needs another one."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"x"), queue_id=("g1", 0))
+        async with rig.consumer(timeout_ms=30_000) as consumer, rig.consumer(timeout_ms=3_000) as hasty:
+            calls: dict[str, Callable[[PullConsumer], Awaitable[Any]]] = {
+                "commit": lambda who: who.commit({("t", 0): 1}, replica_group="g1"),
+                "send_back": lambda who: who.send_back("t", 0, [0], replica_group="g1"),
+                "fetch": lambda who: who.fetch("t", 0, 0, replica_group="g1"),
+            }
+            for who in (consumer, hasty):
+                assert await who.fetch("t", 0, 0, replica_group="g0") == []
+            for machine in rig.cluster.machines():
+                if machine.ip != CLIENT_IP:
+                    rig.cluster.net.cut(machine.ip, CLIENT_IP)
+                    rig.cluster.net.cut(CLIENT_IP, machine.ip)
+            waiting = asyncio.ensure_future(calls[call](consumer))
+            with pytest.raises(UnreachableError):
+                await calls[call](hasty)
+            rig.cluster.net.heal_all()
+            await waiting
+
+    Rig(groups=2).run(scenario)
 
 
 def test_admins_are_told_their_numbers() -> None:
