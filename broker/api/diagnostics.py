@@ -6,7 +6,7 @@ Owns the answers; every node gives its own, whatever its role.  Nothing here wri
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -119,23 +119,44 @@ class DiagnosticsService:
         self, request: diagnostics_pb2.WaitingDelaysRequest, caller: CallContext
     ) -> diagnostics_pb2.WaitingDelaysReply:
         context, listed = self._context, min(request.max_messages or DEFAULT_LISTED, MAX_LISTED)
-        timers = await self._waiting.timers(listed)
+        may_read = partial(context.access.may_topic, caller.principal, Action.READ)
+        timers = await self._waiting.timers(MAX_LISTED)
         own = context.settings
         reply = diagnostics_pb2.WaitingDelaysReply(group=own.group.name, node=own.node.id, timed=timers.waiting, exact=timers.exact)
         reply.replica.CopyFrom(context.answering_replica())
         if len(timers.due):
             reply.timed_next_due_ms = int(timers.due[0])
+
+        async def timed(count: int) -> list[_Row]:
+            return [_waiting(frame, 0, due_ms) for due_ms, frame in await self._waiting.frames_of(timers, count)]
+
+        async def delayed(level: int, count: int) -> list[_Row]:
+            return [_waiting(frame, level, self._waiting.due_ms(level, frame)) for frame in await self._waiting.of_level(level, count)]
+
         # Bodies go as soon as a level was read: all levels together may be large.
-        rows = [_waiting(frame, 0, due_ms) for due_ms, frame in await self._waiting.frames_of(timers)]
+        found = await _readable(timed, listed, may_read)
         for each in await self._waiting.levels():
             reply.levels.add(level=each.level, delay_ms=each.delay_ms, waiting=each.waiting, next_due_ms=each.next_due_ms)
             if each.waiting:
-                frames = await self._waiting.of_level(each.level, listed)
-                rows += [_waiting(frame, each.level, self._waiting.due_ms(each.level, frame)) for frame in frames]
-        may_read = partial(context.access.may_topic, caller.principal, Action.READ)
-        found = sorted((row for row in rows if row is not None and may_read(row.topic)), key=lambda row: (row.due_ms, row.level))
-        reply.messages.extend(found[:listed])
+                found += await _readable(partial(delayed, each.level), listed, may_read)
+        reply.messages.extend(sorted(found, key=lambda row: (row.due_ms, row.level))[:listed])
         return reply
+
+
+_Row = diagnostics_pb2.WaitingMessage | None
+
+
+async def _readable(
+    first: Callable[[int], Awaitable[list[_Row]]], listed: int, may_read: Callable[[str], bool]
+) -> list[diagnostics_pb2.WaitingMessage]:
+    """Those among the first messages that the caller may read; where that leaves less than ``listed``, more of them are looked at."""
+    found: list[diagnostics_pb2.WaitingMessage] = []
+    for count in dict.fromkeys((listed, MAX_LISTED)):
+        rows = await first(count)
+        found = [row for row in rows if row is not None and may_read(row.topic)]
+        if len(found) >= listed or len(rows) < count:
+            break
+    return found
 
 
 def _waiting(frame: Frame, level: int, due_ms: int) -> diagnostics_pb2.WaitingMessage | None:

@@ -118,12 +118,12 @@ class WaitingMessages:
             await asyncio.sleep(0)
         return found
 
-    async def frames_of(self, timers: WaitingTimers) -> list[tuple[int, Frame]]:
-        """(due time in ms, message) of the listed ones that can be read now."""
+    async def frames_of(self, timers: WaitingTimers, count: int) -> list[tuple[int, Frame]]:
+        """(due time in ms, message) of the first listed ones that can be read now."""
         units = timers.units
         if units is None or not len(units):
             return []
-        fits = max(1, int(np.searchsorted(np.cumsum(units["size"], dtype=np.int64), MAX_LISTED_BYTES, side="right")))
+        fits = min(count, max(1, int(np.searchsorted(np.cumsum(units["size"], dtype=np.int64), MAX_LISTED_BYTES, side="right"))))
         order = np.argsort(timers.offsets[:fits])
         stored = StoredMessages(self._context, TIMER_TOPIC, 0, for_service=True)
         try:

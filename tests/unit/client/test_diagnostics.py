@@ -59,13 +59,16 @@ def test_messages_that_somebody_may_not_read_take_no_room_from_others_that_wait(
         await rig.topic("secrets")
         await rig.topic()
         async with rig.producer() as producer, rig.admin() as administrator, rig.admin(APPLICATION) as admin:
+            timed = {"deliver_at_ms": rig.around()["clock"].wall_ms() + 3_600_000}
             for _ in range(3):
-                await producer.send(Message("secrets", b"x", delay_level=17))
-            await producer.send(Message("t", b"x", delay_level=18))
+                for how in ({"delay_level": 17}, {"delay_level": 18}, timed):
+                    await producer.send(Message("secrets", b"x", **how))
+            for how in ({"delay_level": 18}, timed):
+                await producer.send(Message("t", b"x", **how))
             await administrator.change_rules([AccessRule(APPLICATION, "deny", "topic", "secrets", "read")])
             await asyncio.sleep(EVERYWHERE_S)
             (waiting,) = await admin.waiting_delays(max_messages=2)
-            assert [each.topic for each in waiting.messages] == ["t"]
+            assert sorted((each.topic, each.level) for each in waiting.messages) == [("t", 0), ("t", 18)]
 
     Rig(secured=True).run(scenario)
 
