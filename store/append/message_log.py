@@ -45,6 +45,7 @@ from dledger_wire.errors import (
 from dledger_wire.frames.frame_layout import IPV6_HOST_SIZE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
+from dledger_wire.status import Perm
 from store.append.staged_check import check_staged
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
@@ -326,12 +327,14 @@ class MessageLog:
             self._held_back -= Counter([topic])  # without a row of 0
 
     def _perm_of_target(self, name: str, check_writer: Callable[[str], object]) -> int | None:
-        """The permission of a topic that a user's message is to wait for; None when there is none."""
+        """What a user's message that is to wait may do with its topic later; None when there is none."""
         check_writer(name)
         if self._held_back[name]:
             raise BusyError(f"topic {name!r} is about to be deleted if nothing waits for it; nothing was stored")
         topic = self._topics.get(name)
-        return topic.perm if topic is not None and name not in self._deleting else None
+        if topic is None or name in self._deleting:
+            return None
+        return topic.perm | Perm.WRITE if topic.takes_what_waited else topic.perm
 
     def _check_timers(self, due_times: npt.NDArray[np.int64]) -> None:
         too_late = due_times > self._time.now_ms() + MAX_TIMER_DELAY_MS

@@ -25,10 +25,9 @@ from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZ
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
-from dledger_wire.status import Perm
 from store.append.message_log import PreparedBatches, PreparedCommand
 from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
-from store.state.topics import Topic, Topics
+from store.state.topics import Topics
 
 DELAY = "DELAY"
 STAGED_POS = "PARKED_POS"  # where in the log a message was staged first, when it was moved since
@@ -168,20 +167,12 @@ def route(topics: Topics, waiting: Sequence[Frame]) -> Routed:
             continue
         if is_changed(frame):
             routed.changed.append(frame.queue_offset)
-        if not _takes(topic):
+        if not topic.takes_what_waited:
             routed.restaged.append(replace(frame, properties=fitting(frame.properties)))
         else:
             # The topic may have fewer queues by now.
             routed.messages.append(replace(message, queue_id=message.queue_id % topic.write_queues))
     return routed
-
-
-def _takes(topic: Topic) -> bool:
-    """Whether delayed messages are delivered to a topic now.
-
-    A topic in several replica groups is left in one of them by forbidding users to write there: what was accepted before is delivered.
-    """
-    return bool(topic.write_queues and (topic.perm & Perm.WRITE or len(topic.groups) > 1))
 
 
 def real_message(frame: Frame) -> Frame | None:

@@ -44,6 +44,14 @@ class Topic:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
+    @property
+    def takes_what_waited(self) -> bool:
+        """Whether messages that waited for their time, or their transaction, are stored in it now.
+
+        A topic in several replica groups is left in one of them by forbidding users to write there: what was accepted before is delivered.
+        """
+        return bool(self.write_queues and (self.perm & Perm.WRITE or len(self.groups) > 1))
+
 
 class Topics:
     """The topics of a replica group.  Implements ``StateMachineSection``.

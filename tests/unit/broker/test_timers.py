@@ -150,6 +150,31 @@ def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch
     Rig().run(scenario)
 
 
+def test_what_is_to_wait_is_taken_by_a_group_that_its_topic_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/semantics.md, row P7: it is delivered there, and no send of a producer that does not know yet fails."""
+    monkeypatch.setattr(TopicRoutes, "_told", lambda *_: None)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=2)
+        async with rig.producer() as producer, rig.admin() as admin, rig.consumer() as consumer:
+            for number in range(12):
+                await producer.send(Message("t", b"now"), queue_key=str(number))
+            await admin.update_topic("t", perm=Perm.READ, replica_group="g1")
+            sent = [producer.send_async(Message("t", b"%d" % number, delay_level=1), queue_key=str(number)) for number in range(12)]
+            assert {(await each).replica_group for each in sent} == {"g0", "g1"}
+
+            async def of(group: str) -> list[bytes]:
+                return [each.body for each in await consumer.fetch("t", 0, 0, 100, replica_group=group) if each.body != b"now"]
+
+            found: list[bytes] = []
+            while len(found) < 12:
+                await asyncio.sleep(0.1)
+                found = await of("g0") + await of("g1")
+            assert sorted(found) == sorted(b"%d" % number for number in range(12))
+
+    Rig(groups=2).run(scenario)
+
+
 def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D3."""
     monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
