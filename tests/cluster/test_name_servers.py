@@ -73,13 +73,15 @@ def groups_of(cluster: Cluster, server_id: str, topic: str) -> list[str]:
 
 def test_status_for_programs_has_what_the_text_says_of_name_servers(named: Cluster) -> None:
     named.kill("ns1")
-    assert "2 of 3 name servers know the whole cluster" in named.cli_ok("status")
-    told = json.loads(named.cli_ok("status", "--json"))["name_servers"]
-    assert {server["id"]: (server["reachable"], server["complete"]) for server in told if server["reachable"]} == {
-        "ns0": (True, True),
-        "ns2": (True, True),
-    }
-    assert len(told) == 3
+    # One that this machine holds up for a second has not answered, or has missed registrations: the next look counts.
+    wait_until(lambda: "2 of 3 name servers know the whole cluster" in named.cli_ok("status"), "status counts those that are left")
+
+    def told() -> list[tuple[bool, bool, str]]:
+        servers = json.loads(named.cli_ok("status", "--json"))["name_servers"]
+        return sorted((server["reachable"], server["complete"], server["id"]) for server in servers)
+
+    # The one that is dead cannot tell its id.
+    wait_until(lambda: told() == [(False, False, ""), (True, True, "ns0"), (True, True, "ns2")], lambda: f"it is told: {told()}")
 
 
 def test_each_name_server_that_is_killed_and_wiped_comes_back_with_the_same_answers(named: Cluster) -> None:
