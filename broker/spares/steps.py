@@ -103,10 +103,8 @@ def _voter_step(now: Membership, under_way: Replacement, seen: Seen) -> Step | N
         return End("the group has its voters")  # an operator was faster
     if spare not in now.learners:
         return Take(f"{absent} is away")
-    if spare in seen.late:
-        return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
-    if spare not in seen.in_sync:
-        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True) if spare in seen.full else None
+    if spare in seen.late or spare not in seen.in_sync:
+        return _given_up(now, spare, seen)
     if absent not in now.voters:
         learners = tuple(learner for learner in now.learners if learner != spare)
         return Change(f"{spare} becomes a voter in place of {absent}", Membership((*now.voters, NodeId(spare)), learners))
@@ -115,16 +113,23 @@ def _voter_step(now: Membership, under_way: Replacement, seen: Seen) -> Step | N
     return Change(f"{absent} is removed, {spare} has caught up", _without(now, absent))
 
 
+def _given_up(now: Membership, spare: str, seen: Seen) -> Change | None:
+    """The end of a spare node that will not catch up; None while it may."""
+    if spare in seen.late:
+        return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
+    if spare in seen.full:
+        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True)
+    return None
+
+
 def _learner_step(now: Membership, under_way: Replacement, wanted_learners: int, seen: Seen) -> Step | None:
     spare, absent = under_way.spare, under_way.absent
     if spare not in now.learners:
         if absent not in now.learners and len(now.learners) >= wanted_learners:
             return End("the group has its learners")
         return Take("a learner is missing")
-    if spare in seen.late:
-        return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
-    if spare not in seen.in_sync:
-        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True) if spare in seen.full else None
+    if spare in seen.late or spare not in seen.in_sync:
+        return _given_up(now, spare, seen)
     if absent in now.learners:
         return Change(f"learner {absent} is removed, {spare} has caught up", _without(now, absent))
     return End(f"{spare} is a learner")
