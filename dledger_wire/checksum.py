@@ -16,12 +16,13 @@ except ImportError:
 __all__ = ["Buffer", "crc32", "crc32c"]
 
 Buffer = bytes | bytearray | memoryview
+COPIED_BYTES = 16 << 10
 
 
 def crc32c(*buffers: Buffer, value: int = 0) -> int:
     """CRC-32C of the buffers one after the other; ``value`` is that of what came before them."""
     for buffer in buffers:
-        # google_crc32c takes bytes and arrays only; an array over the buffer's memory costs no copy.
-        data = buffer if type(buffer) is bytes else np.frombuffer(buffer, np.uint8)
+        # google_crc32c takes bytes and arrays only; an array over the buffer's memory costs more than a copy of a small one.
+        data = bytes(buffer) if len(buffer) <= COPIED_BYTES or type(buffer) is bytes else np.frombuffer(buffer, np.uint8)
         value = google_crc32c.extend(value, data)
     return value

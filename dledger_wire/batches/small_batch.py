@@ -35,6 +35,8 @@ _HEAD = struct.Struct(">iiiii8x8xi")  # total size, magic, body CRC, queue id, f
 _LENGTH = struct.Struct(">i")
 _FULL_HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")  # the whole fixed part with IPv4 hosts, see frame_layout
 _PLACES = struct.Struct(">qq")
+_SEPARATOR = b"\x02"
+_ONLY_ID_SIZE = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + len(_SEPARATOR)  # of properties without any other
 _STORE_AT = BORN_HOST_AT + IPV4_HOST_SIZE
 
 
@@ -75,7 +77,10 @@ def proven_good(batch: BatchView, max_body_bytes: int) -> bool:
 def _hashes_right(properties: bytes, topic: str, tag_hash: int, unique_hash: int) -> bool:
     if not properties.startswith(UNIQ_KEY_PREFIX) or not properties.isascii():
         return False
-    found = decode_properties(properties)
+    if len(properties) == _ONLY_ID_SIZE and properties.find(_SEPARATOR) == _ONLY_ID_SIZE - 1:
+        found = {"UNIQ_KEY": properties[len(UNIQ_KEY_PREFIX) : -1].decode()}
+    else:
+        found = decode_properties(properties)
     if len(found["UNIQ_KEY"]) != UNIQUE_ID_SIZE or key_hash(topic, found["UNIQ_KEY"]) != unique_hash:
         return False
     tag = found.get("TAGS")
@@ -91,13 +96,13 @@ def encode_small(
     parts: list[bytes] = []
     sizes: list[int] = []
     for body, unique_id, extra in zip(bodies, ids, extras, strict=True):
-        length = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1 + len(extra)
+        length = _ONLY_ID_SIZE + len(extra)
         if length > MAX_PROPERTIES_BYTES:
             raise InvalidArgumentError(f"properties take {length} bytes; expected at most {MAX_PROPERTIES_BYTES}")
         size = HEAD_SIZE + len(body) + len(field) + 2 + length
         crc = crc32(body) & BODY_CRC_MASK
         head = _FULL_HEAD.pack(size, magic, crc, queue_id, 0, 0, 0, 0, born_ms, born_host, 0, bytes(8), 0, 0, len(body))
-        parts += (head, body, field, length.to_bytes(2, "big"), UNIQ_KEY_PREFIX, unique_id, b"\x02", extra)
+        parts += (head, body, field, length.to_bytes(2, "big"), UNIQ_KEY_PREFIX, unique_id, _SEPARATOR, extra)
         sizes.append(size)
     return b"".join(parts), sizes
 

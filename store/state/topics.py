@@ -18,6 +18,7 @@ from store.state.replica_group import ReplicaGroupState
 from store.state.state_machine import CommandContext, CommandHandlers
 
 DEFAULT_QUEUES = 4
+_READ, _WRITE = int(Perm.READ), int(Perm.WRITE)  # plain numbers: every batch is asked for, and an operator of an enum is a call
 _EPOCH_ATTRIBUTE, _GROUPS_ATTRIBUTE = "incarnation", "groups"  # in the file
 
 
@@ -110,7 +111,7 @@ class Topics:
     def writable(self, name: str, queue_id: int, *, for_service: bool = False) -> Topic:
         """The topic, if messages may be written to that queue of it; its permission is for users, not ``for_service``."""
         topic = self.require(name)
-        if not topic.perm & Perm.WRITE and not for_service:
+        if not topic.perm & _WRITE and not for_service:
             raise TopicPermissionError(f"topic {name}: writing is not permitted (perm {topic.perm})", topic=name, perm=topic.perm)
         if not for_service and not self._replica_group.takes_messages:
             text = f"topic {name}: its replica group is {self._replica_group.state} and takes no new messages"
@@ -123,7 +124,7 @@ class Topics:
     def readable(self, name: str, queue_id: int) -> Topic:
         """The topic, if that queue of it may be read."""
         topic = self.require(name)
-        if not topic.perm & Perm.READ:
+        if not topic.perm & _READ:
             opens = f": dledger dlq open {name.removeprefix(DLQ_PREFIX)}" if name.startswith(DLQ_PREFIX) else ""
             raise TopicPermissionError(f"topic {name}: reading is not permitted (perm {topic.perm}){opens}", topic=name, perm=topic.perm)
         if not 0 <= queue_id < topic.read_queues:
