@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import BasicAuth, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.config.values import split_address
 from broker.metrics.health import Check
@@ -130,6 +132,14 @@ def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.
     return web.Response(status=status, text=text, headers={**_PLAIN, **(headers or {})})
 
 
+class _RequestsLog(logging.LoggerAdapter[logging.Logger]):
+    """For aiohttp, which logs a traceback for each request that cannot be read: any caller could fill the log with them."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        level = logging.DEBUG if isinstance(exc_info, HttpProcessingError) else logging.ERROR
+        self.log(level, msg, *args, exc_info=exc_info, **more)
+
+
 class _BoundedServer(web.Server):
     """Makes a protocol for each connection: so many at a time, each for a bounded time.
 
@@ -142,7 +152,8 @@ class _BoundedServer(web.Server):
             self._bound(request.protocol, ANSWER_S)
             return await handler(request)
 
-        super().__init__(begun, access_log=None, max_line_size=MAX_HEAD_BYTES, max_field_size=MAX_HEAD_BYTES)
+        log = _RequestsLog(logging.getLogger(__name__))
+        super().__init__(begun, logger=log, access_log=None, max_line_size=MAX_HEAD_BYTES, max_field_size=MAX_HEAD_BYTES)
         self._ends: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # of every connection, oldest first
         self._asked: set[web.RequestHandler] = set()  # those whose request has come
 

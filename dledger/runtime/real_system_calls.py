@@ -43,10 +43,12 @@ def open_file(local: str, create: bool, root: str) -> int:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """An error on a descriptor names no file; the operator needs the name."""
+    """An error on a descriptor names no file; the operator needs the name, and why a file that was opened for reading cannot be changed."""
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EBADF, errno.EINVAL):
+            os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
         if error.filename is None:
             error.filename = path
         raise

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +69,31 @@ def test_an_error_of_a_descriptor_names_the_file(tmp_path: Path, monkeypatch: py
         with pytest.raises(OSError, match=f"Input/output error: '{tmp_path}/log/1'"):
             await steps[call]()
         disk.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("change", ["write", "truncate", "allocate"])
+def test_a_change_of_a_file_that_may_only_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    real_open = os.open
+
+    def open_as_a_reader(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real_open(path, flags, mode)
+
+    async def main() -> None:
+        path = tmp_path / "hardstate"
+        path.write_bytes(b"x" * 100)
+        monkeypatch.setattr(os, "open", open_as_a_reader)
+        file = await RealDisk(str(tmp_path)).open("hardstate")
+        changes: dict[str, Callable[[], Awaitable[None]]] = {
+            "write": lambda: file.pwrite(0, [b"y"]),
+            "truncate": lambda: file.truncate(1),
+            "allocate": lambda: file.allocate(1 << 20, fill=True),
+        }
+        with pytest.raises(PermissionError, match=f"Permission denied: '{path}'"):
+            await changes[change]()
 
     asyncio.run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import logging
 import socket
 import urllib.error
 import urllib.request
@@ -205,6 +206,19 @@ def test_a_probe_is_answered_while_others_hold_every_connection(monkeypatch: pyt
                 idle[1].recv(1)
             for each in (first, *idle):
                 each.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("request_head", [b"GET /" + b"a" * 9000, b"GET /metrics HTTP/1.1\r\nContent-Length: x"])
+def test_what_is_no_request_does_not_fill_the_log(request_head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with served() as here:
+            with here.connect() as connection:
+                connection.sendall(request_head + b"\r\n\r\n")
+                assert (await asyncio.to_thread(connection.recv, 100)).startswith(b"HTTP/1.0 400 ")
+            assert (await here.get("/livez"))[0] == 200
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
     run(scenario)
 
