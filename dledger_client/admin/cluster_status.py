@@ -210,8 +210,14 @@ class ReplicaGroupStatus:
     @property
     def silent_leader(self) -> NodeStatus | None:
         """The node that did not answer in time, and leads by what nodes of the newest term say; None when there is no such."""
+        leader = self.unreachable_leader
+        return leader if leader is not None and leader.error.startswith(NO_ANSWER) else None
+
+    @property
+    def unreachable_leader(self) -> NodeStatus | None:
+        """The node that gave no answer for any reason, and leads by what nodes of the newest term say; None when there is no such."""
         named = {node.leader for node in self.nodes if node.reachable and node.term == self.term} if self.leader is None else set()
-        return next((node for node in self.nodes if node.id in named and node.error.startswith(NO_ANSWER)), None)
+        return next((node for node in self.nodes if node.id in named and not node.reachable), None)
 
     @property
     def leader_id(self) -> str:

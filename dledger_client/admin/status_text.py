@@ -78,7 +78,8 @@ def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
     if silent:
         start += f"{', '.join(silent)} cannot acknowledge, "
     if any(not group.leader_id for group in groups):
-        return start + "quorum ok, but a leader is still being elected"
+        lost = [f"leader {node.id} is unreachable: {node.error}" for group in groups if (node := group.unreachable_leader) is not None]
+        return start + f"quorum ok, but {', '.join(lost) or 'a leader is still being elected'}"
     late = [f"leader {node.id} gave {node.error}" for group in groups if (node := group.silent_leader) is not None]
     if late:
         return start + f"quorum ok, but {', '.join(late)}"

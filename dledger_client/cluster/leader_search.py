@@ -111,10 +111,20 @@ def is_leader(group: str, address: str, response: broker_pb2.MetadataResponse) -
 def _without_leader(group: str, members: Sequence[str], answers: Sequence[NodeAnswer]) -> str:
     if not answers:
         return f"replica group {group}: no node reachable at {', '.join(members)}"
-    answered = {address for address, _ in answers}.intersection(members)
-    text = f"replica group {group} has no leader now ({len(answered)} of its {len(members)} nodes answered"
+    answered = {address for address, _ in answers}
+    count = f"{len(answered.intersection(members))} of its {len(members)} nodes"
+    if (leader := _named_leader(group, answers)) and leader not in answered:  # as behind a firewall that lacks one of the nodes
+        return f"replica group {group}: its leader {leader} does not answer ({count} do)"
+    text = f"replica group {group} has no leader now ({count} answered"
     full = sorted(address for address, response in answers if response.disk_full)
     return f"{text}; full disks: {', '.join(full)})" if full else f"{text})"
+
+
+def _named_leader(group: str, answers: Sequence[NodeAnswer]) -> str:
+    """Who leads by what nodes of the newest term say; empty when they know nobody."""
+    infos = [info for _, response in answers if (info := info_of(group, response)) is not None]
+    newest = max(infos, key=lambda info: (info.term, info.leader_address), default=None)
+    return newest.leader_address if newest is not None else ""
 
 
 def _may_lead(claimed: ReplicaGroup | broker_pb2.GroupInfo, failed: str, failed_term: int) -> bool:

@@ -143,7 +143,6 @@ def test_a_leader_that_does_not_answer_in_time_is_who_the_others_name() -> None:
 @pytest.mark.parametrize(
     "answers",
     [
-        (gone("n1"), other("n0"), other("n2")),  # its process ended, and they do not know yet
         (late("n1"), other("n0"), replace(other("n2", knows=""), term=2)),  # stands for election
         (late("n1"), other("n0", knows=""), other("n2", knows="")),
         (replace(other("n1"), role="leader"), other("n0"), other("n2")),  # not confirmed
@@ -151,6 +150,12 @@ def test_a_leader_that_does_not_answer_in_time_is_who_the_others_name() -> None:
 )
 def test_nobody_leads_who_ended_or_is_being_replaced_or_is_not_confirmed(answers: tuple[NodeStatus, ...]) -> None:
     assert says(*answers).endswith("quorum ok, but a leader is still being elected")
+    assert judged(*answers).leader_id == ""
+
+
+def test_a_leader_that_cannot_be_reached_is_named_and_does_not_count() -> None:
+    answers = (gone("n1"), other("n0"), other("n2"))  # its process ended, and they do not know yet; or it is not reached from here
+    assert says(*answers) == "1 group, 2 of 3 nodes up, quorum ok, but leader n1 is unreachable: connection refused"
     assert judged(*answers).leader_id == ""
 
 

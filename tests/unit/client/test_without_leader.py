@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message
-from dledger_wire.errors import DledgerError, NotLeaderError
-from tests.unit.client.sim_rig import Rig, until
+from dledger_wire.errors import DledgerError, NotLeaderError, NotSentError
+from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
 
 
 async def filled(rig: Rig) -> str:
@@ -60,6 +60,22 @@ def test_whoever_reads_from_leaders_is_told_that_there_is_none() -> None:
         async with rig.consumer(read_from="follower", timeout_ms=3000) as consumer:
             with pytest.raises(DledgerError, match="no node reachable at"):
                 await consumer.offsets("t")
+
+    Rig().run(scenario)
+
+
+def test_a_leader_that_this_client_does_not_reach_is_named() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t")
+        leader = rig.cluster.hosts[rig.master]
+        for route in ((leader.ip, CLIENT_IP), (CLIENT_IP, leader.ip)):
+            rig.cluster.net.cut(*route)
+        async with rig.producer(send_timeout_ms=10_000) as producer, rig.admin() as admin:
+            text = rf"replica group g0: its leader {leader.ip}:\d+ does not answer \(2 of its 3 nodes do\)"
+            with pytest.raises(NotSentError, match=text):
+                await producer.send(Message("t", b"1"))
+            with pytest.raises(NotLeaderError, match=text):
+                await admin.list_topics()
 
     Rig().run(scenario)
 
