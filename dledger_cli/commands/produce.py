@@ -59,7 +59,7 @@ def produce(
     ] = None,
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="Send all messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
-    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D (90s, 2h; up to 40 days).")] = "",
+    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D by the clock here (90s, 2h; up to 40 days).")] = "",
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
     size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message (with --count). Default: 1KiB.")] = "",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
