@@ -88,11 +88,22 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
                 conn.disconnect()
 
     def _onIncomingMessageReceived(self, conn: TcpConnection, message: Any) -> None:
+        if self._is_unnamed(conn, message):
+            self._since.pop(conn, None)  # no stranger: it knows the password
+            _logger.warning(
+                "the quorum of name servers: one comes as %s, which the cluster file did not name when this one was started",
+                message,
+                extra={"event": "quorum_unnamed"},
+            )
         known = dict(self._connections)
         super()._onIncomingMessageReceived(conn, message)
         for node, before in known.items():
             if self._connections.get(node) is conn and before is not conn:
                 before.disconnect()  # of the time before that name server came back
+
+    def _is_unnamed(self, conn: TcpConnection, message: Any) -> bool:
+        """Whether a connection that proved to know the password says that it is a name server which this one does not know."""
+        return conn.sendRandKey is not None and isinstance(message, str) and message not in self._nodeAddrToNode
 
     def _onDisconnected(self, conn: TcpConnection) -> None:
         if self._since.pop(conn, None) is not None and conn in self._unknownConnections:

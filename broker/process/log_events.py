@@ -262,6 +262,11 @@ SECURITY = (
         "Look who tries; compare the secrets of the name servers.",
     ),
     LogEvent(
+        "quorum_unnamed",
+        "A name server with the right password has an address that the cluster file did not name when this one was started: it was moved or added.",
+        "Restart this name server with the new cluster file.",
+    ),
+    LogEvent(
         "quorum_step_failed", "The quorum of name servers met an error; it goes on. The line has the traceback.", "Report it as a bug."
     ),
     LogEvent(

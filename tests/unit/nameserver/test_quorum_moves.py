@@ -73,6 +73,30 @@ def test_a_name_server_is_found_once_its_name_is_known_and_where_it_moved_to(mon
     asyncio.run(run())
 
 
+def test_a_name_server_that_moved_is_told_apart_from_a_stranger_until_the_others_know(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = Names({f"ns{at}.example": ("127.0.0.1",) for at in range(2)})
+    monkeypatch.setattr(bounded_transport, "RESOLVER", Resolver(names.look_up))
+    before = _configs([free_port(), free_port()])
+    after = [before[0], _configs([free_port(), free_port()])[1]]
+
+    async def run() -> None:
+        first, second = _quorum(before, before[0]), _quorum(after, after[1])
+        try:
+            for quorum in (first, second):
+                await quorum.start(lambda _data: None)
+            await until(lambda: bool(caplog.messages), LIMIT_S)
+        finally:
+            await second.stop()
+            await first.stop()
+
+    asyncio.run(run())
+    assert set(caplog.messages) == {
+        f"the quorum of name servers: one comes as {after[1].quorum}, which the cluster file did not name when this one was started"
+    }
+
+
 def test_an_attempt_at_an_address_where_nobody_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose queue of connections is full answers nothing, as an address that belongs to nobody any more."""
     monkeypatch.setattr(bounded_transport, "CONNECT_S", 0.2)
