@@ -263,7 +263,7 @@ SECURITY = (
     ),
     LogEvent(
         "quorum_unnamed",
-        "A name server with the right password has an address that the cluster file did not name when this one was started: it was moved or added.",
+        "A name server with the right password comes from an address that this one does not know: it was moved or added.",
         "Restart this name server with the new cluster file.",
     ),
     LogEvent(
