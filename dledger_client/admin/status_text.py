@@ -59,8 +59,8 @@ def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:
 
 
 def replicas_line(group: ReplicaGroupStatus) -> str:
-    """``replica group g0: in sync n0, n1; missing n2``."""
-    words = {"in_sync": "in sync", "lagging": "lagging", "missing": "missing"}
+    """``replica group g0: in sync n0, n1; missing n2``.  Without a leader nobody knows who lags."""
+    words = {"in_sync": "in sync", "lagging": "lagging" if group.leader is not None else "up", "missing": "missing"}
     parts = [f"{words[kind]} {', '.join(ids)}" for kind, ids in replicas_of(group).items() if ids]
     return f"replica group {group.name}: {'; '.join(parts)}"
 

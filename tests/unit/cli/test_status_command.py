@@ -169,6 +169,8 @@ def test_replicas_are_in_sync_lagging_or_missing() -> None:
     answers = (leader("n0", learners="n3"), other("n0"), other("n2"), gone("n3"))
     assert replicas_of(judged(*answers)) == {"in_sync": ["n0", "n1"], "lagging": ["n2"], "missing": ["n3"]}
     assert replicas_line(judged(*answers)) == "replica group g0: in sync n0, n1; lagging n2; missing n3"
+    without_leader = judged(gone("n1"), other("n0"), other("n2"))  # only a leader knows who lags
+    assert replicas_line(without_leader) == "replica group g0: up n0, n2; missing n1"
 
 
 @pytest.mark.parametrize(("unheard", "seen"), [(False, "60 s"), (True, ">60 s")])
