@@ -25,7 +25,7 @@ SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 SAMPLES_AT_ONCE = 32
 
 
-def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), **how: bool) -> ClusterView:
+def read_cluster_view(options: ReadOptions, may_lack: Collection[str] = (), **how: Any) -> ClusterView:
     """The cluster's topics and queues.  Topics of ``may_lack`` that do not exist are left out; ``how``: see ViewRequest."""
     inspector = ClusterInspector.of_this_process(options)
     return LoopThread.shared().run(inspector.read_view(ViewRequest(options, frozenset(may_lack), **how)))

@@ -162,7 +162,8 @@ class ClusterInspector:
         """The groups that may have the topics, with leaders as they are now: some may have been added since the last view."""
         found = await self._router.groups_of(wanted.options.topics) if wanted.options.topics else None
         self._router.check_seen(wanted.options.topics)
-        return sorted(found if found is not None else await self._router.survey(deadline_ms))
+        names = found if found is not None else await self._router.survey(deadline_ms)
+        return sorted(name for name in names if wanted.groups is None or name in wanted.groups)
 
     async def _group(
         self, group: str, wanted: ViewRequest, deadline_ms: int

@@ -117,7 +117,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         restarts at 0, a queue of a restored cluster at its end.
         """
         begun, known = self._known.read(start) if start is not None else NOWHERE
-        view = self._last_view = self._look(known)
+        # Nothing is known yet that an end could be before: a leader that has lost its lead must not plan one before the checkpoint.
+        is_blind = start is None and self._last_end is None
+        view = self._last_view = self._look(known, confirmed=is_blind)
         end, topic_epochs = self._target or self._end_of(view)
         if start is None:
             return self._without_start(view, end, topic_epochs)
@@ -158,11 +160,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs)
         return self._known.write(end | kept, epochs)
 
-    def _look(self, known: Mapping[str, str], *, from_leaders: bool = False) -> ClusterView:
+    def _look(self, known: Mapping[str, str], *, from_leaders: bool = False, confirmed: bool = False) -> ClusterView:
         """A view of the cluster.  Topics of the checkpoint may be missing, or any topic if data loss is allowed.
         Groups that are unreachable, or whose followers are behind the checkpoint, keep the epochs of the checkpoint.
+        ``confirmed``: leaders make sure that they lead.
         """
-        options = self._options
+        options = replace(self._options, linearizable=True) if confirmed else self._options
         loose = () if options.fail_on_data_loss and known else options.topics
         how = {"start_times": False, "whole": not known, "from_leaders": from_leaders}
         view = cluster_queries.read_cluster_view(options, {*known, *loose}, **how)
@@ -191,7 +194,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {}
         topics = tuple(sorted({part.topic for part in lost}))
         asked = replace(options, topics=topics, topic_pattern="", linearizable=True)
-        confirmed = cluster_queries.read_cluster_view(asked, topics, start_times=False, whole=False)
+        concerned = frozenset(part.group for part in lost)
+        confirmed = cluster_queries.read_cluster_view(asked, topics, start_times=False, whole=False, groups=concerned)
         remade = recreated(known, confirmed.topic_epochs)
         lost = ends_before({part: begun[part] for part in lost if part not in remade}, confirmed.bounds)
         for queue, end in by_queue(lost).items():

@@ -237,6 +237,21 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
     Rig().run(scenario)
 
 
+def test_a_look_at_one_group_does_not_need_the_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic("t", queues=4)
+        inspector, asked = ClusterInspector(rig.router()), options(linearizable="true")
+        assert {queue.group for queue in held_of((await inspector.read_view(ViewRequest(asked))).bounds)} == {"g0", "g1"}
+        for node_id in [rig.master_of("g1"), *rig.followers_of("g1")]:
+            rig.cluster.kill(node_id)
+        with pytest.raises((NotLeaderError, UnreachableError)):
+            await inspector.read_view(ViewRequest(asked, {"t"}, whole=False))
+        view = await inspector.read_view(ViewRequest(asked, {"t"}, whole=False, groups={"g0"}))
+        assert {queue.group for queue in held_of(view.bounds)} == {"g0"}
+
+    Rig(groups=2).run(scenario)
+
+
 def test_the_lookout_of_a_process_is_kept_and_nobody_there_is_told() -> None:
     asked = parse_read_options({"bootstrap": "127.0.0.1:1", "topic": "t", "readTimeoutMs": "100"})
     assert ClusterInspector.of_this_process(asked) is ClusterInspector.of_this_process(asked)

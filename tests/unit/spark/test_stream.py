@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, UnreachableError
 from dledger_wire.frames.frame import Frame, encode_frame
-from pyspark_dledger.options.model import parse_read_options
+from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_queries import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange
@@ -363,10 +363,31 @@ def test_who_does_not_lead_any_more_tells_of_no_data_loss(monkeypatch: pytest.Mo
     end = found.latestOffset(start, ReadAllAvailable())
     assert end == start
     assert ranges(found, start, end) == []
-    older, stale.bounds[Q[0]] = reader(), (0, 100)
+    older, current.bounds[Q[0]] = reader(), (0, 100)
+    assert older.latestOffset() == start, "after a restart, when PySpark 4.1 tells no offsets that it could not be before"
+    stale.bounds[Q[0]] = (0, 100)
     assert older.latestOffset() == start
     stale.bounds[Q[0]] = (0, 60)
     assert older.latestOffset() == start
+
+
+def test_of_a_queue_that_seems_to_end_early_only_its_own_group_is_asked_again(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = QueueId("t", "g1", 0)
+    seen.bounds |= {Q[0]: (0, 60), far: (0, 9)}
+    seen.topic_epochs["t"] = "g0:7,g1:9"
+    asked: list[Any] = []
+    look = cluster_queries.read_cluster_view
+
+    def noted(options: ReadOptions, *rest: Any, **how: Any) -> ClusterView:
+        if options.linearizable:
+            asked.append(how.get("groups"))
+            return ClusterView(bounds_of({Q[0]: (0, 120)}), {"t": "g0:7"})
+        return look(options, *rest, **how)
+
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", noted)
+    end = reader().latestOffset(to_json({Q[0]: 100, far: 4}, {"t": "g0:7,g1:9"}), ReadAllAvailable())
+    assert asked == [{"g0"}]
+    assert offsets(end) == {Q[0]: 100, Q[1]: 50, far: 9}
 
 
 @pytest.mark.parametrize("others", [{"topic": "t"}, {"topic": "", "topicPattern": "t+"}])
