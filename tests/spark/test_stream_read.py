@@ -10,7 +10,7 @@ import pytest
 from dledger_client import Admin, Message, Producer, PullConsumer
 from pyspark_dledger.lag import LagListener, lag_of
 from tests.cluster.harness import Cluster
-from tests.spark.conftest import COUNT, TOPIC, needs_admission_control, send
+from tests.spark.conftest import ADMISSION_CONTROL, COUNT, TOPIC, needs_admission_control, send
 from tests.waiting import LIMIT_S, wait_until
 
 
@@ -112,7 +112,8 @@ def test_a_topic_made_again_is_an_error_unless_it_may_be_lost(spark: Any, cluste
         admin.create_topic("lost", queues=1)
         for _ in range(2):
             producer.send(Message("lost", b"2|"), queue_id=0)
-        with pytest.raises(Exception, match="topic lost was deleted and recreated since the checkpoint"):
-            run_once(spark, cluster, tmp_path, "lost")
+        if ADMISSION_CONTROL:  # PySpark 4.1 tells the source no start: what was read of the old topic is in the checkpoint no more
+            with pytest.raises(Exception, match="topic lost was deleted and recreated since the checkpoint"):
+                run_once(spark, cluster, tmp_path, "lost")
         run_once(spark, cluster, tmp_path, "lost", **loose)
     assert sorted(read_back(spark, tmp_path)) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]
