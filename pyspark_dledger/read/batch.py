@@ -148,16 +148,21 @@ def _read_piece(options: ReadOptions, consumer: PullConsumer, piece: OffsetRange
                 yield from record_batches(chunk, options.columns, options.filters.tags, options.filters.keys)
             return
         except TopicNotFoundError as error:
-            gone = (
-                f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {at} to {piece.end} no longer exist: {error.message}"
-            )
+            gone = f"{_gone(piece, at, piece.end)}: {error.message}"
             if options.fail_on_data_loss:
                 raise TopicNotFoundError(f"{gone}; set failOnDataLoss to false to continue without them", **error.details) from None
             _logger.warning("%s", gone)
             return
         except OffsetOutOfRangeError as error:
-            if options.fail_on_data_loss or error.min_offset <= at:
+            if error.min_offset <= at:
                 raise
-            lost = f"{at} to {min(error.min_offset, piece.end)}"
-            _logger.warning("topic %s queue %s:%d: messages %s no longer exist", queue.topic, queue.group, queue.queue_id, lost)
+            gone = _gone(piece, at, min(error.min_offset, piece.end))
+            if options.fail_on_data_loss:
+                raise OffsetOutOfRangeError(f"{gone}; set failOnDataLoss to false to skip them", **error.details) from None
+            _logger.warning("%s", gone)
             at = error.min_offset  # deleted during the read
+
+
+def _gone(piece: OffsetRange, first: int, end: int) -> str:
+    queue = piece.queue
+    return f"topic {queue.topic} queue {queue.group}:{queue.queue_id}: messages {first} to {end} no longer exist"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dledger_client.fetch.records import Chunk
+from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.per_process import PerProcess
 from pyspark_dledger.planning import cluster_queries
@@ -65,3 +66,29 @@ def test_a_task_that_fails_leaves_no_consumer_to_the_next(monkeypatch: pytest.Mo
         with pytest.raises(AssertionError):
             list(batch_reader.read(partition))
         assert Consumer.made == 0
+
+
+class Expiring(Consumer):
+    """Deleted what is before offset 5 after the read was planned."""
+
+    def read_chunks(self, topic: str, queue_id: int, offset: int, upto: int, **how: Any) -> Iterator[Chunk]:
+        if offset < 5:
+            raise OffsetOutOfRangeError(f"{topic}/{queue_id}: offset {offset} is outside 5 to 9", min_offset=5, max_offset=9)
+        yield from super().read_chunks(topic, queue_id, offset, upto, **how)
+
+
+def test_messages_that_expire_after_the_plan_are_named_with_what_to_do_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ClusterView(bounds_of({QueueId("t", "g0", 0): (2, 9)}), {"t": "g0:7"})
+    monkeypatch.setattr(cluster_queries, "read_cluster_view", lambda _options: view)
+    monkeypatch.setattr(reader, "PullConsumer", Expiring)
+    monkeypatch.setattr(reader, "_consumers", PerProcess())
+
+    def rows(**options: str) -> list[bytes]:
+        batch_reader = BatchReader(parse_read_options({"bootstrap": "h:1", "topic": "t", **options}, ("body",)))
+        return [row["body"] for each in batch_reader.partitions() for batch in batch_reader.read(each) for row in batch.to_pylist()]
+
+    with pytest.raises(
+        OffsetOutOfRangeError, match="topic t queue g0:0: messages 2 to 5 no longer exist; set failOnDataLoss to false to skip"
+    ):
+        rows()
+    assert rows(failOnDataLoss="false") == [b"0/%d" % number for number in range(5, 9)]
