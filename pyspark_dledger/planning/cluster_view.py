@@ -122,9 +122,11 @@ class ClusterInspector:
         if view.unreachable and wanted.whole and options.fail_on_data_loss:
             # A topic may have queues in any group: rows would be missing silently.
             silent = ", ".join(sorted(view.unreachable))
+            # A checkpoint with offsets of the group cannot be ended without it, whatever may be lost.
+            limit = ", as an available-now query does when it is new" if wanted.from_leaders else ""
             return UnreachableError(
                 f"replica group {silent} did not respond and may have queues of {', '.join(options.topics)} ({reason}); "
-                "set failOnDataLoss to false to read the other groups"
+                f"set failOnDataLoss to false to read the other groups{limit}"
             )
         if wanted.from_leaders and view.leaderless:
             return NotReadyError(f"replica group {min(view.leaderless)} has no leader now, so where this query has to end is not known")
