@@ -17,7 +17,7 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from pyspark_dledger.jobs.common import JobFailedError, add_connection, print_report, run_program, table
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, STAGING_TOPIC, parse_write_options
-from pyspark_dledger.write.publisher import DONE_BODY, Publisher, StagedRange, WriteName, read_manifest
+from pyspark_dledger.write.publisher import DONE_BODY, Manifest, Publisher, read_manifest
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE, StagingTopic
 from pyspark_dledger.write.writer import with_publisher
 
@@ -34,10 +34,10 @@ class Finished:
     result: str
 
 
-async def unfinished_writes(control: AsyncPullConsumer, topic: str, group: str) -> list[tuple[WriteName, list[StagedRange]]]:
+async def unfinished_writes(control: AsyncPullConsumer, topic: str, group: str) -> list[Manifest]:
     """Manifests without a done marker, oldest first."""
     held = (await control.offsets(topic))[group, CONTROL_QUEUE]
-    begun: dict[str, tuple[WriteName, list[StagedRange]]] = {}
+    begun: dict[str, Manifest] = {}
     async for chunk in control.read_chunks(topic, CONTROL_QUEUE, held.min_offset, held.max_offset, replica_group=group):
         for message in chunk.messages():
             manifest = read_manifest(message.body)
@@ -51,7 +51,7 @@ async def unfinished_writes(control: AsyncPullConsumer, topic: str, group: str) 
 async def finish_all(publisher: Publisher, control: AsyncPullConsumer, topic: str, group: str, *, look_only: bool) -> list[Finished]:
     """Complete every incomplete write."""
     found = []
-    for write, parts in await unfinished_writes(control, topic, group):
+    for write, parts, _ in await unfinished_writes(control, topic, group):
         result = "not finished"
         if not look_only:
             try:

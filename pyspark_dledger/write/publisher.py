@@ -22,7 +22,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dledger_client import Message
 from dledger_client.aio.consumer import PullConsumer
@@ -110,13 +110,22 @@ class Published:
     resumed: bool
 
 
-def read_manifest(body: bytes) -> tuple[WriteName, list[StagedRange]] | None:
+class Manifest(NamedTuple):
+    """``topic``: the option of the write; "" when rows name theirs, or an older version wrote it."""
+
+    write: WriteName
+    parts: Sequence[StagedRange]
+    topic: str = ""
+
+
+def read_manifest(body: bytes) -> Manifest | None:
     """Decode a control message if it is a manifest of a known version."""
     try:
         loaded: dict[str, Any] = strict_json.parse(decompress(body, Compression.ZLIB, limit=MAX_MANIFEST_BYTES))
         if loaded["version"] not in READ_VERSIONS:
             return None
-        return WriteName(loaded["application"], loaded["number"]), [StagedRange(**part) for part in loaded["parts"]]
+        parts = [StagedRange(**part) for part in loaded["parts"]]
+        return Manifest(WriteName(loaded["application"], loaded["number"]), parts, str(loaded.get("topic", "")))
     except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
         return None
 
@@ -139,12 +148,12 @@ class Publisher:
         self._maker = maker
         self._queue = TargetQueue(staging_group, staging_topic, CONTROL_QUEUE)
 
-    async def publish(self, write: WriteName, parts: Sequence[StagedRange]) -> Published:
-        """Publish what the tasks staged, or what an earlier attempt staged, even if this one has no rows.
+    async def publish(self, write: WriteName, parts: Sequence[StagedRange], topic: str = "") -> Published:
+        """Publish what the tasks staged, or what an earlier attempt staged, even if this one has no rows.  ``topic``: the option.
 
-        Raises ProducerFencedError if a later write of the application exists.
+        Raises ProducerFencedError if a later write of the application exists, InvalidArgumentError if this one was to another topic.
         """
-        manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number}
+        manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number, "topic": topic}
         body = zlib.compress(json.dumps(manifest | {"parts": [asdict(part) for part in parts]}).encode())
         try:
             note = await self._note(write, MANIFEST, body)
@@ -154,9 +163,12 @@ class Publisher:
                 **error.details,
             ) from None
         if note.duplicate:
-            if await self._notes(write) > DONE:
+            is_done = await self._notes(write) > DONE
+            earlier = await self._earlier(write, note.first_offset, is_done=is_done)
+            _check_topic(earlier, topic)
+            if is_done:
                 return Published(None, resumed=True)
-            parts = await self._manifest_at(write, note.first_offset)
+            parts = earlier.parts
         try:
             await self._send(write, parts)
             await self._note(write, DONE, DONE_BODY)
@@ -197,7 +209,19 @@ class Publisher:
         await self._sender.flush(self._queue.group)
         return record
 
-    async def _manifest_at(self, write: WriteName, offset: int) -> list[StagedRange]:
+    async def _earlier(self, write: WriteName, offset: int, *, is_done: bool) -> Manifest:
+        """The manifest of an earlier attempt.  Of one that is done it may be gone: what is not known of it does not matter then."""
+        unknown = Manifest(write, [])
+        if is_done and offset < 0:
+            return unknown
+        try:
+            return await self._manifest_at(write, offset)
+        except (OffsetOutOfRangeError, CorruptBatchError):
+            if is_done:
+                return unknown
+            raise
+
+    async def _manifest_at(self, write: WriteName, offset: int) -> Manifest:
         try:
             found = await self._control.fetch(self._queue.topic, self._queue.queue_id, offset, 1, replica_group=self._queue.group)
         except OffsetOutOfRangeError as error:
@@ -206,12 +230,11 @@ class Publisher:
         loaded = read_manifest(found[0].body) if found else None
         if loaded is None:
             raise CorruptBatchError(f"offset {offset} of {self._queue} has no manifest of version {' or '.join(map(str, READ_VERSIONS))}")
-        named, parts = loaded
-        if named != write:
+        if loaded.write != write:
             raise InvalidArgumentError(
-                f"applications {write.application!r} and {named.application!r} have the same producer id; rename one"
+                f"applications {write.application!r} and {loaded.write.application!r} have the same producer id; rename one"
             )
-        return parts
+        return loaded
 
     async def _notes(self, write: WriteName) -> int:
         """Number of control messages of the write.  Read from the producer table, which outlives the messages: a
@@ -277,3 +300,13 @@ class Publisher:
         reader.finish()
         if (crc, size) != (part.crc, part.size_bytes):
             raise CorruptBatchError(f"{part}: found {size} bytes with crc {crc:#010x}")
+
+
+def _check_topic(earlier: Manifest, topic: str) -> None:
+    """Rows for another topic would be taken for repeated ones, and be lost without a word."""
+    if earlier.topic and topic and earlier.topic != topic:
+        write = earlier.write
+        raise InvalidArgumentError(
+            f"write {write.number} of {write.application} was made to topic {earlier.topic}, so nothing was stored in {topic}; "
+            "expected a txnAppId for each topic, and for each query a checkpoint of its own, not a copy"
+        )

@@ -148,7 +148,7 @@ def commit_write(
     if not parts and not write.may_be_repeated:
         return Published(0, resumed=False)
 
-    return with_publisher(options, staging, lambda publisher, _control: publisher.publish(write, parts))
+    return with_publisher(options, staging, lambda publisher, _control: publisher.publish(write, parts, options.topic))
 
 
 def with_publisher(options: WriteOptions, staging: StagingTopic, work: Callable[[Publisher, AsyncPullConsumer], Awaitable[T]]) -> T:

@@ -233,7 +233,7 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
         ):
             with pytest.raises(UnreachableError, match=words):
                 await inspector.read_view(ViewRequest(asked))
-        with pytest.raises(UnreachableError, match="set failOnDataLoss to false .* as an available-now query does when it is new"):
+        with pytest.raises(UnreachableError, match=r"set failOnDataLoss to false .* as an available-now query does when it is new"):
             await inspector.read_view(ViewRequest(options(), from_leaders=True))
 
     Rig().run(scenario)

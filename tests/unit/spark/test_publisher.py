@@ -126,6 +126,35 @@ def test_rows_are_stored_once_and_in_order_however_often_a_write_is_committed() 
     Rig().run(scenario)
 
 
+def test_rows_for_another_topic_are_not_taken_for_those_of_an_earlier_write() -> None:
+    """Two writes of a foreachBatch under one name, as Delta Lake has them; two queries from copies of one checkpoint."""
+
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        part, empty = await stage(rig, "a", list(range(100))), WriteName("txn:empty", 0)
+        for topic in (TARGET, ""):  # rows of the second name their topics
+            async with publisher(rig) as one:
+                assert (await one.publish(WriteName("txn:fe", 1), [part], topic)).resumed is (topic == "")
+        async with publisher(rig) as other:
+            with pytest.raises(InvalidArgumentError, match=f"write 1 of txn:fe was made to topic {TARGET}, so nothing was stored in other"):
+                await other.publish(WriteName("txn:fe", 1), [part], "other")
+            assert not (await other.publish(empty, [], "")).resumed
+        async with publisher(rig) as again:
+            assert (await again.publish(empty, [part], TARGET)).resumed
+        DyingSender.left = 6
+        with pytest.raises(ConnectionAbortedError):
+            async with publisher(rig, DyingSender) as dying:
+                await dying.publish(WriteName("query:q", 7), [await stage(rig, "b", list(range(100, 300)))], TARGET)
+        async with publisher(rig) as other:
+            with pytest.raises(InvalidArgumentError, match="write 7 of query:q was made to topic"):
+                await other.publish(WriteName("query:q", 7), [part], "other")
+        async with publisher(rig) as same:
+            assert (await same.publish(WriteName("query:q", 7), [part], TARGET)).rows == 200
+        assert sorted(flat(await stored(rig))) == list(range(300))
+
+    Rig().run(scenario)
+
+
 @pytest.mark.parametrize("survived", range(1, 12))
 def test_a_commit_that_died_is_finished_with_its_own_rows_not_with_those_of_the_replay(survived: int) -> None:
     """The replay gave other partitions and another order, and even other rows: what the first manifest named is what is stored."""
@@ -196,9 +225,9 @@ def test_finishing_beside_a_commit_that_lives_stores_nothing_twice_and_what_is_f
             committing = asyncio.ensure_future(one.publish(WriteName("job:1", 0), [part]))
             while not (left := await unfinished_writes(control, STAGING, "g0")):  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.001)
-            await two.finish(*left[0])
+            await two.finish(*left[0][:2])
             assert (await committing).rows == 300
-            assert not await two.finish(*left[0])
+            assert not await two.finish(*left[0][:2])
         assert sorted(flat(await stored(rig))) == list(range(300))
         DyingSender.left = 1
         with pytest.raises(ConnectionAbortedError):
@@ -222,7 +251,7 @@ def test_a_commit_without_rows_is_one_all_the_same(monkeypatch: pytest.MonkeyPat
     class Recorder:
         def __init__(self, *_rest: Any) -> None: ...
 
-        async def publish(self, write: WriteName, parts: Any) -> Published:
+        async def publish(self, write: WriteName, parts: Any, _topic: str) -> Published:
             published.append((write.application, parts))
             return Published(0, resumed=False)
 

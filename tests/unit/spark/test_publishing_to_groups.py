@@ -219,7 +219,7 @@ def test_manifests_of_the_version_before_are_finished_in_one_line() -> None:
         text = {"version": 1, "application": "query", "number": 0, "parts": old}
         manifest = read_manifest(zlib.compress(json.dumps(text).encode()))
         assert manifest is not None
-        write, known = manifest
+        write, known = manifest.write, manifest.parts
         assert (write, {part.target for part in known}) == (WRITE, {""})
         # Some of the rows were stored under sequence numbers that do not depend on the version.
         Dying.left = 9
