@@ -63,8 +63,12 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
 
     The archived part is fixed by the call, so a concurrent archive run does not change it.
     """
+    from pyspark.sql.functions import expr
+
     archived = read_archive(spark, path).where(f"topic IN ({', '.join(repr(topic) for topic in topics)})")
-    newest = archived.groupBy("topic", "group", "queue_id").agg({"queue_offset": "max"}).collect()
+    # The newest row, not the highest offset: a topic made anew counts from 0 again.
+    last = expr("max(struct(store_timestamp, queue_offset)).queue_offset")
+    newest = archived.groupBy("topic", "group", "queue_id").agg(last).collect()
     behind = {(row[0], row[1], row[2]): row[3] + 1 for row in newest}
     starts: dict[str, dict[str, int]] = {}
     for (topic, group, queue_id), held in bounds(bootstrap, topics).items():

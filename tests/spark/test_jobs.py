@@ -49,6 +49,23 @@ def test_the_archive_grows_by_what_is_new_and_joins_the_live_log(
     assert sorted(int(bytes(row.body).partition(b"|")[0]) for row in archived.collect()) == list(range(COUNT + 200))
 
 
+def test_a_topic_made_anew_is_joined_from_where_the_archive_has_it(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+    """Its offsets begin at 0 again: those of the topic before it, which are higher, say nothing of it."""
+    path = str(tmp_path / "archive")
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        for life, count in enumerate((7, 3)):
+            admin.create_topic("reborn", queues=1)
+            for number in range(count):
+                producer.send(Message("reborn", b"%d|%d" % (life, number)))
+            assert archive_job.archive(spark, cluster.bootstrap, ["reborn"], path, failOnDataLoss="false") == count
+            if life == 0:
+                admin.delete_topic("reborn")
+        for number in range(3, 9):
+            producer.send(Message("reborn", b"1|%d" % number))
+    rows = archive_job.read_joined(spark, cluster.bootstrap, ["reborn"], path).select("body").collect()
+    assert sorted(bytes(row.body) for row in rows) == [*(b"0|%d" % n for n in range(7)), *(b"1|%d" % n for n in range(9))]
+
+
 def test_equal_replicas_are_found_equal(spark: Any, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     make(cluster, "audited")
     with Producer(cluster.bootstrap) as producer:
