@@ -19,7 +19,7 @@ responses to it could elect the same node, in the same term, with a shorter log.
 from __future__ import annotations
 
 from dledger.core.causes import Cause, LeaderLoss
-from dledger.core.election_timer import ElectionTimer
+from dledger.core.election_timer import LONGEST_DRAW, ElectionTimer
 from dledger.core.messages import TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.state import CoreState
@@ -35,6 +35,7 @@ class Elections:
         self._tally: VoteTally | None = None
         self.contact_ms = 0
         self._leader_lost = False
+        self._sought_ms: dict[NodeId, int] = {}  # when a voter that hears no leader asked this node, which hears one
         self.timer = ElectionTimer(core)
 
     # Time
@@ -187,6 +188,7 @@ class Elections:
     def on_vote_request(self, source: NodeId, message: VoteRequest) -> None:
         core = self._core
         if self.has_live_leader and not message.transfer:
+            self._sought_ms[source] = core.now_ms
             self._answer(source, message, granted=False)
             return
         if message.term > core.term and not message.pre_vote:
@@ -202,6 +204,14 @@ class Elections:
             core.promise(core.term, source)
             self.timer.reset()
         self._answer(source, message, granted=True)
+
+    def seekers(self) -> tuple[NodeId, ...]:
+        """The other voters that asked for votes so lately that they do so still, if nothing changed."""
+        if not self._sought_ms:
+            return ()
+        since_ms, voters = self._core.now_ms - LONGEST_DRAW * self._core.config.election_timeout_ms, self._core.memberships.current.voters
+        self._sought_ms = {node: at_ms for node, at_ms in self._sought_ms.items() if at_ms > since_ms}
+        return tuple(node for node in self._sought_ms if node in voters)
 
     def _may_grant(self, source: NodeId, message: VoteRequest) -> bool:
         core = self._core

@@ -20,6 +20,7 @@ from dledger.core.types import NodeId
 
 QUICK_TIMEOUTS = 5
 QUICK_ELECTIONS = 2
+LONGEST_DRAW = 3  # election timeouts at most between two pre-votes of a node
 
 
 class ElectionTimer:
@@ -52,7 +53,7 @@ class ElectionTimer:
         low = base if priority >= 0 else base + base // 2
         high = 2 * base if priority <= 0 else base + base // 2
         if self.deprioritized:
-            low, high = 2 * base, 3 * base
+            low, high = 2 * base, LONGEST_DRAW * base
         return self._core.random.randrange(low, high)
 
     # Leaders

@@ -131,6 +131,7 @@ class Following:
             late_ms=core.silence.late_ms,
             wary_ms=core.silence.own_wary_ms,
             low_on_space=core.low_on_space or core.storage is Storage.FULL,
+            seekers=core.elections.seekers(),
         )
         core.send(source, answer)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.core.causes import Cause
-from dledger.core.types import EntryId, EntryMeta
+from dledger.core.types import EntryId, EntryMeta, NodeId
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +83,7 @@ class HeartbeatResponse:
 
     ``late_ms``: the longest delay of a leader's message that the sender has seen lately.  ``wary_ms``: as in a Heartbeat, by
     what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led; false from releases that do not tell it.
+    ``seekers``: voters that asked the sender for votes lately, since they hear no leader; none from releases that do not tell them.
     """
 
     term: int
@@ -90,6 +91,7 @@ class HeartbeatResponse:
     late_ms: int = 0
     wary_ms: int = 0
     low_on_space: bool = False
+    seekers: tuple[NodeId, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

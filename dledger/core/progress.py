@@ -42,6 +42,7 @@ class Progress:
         "paused",
         "probe_due",
         "round",
+        "seekers",
         "state",
         "store",
     )
@@ -64,6 +65,7 @@ class Progress:
         self.probe_due = False  # the response to the last heartbeat lets one request out
         self.round = 0
         self.low_on_space = False  # by its last answer: it would refuse new messages if it led
+        self.seekers: tuple[NodeId, ...] = ()  # by its last answer: voters without a leader that it hears
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
 
     def answered(self, now_ms: int) -> None:

@@ -310,7 +310,7 @@ class Replication:
             return
         peer.answered(core.now_ms)
         peer.notice_open = False
-        peer.low_on_space = message.low_on_space
+        peer.low_on_space, peer.seekers = message.low_on_space, message.seekers
         if peer in self._voters:
             core.silence.reported(source, message.late_ms, message.wary_ms)
         if peer.round < message.round <= core.reads.round:
@@ -433,12 +433,17 @@ class Replication:
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
         return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match), default=None)
 
-    def others_hold_everything(self) -> bool:
-        """Whether so many other voters, heard from lately, have this leader's whole log that they are a majority without it."""
+    def others_can_go_on(self, successor: Progress) -> bool:
+        """Whether ``successor`` has this leader's whole log, and a majority of the voters goes on with it without this node.
+
+        Those do that were heard from lately and have the whole log, too; and those that hear no leader and ask ``successor`` for votes:
+        who cannot write asks nobody.
+        """
         core = self._core
         since_ms, last_index = core.now_ms - core.config.election_timeout_ms, core.log.last.index
-        whole = sum(peer.match == last_index and peer.contact_ms > since_ms for peer in self._voters)
-        return whole >= majority(len(core.memberships.current.voters))
+        whole = {peer.node for peer in self._voters if peer.match == last_index and peer.contact_ms > since_ms}
+        helpers = whole.union(successor.seekers).intersection(core.memberships.other_voters)
+        return successor.node in whole and len(helpers) >= majority(len(core.memberships.current.voters))
 
     def has_live_majority(self, voters: Sequence[NodeId]) -> bool:
         """Whether a majority of ``voters`` has answered this leader within an election timeout; itself counted where it is one."""

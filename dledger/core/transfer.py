@@ -81,7 +81,7 @@ class Transfers:
         best = core.replication.best_voter(in_time=True)
         if best is None or best.state is not ProgressState.REPLICATE:
             return
-        if (cause is Cause.DISK_LOW and best.low_on_space) or (cause is Cause.DISK_FULL and not core.replication.others_hold_everything()):
+        if (cause is Cause.DISK_LOW and best.low_on_space) or (cause is Cause.DISK_FULL and not core.replication.others_can_go_on(best)):
             return
         self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
         self._begin(best.node, cause)

@@ -24,7 +24,7 @@ from dledger.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.core.types import EntryId, EntryKind, EntryMeta
+from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId
 from dledger.log.entry import RawEntry, parse_entries
 from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Buffer
@@ -49,8 +49,8 @@ def _fields(message: Message) -> dict[str, Any]:
             beat = raft_pb2.Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term)
             beat.election_timeout_ms, beat.wary_ms = message.election_timeout_ms, message.wary_ms
             return {"heartbeat": beat}
-        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low):
-            answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low)
+        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers):
+            answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers)
             return {"heartbeat_response": answer}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
@@ -134,7 +134,12 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         wary_ms=body.wary_ms,
     ),
     "heartbeat_response": lambda term, body: HeartbeatResponse(
-        term=term, round=body.round, late_ms=body.late_ms, wary_ms=body.wary_ms, low_on_space=body.low_on_space
+        term=term,
+        round=body.round,
+        late_ms=body.late_ms,
+        wary_ms=body.wary_ms,
+        low_on_space=body.low_on_space,
+        seekers=tuple(map(NodeId, body.seekers)),
     ),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
     "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),

@@ -221,6 +221,7 @@ global___Heartbeat = Heartbeat
 class HeartbeatResponse(google.protobuf.message.Message):
     """late_ms: the longest delay of a leader's message that the sender has seen lately. wary_ms: as in
     Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
+    seekers: voters that asked the sender for votes lately, since they hear no leader.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -229,10 +230,13 @@ class HeartbeatResponse(google.protobuf.message.Message):
     LATE_MS_FIELD_NUMBER: builtins.int
     WARY_MS_FIELD_NUMBER: builtins.int
     LOW_ON_SPACE_FIELD_NUMBER: builtins.int
+    SEEKERS_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
     wary_ms: builtins.int
     low_on_space: builtins.bool
+    @property
+    def seekers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -240,8 +244,9 @@ class HeartbeatResponse(google.protobuf.message.Message):
         late_ms: builtins.int = ...,
         wary_ms: builtins.int = ...,
         low_on_space: builtins.bool = ...,
+        seekers: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

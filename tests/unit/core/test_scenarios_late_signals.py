@@ -172,6 +172,33 @@ def test_a_leader_whose_disk_is_full_leads_on_while_the_others_are_no_majority_w
     assert cluster.run(2 * ELECTION_MS, until=lambda: any(cluster[name].core.is_confirmed_leader for name in (2, 3)))
 
 
+def test_a_leader_whose_disk_is_full_and_that_one_voter_cannot_reach_hands_over_to_who_hears_that_one() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    cluster.cut(1, 3)
+    leader.propose(5)
+    leader.step(StorageFailed(fatal=False))
+    assert cluster.run(10 * ELECTION_MS, until=lambda: any(cluster[name].core.is_confirmed_leader for name in (2, 3)))
+    cluster.leader().propose()
+    assert cluster.run(2 * ELECTION_MS, until=lambda: cluster.leader().commit == cluster.leader().last.index)
+    assert cluster.leader().commit >= 7
+
+
+def test_a_leader_whose_disk_is_full_counts_nobody_who_asked_for_votes_long_ago() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    cluster.cut(1, 3)
+    assert cluster.run(10 * ELECTION_MS, until=lambda: bool(leader.core._core.replication.peers[node_id(2)].seekers))
+    cluster.isolate(3)
+    cluster.run(4 * ELECTION_MS)
+    leader.step(StorageFailed(fatal=False))
+    cluster.run(10 * ELECTION_MS)
+    assert leader.core.is_confirmed_leader
+    assert not leader.sent(TimeoutNow)
+
+
 def test_a_leader_whose_disk_is_full_leads_on_while_those_of_others_are_too() -> None:
     cluster = Cluster(3)
     leader = cluster.elect(1)
