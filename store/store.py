@@ -213,10 +213,12 @@ class MessageStore:
         # Topics, users and the other sections stay as they were applied: `recover` puts the copy in their place at once.  Nobody is to see
         # or be told that there are none, since every connection of a user would end.
         reader, self._reader = self._reader, None
-        self._expiry = self._query = None
+        expiry, self._expiry, self._query = self._expiry, None, None
         index, self._index = self._index, None
         self._message_log.resign()
         self._waiters.wake_all()
+        if expiry is not None:
+            await expiry.end()
         persistence, self._persistence = self._persistence, None
         if persistence is not None:
             await persistence.end()

@@ -125,6 +125,8 @@ class Expiry:
         self._ages = SegmentAges(self._log)
         self._reserve = Reserve(env.disk, settings.reserve_bytes)
         self._deleting = asyncio.Lock()
+        self._asked: dict[asyncio.Task[Expired], None] = {}
+        self._ended = False
         self._told = ""
         self.used_percent = 0.0
         self.refuses_messages = False
@@ -161,9 +163,9 @@ class Expiry:
             async with self._deleting:
                 await self._settle()
         if in_need and self.used_percent > settings.diskSpaceCleanForciblyRatio and settings.cleanFileForciblyEnable:
-            self._tell_held(await self.expire(0, settings.deleteFileBatchMax))
+            self._tell_held(await self._expire(0, settings.deleteFileBatchMax))
         elif self._time.is_known() and (self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
-            self._tell_held(await self.expire(settings.fileReservedTime, settings.deleteFileBatchMax))
+            self._tell_held(await self._expire(settings.fileReservedTime, settings.deleteFileBatchMax))
         await self._reserve.keep(free)
 
     async def _follow(self) -> None:
@@ -210,13 +212,33 @@ class Expiry:
         """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
         StorageFullError when the disk has no room even for what a deletion writes, StorageDamagedError when an entry of the log that is
-        looked at cannot be read or repaired.
+        looked at cannot be read or repaired, NotReadyError when the log is replaced meanwhile.
         """
-        return await read_with_repair(self._repair, lambda: self._expire(reserved_ms, max_segments))
-
-    async def _expire(self, reserved_ms: int | None, max_segments: int) -> Expired:
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
+        work = asyncio.create_task(self._expire(reserved_ms, max_segments), name="store.asked expiry")
+        self._asked[work] = None
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+            raise NotReadyError("the log is being replaced by a snapshot; what was deleted of it does not count") from None
+        finally:
+            del self._asked[work]
+
+    async def end(self) -> None:
+        """Break off what was asked for: a deletion that went on would apply positions of this log to the next one."""
+        self._ended = True
+        if asked := list(self._asked):
+            for work in asked:
+                work.cancel()
+            await asyncio.wait(asked)
+
+    async def _expire(self, reserved_ms: int, max_segments: int) -> Expired:
+        return await read_with_repair(self._repair, lambda: self._expire_once(reserved_ms, max_segments))
+
+    async def _expire_once(self, reserved_ms: int, max_segments: int) -> Expired:
         if reserved_ms and not self._time.is_known():
             raise NotReadyError("the age of messages is unknown until this node has the cluster time from a leader")
         async with self._deleting:

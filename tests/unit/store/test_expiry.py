@@ -12,7 +12,7 @@ import pytest
 from dledger.log.report import DamageKind
 from dledger.log.segment import log_path
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.errors import OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
+from dledger_wire.errors import NotReadyError, OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store.commands.redelivery import AdvanceDelayLevel
 from store.durability.expiry import HOUR_MS, Expired
@@ -93,6 +93,30 @@ def test_whole_segments_beyond_the_reserved_time_go_and_queues_follow() -> None:
         rig = await StoreRig.open(disk, clock=clock)
         assert rig.store.reader.bounds(*KEY) == (low, 300)
         await assert_follows(rig, {KEY: 300})
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_deletion_that_is_asked_for_ends_before_a_copy_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        rig = await filled(CrashDisk(), StepClock(START_MS))
+        cutting = asyncio.Event()
+
+        async def never_ends(_upto_index: int) -> int:
+            cutting.set()
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(rig.head, "truncate_head", never_ends)
+        asked = asyncio.create_task(rig.store.expiry.expire(0))
+        await cutting.wait()
+        await rig.store.suspend()
+        assert asked.done()
+        with pytest.raises(NotReadyError, match="replaced"):
+            await asked
+        await rig.store.recover(rig.log)
+        await rig.apply(rig.log.last.index)
+        await assert_follows(rig, {KEY: 200})
         await rig.close()
 
     run(scenario)
