@@ -253,18 +253,24 @@ class AdminService:
         membership = raft.membership
         steps = membership_steps(membership, request.action, request.id, request.replaces)
         if request.action in ("add", "replace"):
-            self._refuse_waiting_spare(request.id)
+            await self._refuse_waiting_spare(request.id)
             check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._other_addresses(request.replaces))
         for step in steps:
             addresses = {request.id: request.address} if request.address else {}
             membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)
         return admin_pb2.MemberReply(voters=membership.voters, learners=membership.learners)
 
-    def _refuse_waiting_spare(self, node_id: str) -> None:
-        """A spare node belongs to no group before a leader takes it in, and would never catch up as a member: InvalidArgumentError."""
-        spares = {spare.id for spare in self._context.settings.cluster.spares}
-        if node_id in spares.difference(self._context.store.replica_group.taken, self._context.raft.membership.members):
-            text = f"{node_id} is a spare node of the cluster file: it takes the place of a member that is away for replaceAfter"
+    async def _refuse_waiting_spare(self, node_id: str) -> None:
+        """A spare node belongs to no group before a leader takes it in, and would never catch up as a member: InvalidArgumentError.
+
+        One that was taken in before waits again with a new folder: name servers list it then.
+        """
+        waiting = {spare.id for spare in self._context.settings.cluster.spares}.difference(self._context.store.replica_group.taken)
+        directory = await self._registrar.directory()
+        if directory is not None:
+            waiting.update(spare.id for spare in directory.spares if not spare.expired)
+        if node_id in waiting.difference(self._context.raft.membership.members):
+            text = f"{node_id} is a spare node that no leader took in: it takes the place of a member that is away for replaceAfter"
             raise InvalidArgumentError(f"{text} (dledger cluster apply sets that); expected a node that is not among spares")
 
     def _other_addresses(self, replaced: str) -> dict[str, str]:

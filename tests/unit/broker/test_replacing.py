@@ -73,7 +73,9 @@ def test_a_spare_node_that_nobody_took_in_is_not_made_a_member_by_command() -> N
         address = rig.cluster.spares.hosts["sp0"].address
         async with rig.admin() as admin:
             for work in (admin.add_member("sp0", address), admin.replace_member("sp0", address, replaces=victim)):
-                with pytest.raises(InvalidArgumentError, match="sp0 is a spare node of the cluster file: it takes the place of a member"):
+                with pytest.raises(
+                    InvalidArgumentError, match="sp0 is a spare node that no leader took in: it takes the place of a member"
+                ):
                     await work
         assert victim in voters(rig)
 
@@ -283,6 +285,9 @@ def test_a_spare_node_that_is_wiped_as_a_voter_is_replaced_and_is_spare_again() 
         async with rig.admin() as admin:
             while [spare.id for spare in (await admin.directory()).spares] != ["sp0"]:  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.5)
+            with pytest.raises(InvalidArgumentError, match="sp0 is a spare node"):  # though the group took it in once
+                await admin.add_member("sp0", rig.cluster.spares.hosts["sp0"].address)
+        assert learners(rig) == set()
 
     Rig(76, spares=2, settings=POLICY).run(scenario)
 
