@@ -117,8 +117,11 @@ class GroupRow:
 
     @property
     def was_never_led(self) -> bool:
-        """Nobody was ever heard to lead it, and its nodes are heard no more: one that was not added in the end, or whose name was wrong."""
-        known = self.fence or self.removed or self.topics_known or self.hint[1]
+        """Nobody was ever heard to lead it, and its nodes are heard no more: one that was not added in the end, or whose name was wrong.
+
+        A table of topics that has a version was committed by a leader, also if only a follower told of it.
+        """
+        known = self.fence or self.removed or self.topics_known or self.told_topics_version or self.hint[1]
         return not known and all(row.expired for row in self.rows.values())
 
     def turn(self, oldest_ms: int) -> tuple[int, str, str]:

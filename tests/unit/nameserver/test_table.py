@@ -182,6 +182,17 @@ def test_a_group_that_never_had_a_leader_is_forgotten_when_its_nodes_are_silent(
     assert table.knows("typo")
 
 
+def test_a_group_that_had_a_leader_once_stays_though_only_a_silent_follower_told_of_it() -> None:
+    """All name servers were restarted, and the group lost its last nodes before one of them told its table of topics."""
+    table = RouteTable(["g0"], expire_after_ms=100)
+    table.register(master(topics={"t": 1}), 0)
+    table.register(registration(node="n1", topics_version=1), 0)
+    table.register(registration("g1", topics_version=4), 0)
+    table.expire(100)
+    assert table.knows("g1")
+    assert not table.is_complete, "a topic that is not found may be one of g1"
+
+
 def test_what_another_name_server_hears_keeps_a_row() -> None:
     table = RouteTable(expire_after_ms=100)
     told = master(term=5)
