@@ -103,9 +103,11 @@ class GroupOffsetsService:
         async for group in in_slices(shown):
             found = reply.groups.add(group=group)
             async for topic in in_slices(sorted(filter(sees, positions.get(group, {}))), TOPICS_AT_ONCE):
+                now = self._context.store.topics.get(topic)
+                epoch = now.topic_epoch if now is not None else ""
                 for queue_id, offset in sorted(positions[group][topic].items()):
                     generation = known.generation(group, topic, queue_id)
-                    found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation)
+                    found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
         return reply
 
 

@@ -74,8 +74,11 @@ class SendBackService:
         if not 0 < len(request.offsets) <= MAX_OFFSETS:
             raise InvalidArgumentError(f"{len(request.offsets)} offsets to send back; expected 1 to {MAX_OFFSETS}")
         rule = self._rule(request)
-        created_pos = self._context.store.topics.require(request.topic).created_pos
-        work = _Work((request.group, request.topic, request.queue_id), term, rule, {}, created_pos)
+        topic = self._context.store.topics.require(request.topic)
+        if request.incarnation not in ("", topic.topic_epoch):
+            text = f"topic {topic.name!r} was deleted and made again since the messages were read"
+            raise TopicNotFoundError(text, topic=topic.name, incarnation=topic.topic_epoch)
+        work = _Work((request.group, request.topic, request.queue_id), term, rule, {}, topic.created_pos)
         try:
             async with asyncio.timeout(TIMEOUT_S), self._locks.hold(work.queue):
                 await self._take_back(work, sorted(set(request.offsets)))

@@ -41,10 +41,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset, and its generation, which every reset raises."""
+    """A committed offset, its generation, which every reset raises, and the topic that it is of; empty: not told."""
 
     offset: int
     generation: int = 0
+    topic_epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class BrokerOffsetStore:
         request = broker_pb2.GroupOffsetsRequest(groups=[self._group])
         answer = await self._router.call_leader(group, methods.GROUP_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
         offsets = {
-            MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation)
+            MessageQueue(each.topic, group, each.queue_id): CommittedOffset(each.offset, each.generation, each.incarnation)
             for found in answer.groups
             for each in found.offsets
         }

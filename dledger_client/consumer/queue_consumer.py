@@ -52,6 +52,7 @@ class QueueConsumer:
 
     def __init__(self, queue: MessageQueue, topic_epoch: str, subscription: Subscription, owner: QueueOwner, *, locked: bool) -> None:
         self.queue, self.topic_epoch = queue, topic_epoch
+        self._route_epoch = topic_epoch
         self.process_queue: ProcessQueue | None = None
         self.end_reason: DledgerError | None = None
         self.epoch = 0
@@ -110,6 +111,10 @@ class QueueConsumer:
             return None
         return OffsetCommit(self.queue, process_queue.consume_offset, self.generation, self.epoch)
 
+    def is_of(self, topic_epoch: str | None) -> bool:
+        """Whether a route with this epoch is of the topic that is consumed: a node that lags may tell of the one before."""
+        return topic_epoch in (self.topic_epoch, self._route_epoch)
+
     def check_lock(self) -> None:
         """The locks changed: continue with one just granted, or stop without one just lost."""
         self.changed.set()
@@ -151,6 +156,7 @@ class QueueConsumer:
 
     def _create_process_queue(self, committed: CommittedOffset) -> None:
         self.generation, self.committed = committed.generation, committed.offset
+        self.topic_epoch = committed.topic_epoch or self.topic_epoch
         if self._owner.options.orderly:
             self.process_queue = OrderlyProcessQueue(self.queue, self._owner, committed.offset, self.epoch)
         else:
@@ -167,7 +173,10 @@ class QueueConsumer:
             except OffsetOutOfRangeError as error:
                 offset = await self._out_of_range(error, offset)
                 process_queue.add([], 0, offset)
-            except (StaleLockError, TopicNotFoundError):
+            except StaleLockError:
+                raise
+            except TopicNotFoundError:
+                await asyncio.sleep(MAX_PAUSE_S)  # the rebalancer starts over at once, by the route that it has
                 raise
             except DledgerError as error:
                 failures += 1
@@ -196,6 +205,7 @@ class QueueConsumer:
             tag_hashes=subscription.tag_hashes,
             sql=subscription.sql,
             lock_epoch=self.epoch,
+            incarnation=self.topic_epoch,
         )
 
     async def _out_of_range(self, error: OffsetOutOfRangeError, offset: int) -> int:

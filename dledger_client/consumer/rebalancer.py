@@ -254,19 +254,24 @@ class Rebalancer:
                 deadline_ms=self._router.clock.monotonic_ms() + SEND_BACK_TIMEOUT_MS,
                 delay_level=DEAD_LETTER if limit == 0 else delay_level,
                 max_reconsume_times=max(0, limit),
+                topic_epoch=self.queues[queue].topic_epoch if queue in self.queues else "",
             )
         except DledgerError as error:
             _logger.warning("%s: %d messages could not be sent back: %s", queue, len(messages), error.message)
             return messages
         if retry_topic(self.group) not in self._routes or not self._routes[retry_topic(self.group)]:
-            self._routes_stale.set()
-            self._wake.set()
+            self._look_up_again()
         refused = {result.offset: result.error for result in results if result.outcome is SentBack.REFUSED}
         for offset, reason in refused.items():
             _logger.warning("%s: message %d was not accepted back: %s", queue, offset, reason)
         return [message for message in messages if message.queue_offset in refused]
 
     # Assignment
+
+    def _look_up_again(self) -> None:
+        """The routes that are known are not those of now."""
+        self._routes_stale.set()
+        self._wake.set()
 
     async def _refresh_routes(self) -> None:
         clock, looked_up_ms = self._router.clock, 0
@@ -348,7 +353,9 @@ class Rebalancer:
                 reason = consumer.end_reason
                 if reason is not None:
                     self._finish(queue, commit=not isinstance(reason, OffsetsResetError | StaleLockError | TopicNotFoundError))
-                elif assigned.get(queue) != consumer.topic_epoch:
+                    if isinstance(reason, TopicNotFoundError):
+                        self._look_up_again()
+                elif not consumer.is_of(assigned.get(queue)):
                     self._finish(queue, commit=queue not in assigned)
             for queue, topic_epoch in assigned.items():
                 if queue not in self.queues:

@@ -601,6 +601,7 @@ class GroupOffset(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     GENERATION_FIELD_NUMBER: builtins.int
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -609,6 +610,8 @@ class GroupOffset(google.protobuf.message.Message):
     """of the position: changes with every reset; a commit that names an old one is refused"""
     lock_epoch: builtins.int
     """of an orderly consumer; a commit without the current one is refused while the queue is locked"""
+    incarnation: builtins.str
+    """in answers: of the topic, see TopicInfo"""
     def __init__(
         self,
         *,
@@ -617,9 +620,10 @@ class GroupOffset(google.protobuf.message.Message):
         offset: builtins.int = ...,
         generation: builtins.int | None = ...,
         lock_epoch: builtins.int = ...,
+        incarnation: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "lock_epoch", b"lock_epoch", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "incarnation", b"incarnation", "lock_epoch", b"lock_epoch", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_generation", b"_generation"]) -> typing.Literal["generation"] | None: ...
 
 global___GroupOffset = GroupOffset

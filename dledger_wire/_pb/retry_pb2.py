@@ -25,35 +25,35 @@ _sym_db = _symbol_database.Default()
 from dledger_wire._pb import types_pb2 as dledger_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/retry.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"\x84\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0f\n\x07offsets\x18\x04 \x03(\x04\x12\x13\n\x0b\x64\x65lay_level\x18\x05 \x01(\x11\x12\x1b\n\x13max_reconsume_times\x18\x06 \x01(\r\"\x8f\x01\n\x0eSendBackResult\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12,\n\x07outcome\x18\x02 \x01(\x0e\x32\x1b.dledger.v1.SendBackOutcome\x12\x17\n\x0freconsume_times\x18\x03 \x01(\r\x12&\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"?\n\x10SendBackResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.SendBackResult\"9\n\x12\x44\x65\x61\x64LettersRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\x12\x13\n\x0b\x61ny_replica\x18\x02 \x01(\x08\"|\n\x0f\x44\x65\x61\x64LetterQueue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04perm\x18\x03 \x01(\r\x12\x12\n\nmin_offset\x18\x04 \x01(\x04\x12\x12\n\nmax_offset\x18\x05 \x01(\x04\x12\x15\n\rredriven_upto\x18\x06 \x01(\x04\"q\n\x13\x44\x65\x61\x64LettersResponse\x12+\n\x06queues\x18\x01 \x03(\x0b\x32\x1b.dledger.v1.DeadLetterQueue\x12-\n\x07replica\x18\x02 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica\"b\n\x0eRedriveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bupto_offset\x18\x02 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x03 \x01(\r\x12\x16\n\x0eto_retry_topic\x18\x04 \x01(\x08\"8\n\x0fRedriveResponse\x12\x10\n\x08redriven\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x04\"\xc7\x01\n\rGroupSettings\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0fretry_max_times\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10retry_queue_nums\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x63onsume_enable\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12\x12\n\nseen_index\x18\x05 \x01(\x04\x42\x12\n\x10_retry_max_timesB\x13\n\x11_retry_queue_numsB\x11\n\x0f_consume_enable\"U\n\x11GroupSettingsList\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.dledger.v1.GroupSettings\x12\x15\n\rapplied_index\x18\x02 \x01(\x04*\xab\x01\n\x0fSendBackOutcome\x12\x15\n\x11SEND_BACK_UNKNOWN\x10\x00\x12\x13\n\x0fSEND_BACK_RETRY\x10\x01\x12\x12\n\x0eSEND_BACK_DEAD\x10\x02\x12\x17\n\x13SEND_BACK_DUPLICATE\x10\x03\x12\x14\n\x10SEND_BACK_BEHIND\x10\x04\x12\x12\n\x0eSEND_BACK_GONE\x10\x05\x12\x15\n\x11SEND_BACK_REFUSED\x10\x06\x32\xb1\x03\n\x05Retry\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12N\n\x0b\x44\x65\x61\x64Letters\x12\x1e.dledger.v1.DeadLettersRequest\x1a\x1f.dledger.v1.DeadLettersResponse\x12\x42\n\x07Redrive\x12\x1a.dledger.v1.RedriveRequest\x1a\x1b.dledger.v1.RedriveResponse\x12@\n\x08PutGroup\x12\x19.dledger.v1.GroupSettings\x1a\x19.dledger.v1.GroupSettings\x12\x43\n\x0b\x44\x65leteGroup\x12\x19.dledger.v1.GroupSettings\x1a\x19.dledger.v1.GroupSettings\x12\x46\n\nListGroups\x12\x19.dledger.v1.GroupSettings\x1a\x1d.dledger.v1.GroupSettingsListb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64ledger/v1/retry.proto\x12\ndledger.v1\x1a\x16\x64ledger/v1/types.proto\"\x99\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\r\x12\x0f\n\x07offsets\x18\x04 \x03(\x04\x12\x13\n\x0b\x64\x65lay_level\x18\x05 \x01(\x11\x12\x1b\n\x13max_reconsume_times\x18\x06 \x01(\r\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\"\x8f\x01\n\x0eSendBackResult\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12,\n\x07outcome\x18\x02 \x01(\x0e\x32\x1b.dledger.v1.SendBackOutcome\x12\x17\n\x0freconsume_times\x18\x03 \x01(\r\x12&\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x17.dledger.v1.ErrorDetail\"?\n\x10SendBackResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.dledger.v1.SendBackResult\"9\n\x12\x44\x65\x61\x64LettersRequest\x12\x0e\n\x06groups\x18\x01 \x03(\t\x12\x13\n\x0b\x61ny_replica\x18\x02 \x01(\x08\"|\n\x0f\x44\x65\x61\x64LetterQueue\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x0c\n\x04perm\x18\x03 \x01(\r\x12\x12\n\nmin_offset\x18\x04 \x01(\x04\x12\x12\n\nmax_offset\x18\x05 \x01(\x04\x12\x15\n\rredriven_upto\x18\x06 \x01(\x04\"q\n\x13\x44\x65\x61\x64LettersResponse\x12+\n\x06queues\x18\x01 \x03(\x0b\x32\x1b.dledger.v1.DeadLetterQueue\x12-\n\x07replica\x18\x02 \x01(\x0b\x32\x1c.dledger.v1.AnsweringReplica\"b\n\x0eRedriveRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x13\n\x0bupto_offset\x18\x02 \x01(\x04\x12\x14\n\x0cmax_messages\x18\x03 \x01(\r\x12\x16\n\x0eto_retry_topic\x18\x04 \x01(\x08\"8\n\x0fRedriveResponse\x12\x10\n\x08redriven\x18\x01 \x01(\r\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x04\"\xc7\x01\n\rGroupSettings\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0fretry_max_times\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10retry_queue_nums\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1b\n\x0e\x63onsume_enable\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12\x12\n\nseen_index\x18\x05 \x01(\x04\x42\x12\n\x10_retry_max_timesB\x13\n\x11_retry_queue_numsB\x11\n\x0f_consume_enable\"U\n\x11GroupSettingsList\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.dledger.v1.GroupSettings\x12\x15\n\rapplied_index\x18\x02 \x01(\x04*\xab\x01\n\x0fSendBackOutcome\x12\x15\n\x11SEND_BACK_UNKNOWN\x10\x00\x12\x13\n\x0fSEND_BACK_RETRY\x10\x01\x12\x12\n\x0eSEND_BACK_DEAD\x10\x02\x12\x17\n\x13SEND_BACK_DUPLICATE\x10\x03\x12\x14\n\x10SEND_BACK_BEHIND\x10\x04\x12\x12\n\x0eSEND_BACK_GONE\x10\x05\x12\x15\n\x11SEND_BACK_REFUSED\x10\x06\x32\xb1\x03\n\x05Retry\x12\x45\n\x08SendBack\x12\x1b.dledger.v1.SendBackRequest\x1a\x1c.dledger.v1.SendBackResponse\x12N\n\x0b\x44\x65\x61\x64Letters\x12\x1e.dledger.v1.DeadLettersRequest\x1a\x1f.dledger.v1.DeadLettersResponse\x12\x42\n\x07Redrive\x12\x1a.dledger.v1.RedriveRequest\x1a\x1b.dledger.v1.RedriveResponse\x12@\n\x08PutGroup\x12\x19.dledger.v1.GroupSettings\x1a\x19.dledger.v1.GroupSettings\x12\x43\n\x0b\x44\x65leteGroup\x12\x19.dledger.v1.GroupSettings\x1a\x19.dledger.v1.GroupSettings\x12\x46\n\nListGroups\x12\x19.dledger.v1.GroupSettings\x1a\x1d.dledger.v1.GroupSettingsListb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dledger.v1.retry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SENDBACKOUTCOME']._serialized_start=1156
-  _globals['_SENDBACKOUTCOME']._serialized_end=1327
+  _globals['_SENDBACKOUTCOME']._serialized_start=1177
+  _globals['_SENDBACKOUTCOME']._serialized_end=1348
   _globals['_SENDBACKREQUEST']._serialized_start=63
-  _globals['_SENDBACKREQUEST']._serialized_end=195
-  _globals['_SENDBACKRESULT']._serialized_start=198
-  _globals['_SENDBACKRESULT']._serialized_end=341
-  _globals['_SENDBACKRESPONSE']._serialized_start=343
-  _globals['_SENDBACKRESPONSE']._serialized_end=406
-  _globals['_DEADLETTERSREQUEST']._serialized_start=408
-  _globals['_DEADLETTERSREQUEST']._serialized_end=465
-  _globals['_DEADLETTERQUEUE']._serialized_start=467
-  _globals['_DEADLETTERQUEUE']._serialized_end=591
-  _globals['_DEADLETTERSRESPONSE']._serialized_start=593
-  _globals['_DEADLETTERSRESPONSE']._serialized_end=706
-  _globals['_REDRIVEREQUEST']._serialized_start=708
-  _globals['_REDRIVEREQUEST']._serialized_end=806
-  _globals['_REDRIVERESPONSE']._serialized_start=808
-  _globals['_REDRIVERESPONSE']._serialized_end=864
-  _globals['_GROUPSETTINGS']._serialized_start=867
-  _globals['_GROUPSETTINGS']._serialized_end=1066
-  _globals['_GROUPSETTINGSLIST']._serialized_start=1068
-  _globals['_GROUPSETTINGSLIST']._serialized_end=1153
-  _globals['_RETRY']._serialized_start=1330
-  _globals['_RETRY']._serialized_end=1763
+  _globals['_SENDBACKREQUEST']._serialized_end=216
+  _globals['_SENDBACKRESULT']._serialized_start=219
+  _globals['_SENDBACKRESULT']._serialized_end=362
+  _globals['_SENDBACKRESPONSE']._serialized_start=364
+  _globals['_SENDBACKRESPONSE']._serialized_end=427
+  _globals['_DEADLETTERSREQUEST']._serialized_start=429
+  _globals['_DEADLETTERSREQUEST']._serialized_end=486
+  _globals['_DEADLETTERQUEUE']._serialized_start=488
+  _globals['_DEADLETTERQUEUE']._serialized_end=612
+  _globals['_DEADLETTERSRESPONSE']._serialized_start=614
+  _globals['_DEADLETTERSRESPONSE']._serialized_end=727
+  _globals['_REDRIVEREQUEST']._serialized_start=729
+  _globals['_REDRIVEREQUEST']._serialized_end=827
+  _globals['_REDRIVERESPONSE']._serialized_start=829
+  _globals['_REDRIVERESPONSE']._serialized_end=885
+  _globals['_GROUPSETTINGS']._serialized_start=888
+  _globals['_GROUPSETTINGS']._serialized_end=1087
+  _globals['_GROUPSETTINGSLIST']._serialized_start=1089
+  _globals['_GROUPSETTINGSLIST']._serialized_end=1174
+  _globals['_RETRY']._serialized_start=1351
+  _globals['_RETRY']._serialized_end=1784
 # @@protoc_insertion_point(module_scope)

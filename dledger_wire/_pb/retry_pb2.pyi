@@ -67,6 +67,7 @@ class SendBackRequest(google.protobuf.message.Message):
     OFFSETS_FIELD_NUMBER: builtins.int
     DELAY_LEVEL_FIELD_NUMBER: builtins.int
     MAX_RECONSUME_TIMES_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     group: builtins.str
     """consumer group"""
     topic: builtins.str
@@ -76,6 +77,8 @@ class SendBackRequest(google.protobuf.message.Message):
     """0: by the number of attempts so far; -1: to the dead letters at once"""
     max_reconsume_times: builtins.int
     """0: the group's retryMaxTimes"""
+    incarnation: builtins.str
+    """TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
@@ -87,8 +90,9 @@ class SendBackRequest(google.protobuf.message.Message):
         offsets: collections.abc.Iterable[builtins.int] | None = ...,
         delay_level: builtins.int = ...,
         max_reconsume_times: builtins.int = ...,
+        incarnation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["delay_level", b"delay_level", "group", b"group", "max_reconsume_times", b"max_reconsume_times", "offsets", b"offsets", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delay_level", b"delay_level", "group", b"group", "incarnation", b"incarnation", "max_reconsume_times", b"max_reconsume_times", "offsets", b"offsets", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
 
 global___SendBackRequest = SendBackRequest
 

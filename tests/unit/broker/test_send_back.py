@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.router import Router
-from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicPermissionError
+from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
 from store.store import MessageStore
 from tests.sim.cluster import SMALL_LOG
@@ -45,6 +46,25 @@ async def send(rig: Rig, count: int) -> list[str]:
     async with rig.producer() as producer:
         sent = [await producer.send(Message("t", b"%d" % number, tags="a", keys=f"k{number}"), queue_id=0) for number in range(count)]
     return [result.msg_id for result in sent]
+
+
+def test_what_was_read_before_the_topic_was_made_anew_sends_nothing_of_the_new_one_back() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 1)
+        async with rig.admin() as admin, rig.consumer(group=GROUP) as consumer:
+            (row,) = await admin.describe_topic("t")
+            wanted = partial(send_back, consumer._router, GROUP, "t", 0, [0], replica_group="g0", topic_epoch=row.topic_epoch)
+            assert outcomes(await wanted(deadline_ms=10_000_000)) == [SentBack.RETRY]
+            await admin.delete_topic("t")
+            with pytest.raises(TopicNotFoundError):
+                await wanted(deadline_ms=10_000_000)
+            await rig.topic()
+            await send(rig, 1)
+            with pytest.raises(TopicNotFoundError, match="made again"):
+                await wanted(deadline_ms=10_000_000)
+
+    Rig().run(scenario)
 
 
 def test_a_message_sent_back_comes_again_later_with_all_it_had() -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from broker.api.group_offsets import GroupOffsetsService
+from broker.node import BrokerNode
 from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
@@ -238,6 +239,37 @@ def test_a_topic_made_anew_is_read_from_its_start() -> None:
         await group.stop()
 
     Rig().run(scenario)
+
+
+def ends(node: BrokerNode) -> list[int]:
+    """Where the queues of the topic end on this replica."""
+    return [queue.max_offset for queue in node.store.queues if queue.key[0] == "t"]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_replica_that_lags_gives_no_messages_of_the_topic_before(seed: int) -> None:
+    """docs/reference/semantics.md, row G5.  They would be consumed in place of those that have their offsets now."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        lags = rig.cluster.hosts[rig.followers[0]]
+        await until(lambda: lags.node is not None and ends(lags.node) == [50])
+        for other in rig.cluster.hosts.values():
+            if other is not lags:
+                rig.cluster.net.cut(other.ip, lags.ip)
+                rig.cluster.net.cut(lags.ip, other.ip)
+        async with rig.admin() as admin:
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1)
+        await send(rig, 60, first=100)
+        group = Group(rig, read_from="follower")
+        await group.start("a")
+        await until(lambda: numbers(10, 150)[-1] in group.bodies())
+        assert group.bodies() == numbers(60, 100)
+        await group.stop()
+
+    Rig(seed).run(scenario)
 
 
 def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
