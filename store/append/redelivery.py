@@ -130,10 +130,14 @@ def staged_pos(frame: Frame) -> int:
 
 
 def moved(frame: Frame, due_ms: int) -> Frame:
-    """A message with a delivery time as it is stored again at the log's end.  Without room for the property it counts as staged there."""
-    timed = due_at(frame, due_ms)
-    properties = timed.properties | {STAGED_POS: str(staged_pos(frame))}
-    return replace(timed, properties=properties) if packed_size(properties) <= MAX_PROPERTIES_BYTES else timed
+    """A message with a delivery time as it is stored again at the log's end."""
+    return _with_staged_pos(due_at(frame, due_ms), staged_pos(frame))
+
+
+def _with_staged_pos(frame: Frame, pos: int) -> Frame:
+    """The message as it waits on at the log's end.  Without room for the property it counts as staged there."""
+    properties = frame.properties | {STAGED_POS: str(pos)}
+    return replace(frame, properties=properties) if packed_size(properties) <= MAX_PROPERTIES_BYTES else frame
 
 
 def due_at(frame: Frame, due_ms: int) -> Frame:
@@ -168,7 +172,8 @@ def route(topics: Topics, waiting: Sequence[Frame]) -> Routed:
         if is_changed(frame):
             routed.changed.append(frame.queue_offset)
         if not topic.takes_what_waited:
-            routed.restaged.append(replace(frame, properties=fitting(frame.properties)))
+            again = replace(frame, properties=fitting(frame.properties))
+            routed.restaged.append(_with_staged_pos(again, staged_pos(frame)))
         else:
             # The topic may have fewer queues by now.
             routed.messages.append(replace(message, queue_id=message.queue_id % topic.write_queues))

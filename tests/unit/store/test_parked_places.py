@@ -16,8 +16,9 @@ from dledger_wire.frames.frame import encode_frame
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, decode_properties
 from dledger_wire.java_hash import key_hash
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from store.append.redelivery import batches_of, moved
+from store.append.redelivery import batches_of, moved, route
 from store.append.staged_check import check_staged
+from store.commands.topics import DeleteTopic, UpdateTopic
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG, StoreRig, batch_of, frames_of, run
 
@@ -171,6 +172,26 @@ def test_a_message_with_a_delivery_time_is_stored_again_and_one_without_is_not()
             batches_of([replace(found, properties=found.properties | {"UNIQ_KEY": "x"})]), for_service=True
         ).outcomes
         assert isinstance(refused.error, InvalidArgumentError)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_message_that_goes_on_waiting_is_not_one_of_a_topic_made_anew_meanwhile() -> None:
+    """A topic that forbids writing takes nothing that waited; the copy may be stored behind the deletion of that topic."""
+
+    async def scenario() -> None:
+        rig = await opened()
+        (outcome,) = await rig.send(raw_batch(TIMER_TOPIC, ID + DUE + TO_T))
+        assert outcome.error is None
+        await rig.command(UpdateTopic(name="t", perm=4))
+        routed = route(rig.store.topics, await rig.read_all((TIMER_TOPIC, 0)))
+        assert (len(routed.restaged), routed.messages) == (1, [])
+        await rig.command(DeleteTopic(name="t"))
+        await rig.topic("t")
+        rig.append(rig.store.prepare(batches_of(routed.restaged), for_service=True))
+        await rig.commit()
+        assert route(rig.store.topics, await rig.read_all((TIMER_TOPIC, 0))).dropped == [0, 1]
         await rig.close()
 
     run(scenario)
