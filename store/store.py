@@ -173,6 +173,8 @@ class MessageStore:
         """Make everything durable and mark the stop as orderly.  Call it after the log's node has stopped."""
         self._message_log.resign()
         self._waiters.wake_all()
+        if self._expiry is not None:
+            await self._expiry.end()
         if self._index is not None:
             await self._index.close()
         await self._tasks.stop()

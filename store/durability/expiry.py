@@ -126,7 +126,6 @@ class Expiry:
         self._reserve = Reserve(env.disk, settings.reserve_bytes)
         self._deleting = asyncio.Lock()
         self._asked: dict[asyncio.Task[Expired], None] = {}
-        self._ended = False
         self._told = ""
         self.used_percent = 0.0
         self.refuses_messages = False
@@ -212,24 +211,26 @@ class Expiry:
         """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
         StorageFullError when the disk has no room even for what a deletion writes, StorageDamagedError when an entry of the log that is
-        looked at cannot be read or repaired, NotReadyError when the log is replaced meanwhile.
+        looked at cannot be read or repaired, NotReadyError when the log is replaced meanwhile.  It goes on when the caller is cancelled:
+        half of a deletion would leave files that belong to no log any more.
         """
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
         work = asyncio.create_task(self._expire(reserved_ms, max_segments), name="store.asked expiry")
         self._asked[work] = None
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if not self._ended:
-                raise
-            raise NotReadyError("the log is being replaced by a snapshot; what was deleted of it does not count") from None
-        finally:
-            del self._asked[work]
+        work.add_done_callback(self._asked_ended)
+        await asyncio.wait([work])
+        if work.cancelled():
+            raise NotReadyError("the log is being closed or replaced by a snapshot; what was deleted of it does not count")
+        return work.result()
+
+    def _asked_ended(self, work: asyncio.Task[Expired]) -> None:
+        del self._asked[work]
+        if not work.cancelled() and (error := work.exception()) is not None:
+            _logger.info("a deletion that was asked for failed: %s", error)  # the caller may be gone
 
     async def end(self) -> None:
         """Break off what was asked for: a deletion that went on would apply positions of this log to the next one."""
-        self._ended = True
         if asked := list(self._asked):
             for work in asked:
                 work.cancel()

@@ -122,6 +122,34 @@ def test_a_deletion_that_is_asked_for_ends_before_a_copy_takes_the_place_of_the_
     run(scenario)
 
 
+def test_a_deletion_goes_on_when_who_asked_for_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log begins behind the segments before their files go: nobody would remove the others."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await filled(disk, StepClock(START_MS))
+        removing, go_on, remove = asyncio.Event(), asyncio.Event(), disk.remove
+
+        async def slowly(path: str) -> None:
+            removing.set()
+            await go_on.wait()
+            await remove(path)
+
+        monkeypatch.setattr(disk, "remove", slowly)
+        asked = asyncio.create_task(rig.store.expiry.expire(0))
+        await removing.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        go_on.set()
+        assert (await rig.store.expiry.expire(0)).segments == 0, "it waits for the first one"
+        kept = [log_path(segment.start_pos) for segment in rig.log.segments]
+        assert [path for path in sorted(disk.files) if path in kept or path.rpartition("/")[0] == log_path(0).rpartition("/")[0]] == kept
+        await rig.close()
+
+    run(scenario)
+
+
 def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset() -> None:
     async def scenario() -> None:
         disk, clock = CrashDisk(), StepClock(START_MS)
