@@ -65,6 +65,7 @@ class PeerStatus:
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
     low_on_space: bool = False
+    copied_bytes: int | None = None  # what it has received of snapshots since its start, if its release tells
     levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
 
@@ -104,6 +105,7 @@ def peer_statuses(
                 refused=refused,
                 acknowledges=leads if peer is None else bool(answers and connected and not refused),
                 low_on_space=peer is not None and peer.low_on_space,
+                copied_bytes=peer.copied_bytes if peer is not None else None,
                 levels=levels,
                 version=version,
             )

@@ -21,12 +21,13 @@ from store.commands.replacement import Replacement
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the master knows of members: without contact now, for a while, for replaceAfter, for longer than a node takes to start; for as
-    long without room on its disk, behind, and no further; caught up; spare once."""
+    long behind, and no further, and of these those without room on the disk; caught up; spare once."""
 
     away: Collection[str] = ()
     settled: Collection[str] = ()
     gone: Collection[str] = ()
     late: Collection[str] = ()
+    stuck: Collection[str] = ()
     full: Collection[str] = ()
     in_sync: Collection[str] = ()
     spares: Collection[str] = ()
@@ -119,6 +120,8 @@ def _given_up(now: Membership, spare: str, seen: Seen) -> Change | None:
         return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
     if spare in seen.full:
         return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True)
+    if spare in seen.stuck:
+        return Change(f"spare node {spare} does not catch up", _without(now, spare), dropped=True)
     return None
 
 

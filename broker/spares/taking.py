@@ -66,7 +66,8 @@ class SpareTaking:
         self._context, self._turns, self._network = context, turns, network
         self._configured = {spare.id for spare in context.settings.cluster.spares}
         self._away: dict[str, int] = {}  # member without contact -> since when
-        self._full: dict[tuple[str, int], int] = {}  # member behind without room on its disk, and how far it is -> since when
+        self._stuck: dict[tuple[str, int, int | None], int] = {}  # member behind, and how far it is -> since when
+        self._full: set[str] = set()  # members without room on their disks
         self._failed: dict[str, int] = {}  # spare node that was of no use -> since when
         self._lacks_learners_since = self._unanswered_since = -1
         self._asks = False
@@ -74,7 +75,7 @@ class SpareTaking:
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._away.clear()  # a new master has waited for nobody yet
-        self._full.clear()
+        self._stuck.clear()
         self._failed.clear()
         self._lacks_learners_since = self._unanswered_since = -1
         tasks.spawn(self._watch(), "watch")
@@ -133,8 +134,11 @@ class SpareTaking:
         silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
         self._away = {node: self._away.get(node, now_ms) for node in silent}
         in_sync = self._in_sync(status)
-        full = [(peer.node_id, peer.match_index) for peer in status.peers if peer.low_on_space and peer.node_id not in in_sync]
-        self._full = {place: self._full.get(place, now_ms) for place in full}
+        self._full = {peer.node_id for peer in status.peers if peer.low_on_space}
+        # Of one whose release does not tell what it copies, nothing is known while it does.
+        behind = [peer for peer in status.peers if peer.node_id not in in_sync and (peer.low_on_space or peer.copied_bytes is not None)]
+        places = [(peer.node_id, peer.match_index, peer.copied_bytes) for peer in behind]
+        self._stuck = {place: self._stuck.get(place, now_ms) for place in places}
 
     def _in_sync(self, status: RaftStatus) -> list[str]:
         window = self._context.settings.cluster.raft.maxInflightMessages
@@ -146,12 +150,14 @@ class SpareTaking:
             self._lacks_learners_since = -1
         elif self._lacks_learners_since < 0:
             self._lacks_learners_since = now_ms
+        stuck = [node for node, _, _ in _for(max(after_ms, SETTLED_MS), self._stuck, now_ms)]
         return Seen(
             away=self._away,
             settled=_for(min(after_ms, SETTLED_MS), self._away, now_ms),
             gone=_for(after_ms, self._away, now_ms),
             late=_for(max(after_ms, SETTLED_MS), self._away, now_ms),
-            full=[node for node, _ in _for(max(after_ms, SETTLED_MS), self._full, now_ms)],
+            stuck=stuck,
+            full=[node for node in stuck if node in self._full],
             in_sync=self._in_sync(context.raft.status()),
             spares={*self._configured, *context.store.replica_group.taken},
             lacks_learners=0 <= self._lacks_learners_since <= now_ms - after_ms,

@@ -84,6 +84,7 @@ class HeartbeatResponse:
     ``late_ms``: the longest delay of a leader's message that the sender has seen lately.  ``wary_ms``: as in a Heartbeat, by
     what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led; false from releases that do not tell it.
     ``seekers``: voters that asked the sender for votes lately, since they hear no leader; none from releases that do not tell them.
+    ``copied_bytes``: what it has received of snapshots since its start; None from releases that do not tell it.
     """
 
     term: int
@@ -92,6 +93,7 @@ class HeartbeatResponse:
     wary_ms: int = 0
     low_on_space: bool = False
     seekers: tuple[NodeId, ...] = ()
+    copied_bytes: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

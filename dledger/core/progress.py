@@ -30,6 +30,7 @@ class Progress:
         "answers",
         "commit_sent",
         "contact_ms",
+        "copied_bytes",
         "heard",
         "heartbeat_match",
         "inflight",
@@ -66,6 +67,7 @@ class Progress:
         self.round = 0
         self.low_on_space = False  # by its last answer: it would refuse new messages if it led
         self.seekers: tuple[NodeId, ...] = ()  # by its last answer: voters without a leader that it hears
+        self.copied_bytes: int | None = None  # by its last answer: what it has received of snapshots
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
 
     def answered(self, now_ms: int) -> None:

@@ -391,6 +391,7 @@ class Raft:
                     silent_ms=core.now_ms - peer.contact_ms,
                     heard=peer.heard,
                     low_on_space=peer.low_on_space,
+                    copied_bytes=peer.copied_bytes,
                 )
                 for peer in replication.peers.values()
             ),

@@ -310,7 +310,7 @@ class Replication:
             return
         peer.answered(core.now_ms)
         peer.notice_open = False
-        peer.low_on_space, peer.seekers = message.low_on_space, message.seekers
+        peer.low_on_space, peer.seekers, peer.copied_bytes = message.low_on_space, message.seekers, message.copied_bytes
         if peer in self._voters:
             core.silence.reported(source, message.late_ms, message.wary_ms)
         if peer.round < message.round <= core.reads.round:

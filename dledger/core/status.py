@@ -20,6 +20,7 @@ class PeerProgress:
     silent_ms: int  # since its last answer; of one that was never ``heard``, since this node leads
     heard: bool
     low_on_space: bool
+    copied_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from dledger.core.effects import (
     UnregisteredMember,
 )
 from dledger.core.events import Deprioritize, Event, ReadRequested, SnapshotInstalled
-from dledger.core.messages import Message
+from dledger.core.messages import HeartbeatResponse, Message
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
 from dledger.driver import Driver
 from dledger.log.entry import RawEntry
@@ -174,6 +174,8 @@ class Replica:
         return self.proposer.make_body(meta, pos, index, term)
 
     def send(self, to: NodeId, message: Message) -> None:
+        if isinstance(message, HeartbeatResponse):
+            message.copied_bytes = self.catch_up.copied_bytes  # the core knows nothing of how a snapshot comes
         self.links.send(to, message)
 
     def entries_added(self, entries: Sequence[RawEntry]) -> None:

@@ -79,6 +79,7 @@ class CatchUp:
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
         self.state = ""  # for operators; empty when no snapshot is in progress
         self.lacks_room = False  # the disk had no room for the snapshot when that was looked at last
+        self.copied_bytes = 0  # of all attempts
 
     @property
     def running(self) -> bool:
@@ -215,6 +216,7 @@ class CatchUp:
             piece = await _read(stream)
             pos, data = _checked(plan, piece)
             await receiver.take(pos, data)
+            self.copied_bytes += len(data)
             self.state = f"fetching a snapshot from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
 
     async def _fetch_file(self, channel: Channel, plan: SnapshotPlan, number: int, file: PlanFile) -> None:
@@ -229,6 +231,7 @@ class CatchUp:
             if pos != len(content) or not data:
                 raise CorruptEntryError(f"{file.path}: a piece at {pos}, expected one at {len(content)}")
             content += data
+            self.copied_bytes += len(data)
         if len(content) != file.size_bytes or crc32c(content) != file.crc:
             raise CorruptEntryError(f"{file.path} does not match the plan")
         await self._env.disk.write_atomic(received_state_path(number), bytes(content))

@@ -49,8 +49,10 @@ def _fields(message: Message) -> dict[str, Any]:
             beat = raft_pb2.Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term)
             beat.election_timeout_ms, beat.wary_ms = message.election_timeout_ms, message.wary_ms
             return {"heartbeat": beat}
-        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers):
+        case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers, copied_bytes=copied):
             answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers)
+            if copied is not None:
+                answer.copied_bytes = copied
             return {"heartbeat_response": answer}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
@@ -140,6 +142,7 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         wary_ms=body.wary_ms,
         low_on_space=body.low_on_space,
         seekers=tuple(map(NodeId, body.seekers)),
+        copied_bytes=body.copied_bytes if body.HasField("copied_bytes") else None,
     ),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
     "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),

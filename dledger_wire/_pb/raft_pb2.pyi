@@ -222,6 +222,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     """late_ms: the longest delay of a leader's message that the sender has seen lately. wary_ms: as in
     Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
     seekers: voters that asked the sender for votes lately, since they hear no leader.
+    copied_bytes: what the sender has received of snapshots since its start; unset by releases that do not tell it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -231,10 +232,12 @@ class HeartbeatResponse(google.protobuf.message.Message):
     WARY_MS_FIELD_NUMBER: builtins.int
     LOW_ON_SPACE_FIELD_NUMBER: builtins.int
     SEEKERS_FIELD_NUMBER: builtins.int
+    COPIED_BYTES_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
     wary_ms: builtins.int
     low_on_space: builtins.bool
+    copied_bytes: builtins.int
     @property
     def seekers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -245,8 +248,11 @@ class HeartbeatResponse(google.protobuf.message.Message):
         wary_ms: builtins.int = ...,
         low_on_space: builtins.bool = ...,
         seekers: collections.abc.Iterable[builtins.str] | None = ...,
+        copied_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes", "late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_copied_bytes", b"_copied_bytes"]) -> typing.Literal["copied_bytes"] | None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

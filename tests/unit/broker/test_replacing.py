@@ -12,6 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from broker.node import BrokerNode
+from dledger.core.messages import Heartbeat
+from dledger.core.types import NodeId
+from dledger.transport import codec
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError
 from store.commands.replacement import Replacement
@@ -161,6 +164,28 @@ def test_a_spare_node_without_room_on_its_disk_is_dropped_for_another_one() -> N
         await until(is_done(rig, {*(nodes - {victim}), "sp1"}))
         assert await stored(rig) == 50
         assert "sp0" in rig.cluster.hosts, "it joined"
+
+    Rig(66, spares=2, settings=POLICY).run(scenario)
+
+
+def test_a_spare_node_that_answers_and_never_catches_up_is_dropped_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        nodes, victim = kill_follower(rig)
+        spare = rig.cluster.spares.hosts["sp0"]
+        await until(lambda: spare.node is not None and spare.node.is_open)
+        assert spare.node is not None
+        driver = spare.node.raft._replica.driver
+        receive = driver.received
+
+        def only_heartbeats(source: NodeId, store: str, data: bytes) -> None:
+            if isinstance(codec.decode(data)[0], Heartbeat):
+                receive(source, store, data)
+
+        monkeypatch.setattr(driver, "received", only_heartbeats)
+        await until(is_done(rig, {*(nodes - {victim}), "sp1"}))
+        assert await stored(rig) == 50
 
     Rig(66, spares=2, settings=POLICY).run(scenario)
 

@@ -116,13 +116,16 @@ def test_a_spare_node_without_room_for_what_it_lacks_is_dropped_for_another_one(
         assert isinstance(step, Change)
         assert (step.dropped, step.membership) == (True, members(*now.voters))
         assert next_step(now, under_way, 1, AWAY) is None, "one that has room is waited for"
+        stuck = next_step(now, under_way, 1, replace(AWAY, stuck=["sp0"]))
+        assert isinstance(stuck, Change)
+        assert (stuck.dropped, stuck.why) == (True, "spare node sp0 does not catch up")
     caught_up = replace(full, in_sync=["sp0"])
     assert next_step(members("n0", "n1", "n2", learners=("sp0",)), voter_of(), 0, caught_up) == Change(
         "n2 is removed, sp0 has caught up", members("n0", "n1", learners=("sp0",))
     )
 
 
-def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room() -> None:
+def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room_or_is_stuck() -> None:
     """A learner with a nearly full disk that keeps up is not given up for lagging one moment, nor one that still catches up."""
     sp0 = PeerStatus(
         node_id=NodeId("sp0"),
@@ -134,10 +137,10 @@ def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room() -> None:
         acknowledges=True,
         low_on_space=True,
     )
-    told: list[int] = [0]
+    told: list[PeerStatus] = [sp0]
 
     def status() -> Any:
-        return SimpleNamespace(node_id="n0", commit_index=10**6, peers=[replace(sp0, match_index=told[0])])
+        return SimpleNamespace(node_id="n0", commit_index=10**6, peers=told)
 
     raft = SimpleNamespace(status=status, membership=members("n0", "n1", "n2", learners=("sp0",)))
     cluster = ClusterConfig.parse("cluster: shop\ngroups: [{name: g0, nodes: [{id: n0, address: '127.0.0.1:1'}]}]\n", "cluster.yaml")
@@ -145,10 +148,13 @@ def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room() -> None:
     context = SimpleNamespace(raft=raft, settings=SimpleNamespace(cluster=cluster), store=store)
     taking = SpareTaking(cast(Any, context), cast(Any, None), cast(Any, None))
 
-    def full(now_ms: int, match_index: int) -> list[str]:
-        told[0] = match_index
+    def seen(now_ms: int, peer: PeerStatus) -> Seen:
+        told[0] = peer
         taking._look_who_is_away(now_ms)
-        return list(taking._seen(now_ms, 0, 60_000).full)
+        return taking._seen(now_ms, 0, 60_000)
+
+    def full(now_ms: int, match_index: int) -> list[str]:
+        return list(seen(now_ms, replace(sp0, match_index=match_index)).full)
 
     assert not full(0, 10**6)
     assert not full(100_000, 10**6)
@@ -156,6 +162,15 @@ def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room() -> None:
     assert not full(160_000, 2)
     assert not full(200_000, 3), "it catches up"
     assert full(260_000, 3) == ["sp0"]
+    copies = replace(sp0, low_on_space=False, match_index=3, copied_bytes=10)
+    for now_ms in (300_000, 350_000):
+        assert not seen(now_ms, copies).stuck
+    assert not seen(360_000, replace(copies, copied_bytes=11)).stuck, "it copies"
+    assert not seen(400_000, replace(copies, copied_bytes=11)).stuck
+    found = seen(420_000, replace(copies, copied_bytes=11))
+    assert (found.stuck, found.full) == (["sp0"], [])
+    for now_ms in (500_000, 600_000):
+        assert not seen(now_ms, replace(copies, copied_bytes=None)).stuck, "its release does not tell"
 
 
 def test_members_that_an_operator_changes_are_left_alone() -> None:

@@ -40,7 +40,7 @@ MESSAGES: list[Message] = [
     AppendResponse(term=3, success=False, match=EntryId(0, 0), rejected=8),
     Heartbeat(term=3, commit=7, round=1, newest_commit=9, commit_term=2),
     HeartbeatResponse(term=3, round=BIG),
-    HeartbeatResponse(term=3, round=1, late_ms=20, wary_ms=300, low_on_space=True, seekers=(NodeId("n2"), NodeId("n4"))),
+    HeartbeatResponse(term=3, round=1, late_ms=20, wary_ms=300, low_on_space=True, seekers=(NodeId("n2"), NodeId("n4")), copied_bytes=0),
     TimeoutNow(term=3),
     ReadIndexRequest(term=3, token=1, suspect=True),
     ReadIndexResponse(term=3, token=1, index=9, ok=True, last=11),
