@@ -78,7 +78,7 @@ class World(StruckWorld):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
         self.topics = {name: LivingTopic(name) for name in ("one", "two")}
-        self.sharers = Group(rig, "one", "sharers", "10.0.3")
+        self.sharers = Group(rig, "one", "sharers", "10.0.3", read_from="any")
         self.orderlies = Group(rig, "two", "orderlies", "10.0.4", orderly=True, suspend_current_queue_time_ms=50)
         self.latecomers = Group(rig, "two", "latecomers", "10.0.6", consume_from_where="last")
         self.groups = [self.sharers, self.orderlies]
