@@ -43,11 +43,12 @@ class Outcome(Protocol):
 
 @dataclass(slots=True)
 class Waiting:
-    """One payload and its caller."""
+    """One payload and its caller.  ``number``: how many were accepted before it."""
 
     payload: Payload
     outcome: Outcome
-    at_commit: bool = False
+    at_commit: bool
+    number: int
 
 
 @dataclass(slots=True)
@@ -95,8 +96,8 @@ class Proposals:
 
     @property
     def left(self) -> int:
-        """How many of those ``accepted`` wait no more: they are in the log, or never will be."""
-        return self.accepted - len(self._pending)
+        """How many of those ``accepted`` first wait no more: they are in the log, or never will be."""
+        return self._pending[0].number if self._pending else self.accepted
 
     @property
     def waiting(self) -> int:
@@ -110,7 +111,7 @@ class Proposals:
             raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
         if self._pending_bytes + size > self._limit_bytes and self._pending:
             raise BusyError(f"{self._pending_bytes} bytes are already queued; nothing was stored")
-        self._pending.append(Waiting(payload, outcome, at_commit))
+        self._pending.append(Waiting(payload, outcome, at_commit, self.accepted))
         self.accepted += 1
         self._pending_bytes += size
 
@@ -123,18 +124,25 @@ class Proposals:
         return self._pending_bytes >= self._join_bytes and len(self._rounds) < self._max_rounds
 
     def peek(self) -> tuple[int, int]:
-        """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled payloads first."""
-        pending = self._pending
-        while pending and pending[0].outcome.cancelled():
-            self._pending_bytes -= pending.popleft().payload.size_bytes
+        """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled ones among them.
+
+        Who gave up holds nothing any more that its payload relies on, such as a lock.
+        """
         count = total = 0
-        for item in pending:
+        for item in self._pending:
+            if item.outcome.cancelled():
+                self._drop_cancelled()
+                return self.peek()
             size = item.payload.size_bytes
             if count and total + size > self._entry_bytes:
                 break
             total += size
             count += 1
         return count, total
+
+    def _drop_cancelled(self) -> None:
+        self._pending = deque(item for item in self._pending if not item.outcome.cancelled())
+        self._pending_bytes = sum(item.payload.size_bytes for item in self._pending)
 
     def take(self, count: int, entry: EntryId) -> list[Waiting]:
         """The first ``count`` payloads, now part of ``entry``."""

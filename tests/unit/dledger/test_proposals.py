@@ -93,6 +93,17 @@ def test_a_payload_whose_caller_gave_up_is_not_written(rig: Rig) -> None:
     assert rig.proposals.pending_bytes == 20
 
 
+def test_a_payload_whose_caller_gave_up_is_not_written_between_others_either(rig: Rig) -> None:
+    first, given_up, last = rig.add(10), rig.add(20), rig.add(30)
+    given_up.cancel()
+    assert rig.proposals.peek() == (2, 40)
+    assert (rig.proposals.pending_bytes, rig.proposals.left) == (40, 0), "the one before it still waits"
+    rig.proposals.take(2, EntryId(7, 3))
+    assert rig.proposals.left == 3
+    rig.proposals.applied(7, term(3))
+    assert first.result() == last.result() == EntryId(7, 3)
+
+
 def test_all_payloads_of_an_applied_entry_get_its_id(rig: Rig) -> None:
     futures = [rig.add(10), rig.add(20), rig.add(30)]
     rig.proposals.take(2, EntryId(7, 3))
