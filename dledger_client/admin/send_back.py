@@ -69,14 +69,12 @@ async def send_back(
     deadline_ms: int,
     delay_level: int = 0,
     max_reconsume_times: int = 0,
-    topic_epoch: str = "",
 ) -> list[SendBackResult]:
     """Send back messages that ``consumer_group`` read at ``offsets`` of one queue of ``replica_group``.
 
     ``topic`` is where they were read: the retry topic of the group when they had been sent back before.  ``delay_level`` 0 lets the delay
-    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  With
-    ``topic_epoch`` only messages of this very topic: TopicNotFoundError when it was deleted, also if it was created again.  It is retried
-    until the deadline; then the outcome is unknown, and the call may be repeated.
+    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
+    retried until the deadline; then the outcome is unknown, and the call may be repeated.
     """
     within(0, MAX_U32, queue_id=queue_id)
     offsets = list(offsets)
@@ -91,8 +89,14 @@ async def send_back(
         offsets=offsets,
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,
-        incarnation=topic_epoch,
     )
+    return await ask_to_take_back(router, request, replica_group, deadline_ms)
+
+
+async def ask_to_take_back(
+    router: Router, request: retry_pb2.SendBackRequest, replica_group: str, deadline_ms: int
+) -> list[SendBackResult]:
+    """As ``send_back``.  TopicNotFoundError also when the request names an ``incarnation``, and the topic was created again since."""
     answer = await router.call_leader(replica_group, methods.SEND_BACK, request, deadline_ms=deadline_ms)
     return [_result(each, replica_group) for each in answer.results]
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
-from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back
 from dledger_client.cluster.retry import JitteredBackoff, is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
@@ -30,7 +30,7 @@ from dledger_client.fetch.subscription import Subscription
 from dledger_client.metrics import catalog
 from dledger_client.metrics.instruments import Instruments
 from dledger_client.runtime.user_callbacks import FAULTS
-from dledger_wire._pb import broker_pb2, sessions_pb2
+from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic
 from dledger_wire.status import Perm
@@ -243,19 +243,18 @@ class Rebalancer:
     async def send_back(self, queue: MessageQueue, messages: Messages, delay_level: int) -> Messages:
         """Send messages back to the group; those that no broker took."""
         limit = self.options.max_reconsume_times
+        request = retry_pb2.SendBackRequest(
+            group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            offsets=[message.queue_offset for message in messages],
+            delay_level=DEAD_LETTER if limit == 0 else delay_level,
+            max_reconsume_times=max(0, limit),
+            incarnation=self.queues[queue].topic_epoch if queue in self.queues else "",
+        )
         try:
-            results = await send_back(
-                self._router,
-                self.group,
-                queue.topic,
-                queue.queue_id,
-                [message.queue_offset for message in messages],
-                replica_group=queue.replica_group,
-                deadline_ms=self._router.clock.monotonic_ms() + SEND_BACK_TIMEOUT_MS,
-                delay_level=DEAD_LETTER if limit == 0 else delay_level,
-                max_reconsume_times=max(0, limit),
-                topic_epoch=self.queues[queue].topic_epoch if queue in self.queues else "",
-            )
+            deadline_ms = self._router.clock.monotonic_ms() + SEND_BACK_TIMEOUT_MS
+            results = await ask_to_take_back(self._router, request, queue.replica_group, deadline_ms)
         except DledgerError as error:
             _logger.warning("%s: %d messages could not be sent back: %s", queue, len(messages), error.message)
             return messages

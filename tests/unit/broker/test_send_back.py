@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 
-from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, send_back
+from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, ask_to_take_back, send_back
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.router import Router
+from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import BusyError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, TopicPermissionError
 from store.state.offset_runs import OffsetRuns
 from store.store import MessageStore
@@ -54,15 +55,16 @@ def test_what_was_read_before_the_topic_was_made_anew_sends_nothing_of_the_new_o
         await send(rig, 1)
         async with rig.admin() as admin, rig.consumer(group=GROUP) as consumer:
             (row,) = await admin.describe_topic("t")
-            wanted = partial(send_back, consumer._router, GROUP, "t", 0, [0], replica_group="g0", topic_epoch=row.topic_epoch)
-            assert outcomes(await wanted(deadline_ms=10_000_000)) == [SentBack.RETRY]
+            request = retry_pb2.SendBackRequest(group=GROUP, topic="t", offsets=[0], incarnation=row.topic_epoch)
+            take_it = partial(ask_to_take_back, consumer._router, request, "g0", 10_000_000)
+            assert outcomes(await take_it()) == [SentBack.RETRY]
             await admin.delete_topic("t")
             with pytest.raises(TopicNotFoundError):
-                await wanted(deadline_ms=10_000_000)
+                await take_it()
             await rig.topic()
             await send(rig, 1)
             with pytest.raises(TopicNotFoundError, match="made again"):
-                await wanted(deadline_ms=10_000_000)
+                await take_it()
 
     Rig().run(scenario)
 
