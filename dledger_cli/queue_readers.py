@@ -26,10 +26,11 @@ PAUSE_S = 1.0  # after a look that failed
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Messages of a queue; none when it had nothing new."""
+    """Messages of a queue, or none that match.  ``at_end``: everything that it held was read."""
 
     queue: Place
     messages: list[ReceivedMessage]
+    at_end: bool = False
 
 
 class QueueReaders:
@@ -102,14 +103,15 @@ class QueueReaders:
         group, queue_id = queue
         how: dict[str, Any] = {"replica_group": group, "wait_ms": self._wait_ms, "tags": self._tags, "sql": self._sql}
         while True:
-            before = offset
-            for chunk in await self._consumer.fetch_chunks(self._topic, queue_id, offset, BATCH, **how):
+            found = False
+            chunks = await self._consumer.fetch_chunks(self._topic, queue_id, offset, BATCH, **how)
+            for chunk in chunks:
                 offset = chunk.next_offset
-                messages = self._consumer.with_tags(chunk, self._tags)
-                if messages:
+                if messages := self._consumer.with_tags(chunk, self._tags):
+                    found = True
                     await self._answers.put(Answer(queue, messages))
-            if offset == before:
-                await self._answers.put(Answer(queue, []))
+            if not found:  # what a filter leaves out is nothing new, also while it keeps coming
+                await self._answers.put(Answer(queue, [], at_end=not chunks or offset >= chunks[-1].max_offset))
 
     async def _has(self, queue: Place) -> bool:
         """Whether the topic, which exists, has a queue.  TopicNotFoundError when it does not exist."""

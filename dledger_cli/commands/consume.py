@@ -199,7 +199,7 @@ async def _consume(
                 answer = await readers.next()
                 if not answer.messages:
                     end_if_nobody_reads()
-                    if idle.nothing_at(answer.queue, readers.queues):
+                    if answer.at_end and idle.nothing_at(answer.queue, readers.queues):
                         break
                     continue
                 idle.messages_came()
@@ -292,7 +292,7 @@ class _Committing:
 
 
 class _Idle:
-    """Whether all queues were empty for ``seconds``.  A queue whose replicas do not answer does not count as empty."""
+    """Whether all queues had nothing more for ``seconds``.  One whose replicas do not answer, or that is not read to its end, may have."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -301,9 +301,9 @@ class _Idle:
 
     def messages_came(self) -> None:
         self._since = self._clock()
-        self._quiet: set[Place] = set()  # queues that were empty since
+        self._quiet: set[Place] = set()  # queues that had nothing more since
 
     def nothing_at(self, queue: Place, queues: set[Place]) -> bool:
-        """Note an empty queue; True when all of ``queues`` have been empty long enough."""
+        """Note a queue that has nothing more; True when none of ``queues`` had for long enough."""
         self._quiet.add(queue)
         return bool(self._seconds) and self._quiet >= queues and self._clock() - self._since >= self._seconds

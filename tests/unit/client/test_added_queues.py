@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from dledger_cli.queue_readers import Place, QueueReaders
-from dledger_client.aio import PullConsumer
+from dledger_client.aio import Message, PullConsumer
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
@@ -118,3 +118,30 @@ def test_what_reads_all_queues_follows_a_topic_that_moves_to_another_replica_gro
             await readers.close()
 
     Rig(groups=2).run(scenario)
+
+
+@pytest.mark.parametrize("how", [{"tags": "none", "sql": ""}, {"tags": "*", "sql": "amount > 10"}])
+def test_a_filter_that_leaves_everything_out_is_answered_while_other_messages_come(how: dict[str, str]) -> None:
+    """``dledger consume`` notices then that it is idle, or that nobody reads its output."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1)
+        await send_to(rig, "g0", 5)
+
+        async def send_on() -> None:
+            async with rig.producer() as producer:
+                while True:
+                    await producer.send(Message("t", b"other", tags="some"))
+                    await asyncio.sleep(0.05)
+
+        sending = asyncio.get_running_loop().create_task(send_on(), name="send on")
+        async with rig.consumer() as consumer:
+            readers = QueueReaders(consumer, "t", wait_ms=500, **how)
+            readers.read(await begin(await consumer.offsets("t")))
+            answers = [await asyncio.wait_for(readers.next(), 5) for _ in range(3)]
+            assert all(answer.messages == [] and answer.at_end for answer in answers)
+            await readers.close()
+        sending.cancel()
+        await asyncio.wait([sending])
+
+    Rig().run(scenario)
