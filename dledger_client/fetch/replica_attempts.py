@@ -2,7 +2,7 @@
 
 Owns no I/O.  A read asks one replica after the other, in rounds.  A follower that lags (knows neither topic nor offset yet), has expired
 more than the others, is damaged or does not respond is no reason to fail: the next one is asked, and the leader decides.  Nor is one
-whose certificate is not trusted, or that refuses who asks: that is final when a second replica says so, or when there is no other.
+whose certificate is not trusted, or that refuses who asks: that is final when a second replica says so, or when no other can be reached.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ReplicaFailover:
         self._until_ms = 0  # when the current replica times out
         self._gone: OffsetOutOfRangeError | None = None  # with the widest range of any replica in this round
         self._is_final = False
-        self._refusing: set[str] = set()  # replicas that could not be authenticated with, since something was read
+        self._refusing: dict[str, AuthenticationFailedError] = {}  # replicas that could not be authenticated with, since something was read
+        self._has_reached_one = False  # in this round, a replica that does not refuse
         self._final_refusals = MAX_REFUSALS
         self.progress()
 
@@ -57,6 +58,7 @@ class ReplicaFailover:
         self.failures = 0
         self._reasons.clear()
         self._refusing.clear()
+        self._has_reached_one = True
         self.deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
 
     @property
@@ -65,7 +67,7 @@ class ReplicaFailover:
 
     def in_order(self, sources: Sequence[Source]) -> list[Source]:
         """Begin a round: replicas that did not respond come last."""
-        self._gone, self._is_final = None, False
+        self._gone, self._is_final, self._has_reached_one = None, False, False
         self._final_refusals = min(MAX_REFUSALS, len(sources))
         return sorted(sources, key=lambda source: source.node_id in self._timeouts_ms)
 
@@ -88,9 +90,13 @@ class ReplicaFailover:
                 error = self._reasons.get(source.node_id, error)
         self._reasons[source.node_id] = error
         if isinstance(error, AuthenticationFailedError):
-            self._refusing.add(source.node_id)
-            is_final = len(self._refusing) >= self._final_refusals
-            return error if is_final else UnreachableError(error.message, address=source.address)
+            self._refusing[source.node_id] = error
+            if len(self._refusing) >= self._final_refusals:
+                return error
+            error = UnreachableError(error.message, address=source.address)
+        self._has_reached_one |= not isinstance(error, UnreachableError)
+        if is_last and self._refusing and not self._has_reached_one:
+            return next(iter(self._refusing.values()))
         if isinstance(error, OffsetOutOfRangeError) and offset < error.min_offset:
             self._widen(error, offset)
             self._is_final |= source.is_leader or source.pinned

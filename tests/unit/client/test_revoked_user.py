@@ -61,3 +61,25 @@ def test_a_consumer_tells_why_nothing_is_read() -> None:
                 await consumer.offsets("t")
 
     Rig(secured=True).run(scenario)
+
+
+@pytest.mark.parametrize("read_from", ["follower", "any"])
+def test_a_refusal_of_the_only_replica_that_is_up_is_told_at_once(read_from: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        await rig.topic()
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"before"))
+        async with rig.consumer(read_from=read_from, timeout_ms=10_000) as consumer:
+            await consumer.fetch("t", 0, 0)
+            await delete_application(rig)
+            for node_id in rig.followers:
+                rig.cluster.kill(node_id)
+            clock = consumer._router.clock
+            for read in (consumer.fetch("t", 0, 0, replica_group="g0"), anext(consumer.read_chunks("t", 0, 0, 1, replica_group="g0"))):
+                began_ms = clock.monotonic_ms()
+                with pytest.raises(AuthenticationFailedError, match=REASON):
+                    await read
+                assert clock.monotonic_ms() - began_ms < 5_000
+
+    Rig(secured=True).run(scenario)
