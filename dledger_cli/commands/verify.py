@@ -34,7 +34,10 @@ def verify(
     timeout: TimeoutOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check logs, index units and queues offline, or backups; exit 1 and the exact place when something is damaged."""
+    """Check logs, index units and queues offline, or backups; exit 1 and the exact place when something is damaged.
+
+    With --online also exit 1 when a replica did not answer: it is named, and the others are compared.
+    """
     if online + bool(data) + bool(backup) != 1:
         raise typer.BadParameter("give one of --data DIR, --online and --backup URL")
     if backup:
@@ -74,17 +77,18 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
         print_json({"groups": [_comparison_json(result) for result in results]})
     for result in results:
         name = result.replica_group
-        if result.unreachable and result.replicas and not as_json:
-            note(f"replica group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
         if not result.equal:
             error_line(f"replica group {name}: {result.difference}")
         elif _alone(result):
             answered = f"only {result.replicas[0]}" if result.replicas else f"none of {', '.join(result.unreachable)}"
             error_line(f"replica group {name}: {answered} answered, nothing was compared")
+            continue
         elif not as_json:
             size = format_size(result.compared_bytes)
             print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
-    return bool(results) and all(result.equal and not _alone(result) for result in results)
+        if result.unreachable:
+            error_line(f"replica group {name}: {', '.join(result.unreachable)} did not answer and was not compared")
+    return bool(results) and all(result.equal and not result.unreachable for result in results)
 
 
 def _alone(result: ReplicaComparison) -> bool:

@@ -37,7 +37,8 @@ def test_a_topic_that_is_not_in_the_group_is_not_said_to_be_deleted(monkeypatch:
     ("replicas", "unreachable", "status", "said"),
     [
         (("n0", "n1", "n2"), (), 0, "n0, n1, n2 are equal"),
-        (("n0", "n1"), ("n2",), 0, "n0, n1 are equal"),
+        (("n0", "n1"), ("n2",), 1, "n0, n1 are equal"),
+        (("n0", "n1"), ("n2",), 1, "n2 did not answer and was not compared"),
         (("n0",), ("n1", "n2"), 1, "only n0 answered, nothing was compared"),
         (("n0",), (), 0, "n0 are equal"),
         ((), ("n0", "n1"), 1, "none of n0, n1 answered, nothing was compared"),
