@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,15 +54,34 @@ def create(
     cluster = ClusterConfig.load(config_path(config))
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    authority = _authority(place, cluster.cluster)
     wanted: list[tuple[str, Principal, list[str]]] = [(owner.name, owner, [*own, *more]) for owner, own in _members(cluster)]
     wanted += [(f"user-{name}", user(name, cluster.cluster), []) for name in users or ()]
+    with _one_at_a_time(place):
+        made = _make_missing(place, cluster.cluster, wanted, days)
+    note(f"{place}: made {', '.join(made)}" if made else f"{place}: nothing to make; all certificates are there")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(place: Path) -> Iterator[None]:
+    """Hold a lock of the folder itself: a second command waits, and finds what the first one made, so that one authority issues all."""
+    opened = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # NFS locks no folders
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _make_missing(place: Path, cluster: str, wanted: Iterable[tuple[str, Principal, list[str]]], days: int) -> list[str]:
+    """The names of those whose files were not there."""
+    authority = _authority(place, cluster)
     made = []
     for file, owner, reached in wanted:
         if not (place / f"{file}.crt").exists():
             _issue(authority, owner, dict.fromkeys(reached), days, place / file)
             made.append(file)
-    note(f"{place}: made {', '.join(made)}" if made else f"{place}: nothing to make; all certificates are there")
+    return made
 
 
 def _more_hosts(hosts: str) -> list[str]:

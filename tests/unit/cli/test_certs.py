@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,18 @@ def made(folder: Path) -> None:
     contexts.client()
     contexts.server()
     assert not list(certs.glob("*.new"))
+
+
+def test_commands_that_make_certificates_in_one_folder_at_once_make_them_once(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER, encoding="utf-8")
+    command = [sys.executable, "-m", "dledger_cli", "certs", "create", str(tmp_path / "certs"), "--config", str(file)]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [run.communicate()[1] for run in runs]
+    assert [run.returncode for run in runs] == [0] * 4, said
+    assert sum("made n0" in text for text in said) == 1, said
+    assert sum("nothing to make" in text for text in said) == 3, said
+    made(tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["n0", "ca"])
