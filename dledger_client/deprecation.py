@@ -30,7 +30,7 @@ def renamed_arguments(**new_by_old: str) -> Callable[[Function], Function]:
                     raise TypeError(f"{called}() got {old!r} and {new!r}, which are the same argument")
                 warn_renamed(f"{called}({old}=)", f"{new}=")
                 given[new] = given.pop(old)
-            return function(*args, **given)
+            return accepting.__wrapped__(*args, **given)
 
         return cast(Function, accepting)
 

@@ -358,8 +358,7 @@ async def log_tail(calls: ClusterCalls, node: str, lines: int, level: str, after
 
 async def waiting_delays(calls: ClusterCalls, max_messages: int) -> Listed[WaitingDelays]:
     """By replica group, as one of its followers sees them; as its leader does when no follower answers."""
-    if max_messages < 1:
-        raise InvalidArgumentError(f"max_messages {max_messages}: expected at least 1")
+    within(1, MAX_U32, max_messages=max_messages)
     request, sources = diagnostics_pb2.WaitingDelaysRequest(max_messages=max_messages), Sources()
     aside = replace(calls, spares_leader=True)  # counting takes a while
     answers = await calls.of_all(lambda group: aside.read(group, methods.WAITING_DELAYS, request, sources))

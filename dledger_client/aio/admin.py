@@ -31,6 +31,7 @@ from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.followers_first import FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
+from dledger_client.runtime.argument_kinds import tells_wrong_kinds
 from dledger_client.runtime.argument_ranges import MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
@@ -38,6 +39,7 @@ from dledger_client.transactions.resolver import TransactionOutcome, Transaction
 from dledger_wire.errors import InvalidArgumentError
 
 
+@tells_wrong_kinds
 class Admin(MessageAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
@@ -450,7 +452,7 @@ class Admin(MessageAdmin):
 
     @renamed_arguments(group="replica_group")
     async def group_settings(self, consumer_group: str = "", *, replica_group: str = "") -> list[ConsumerGroupSettings]:
-        """The settings of a consumer group (the defaults when it is not configured), or of all that are configured.
+        """The settings of a consumer group (the defaults when it is not configured, or not in use yet), or of all that are configured.
 
         Args:
             consumer_group: The group; empty for all.

@@ -16,6 +16,7 @@ from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.replica_groups import ReplicaGroupState
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
+from dledger_client.runtime.argument_ranges import MAX_U32, within
 
 
 class ReplicaGroupAdmin(DiagnosticsAdmin):
@@ -204,6 +205,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> print([(raised.replica_group, raised.level) for raised in await admin.finish_upgrade()])
         """
+        within(0, MAX_U32, level=level)
         if replica_group:
             await self._calls.replica_group(replica_group)
         groups = await self._status_of(None, timeout_ms)

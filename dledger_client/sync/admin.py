@@ -421,7 +421,7 @@ class Admin(MessageAdmin):
 
     @renamed_arguments(group="replica_group")
     def group_settings(self, consumer_group: str = "", *, replica_group: str = "") -> list[ConsumerGroupSettings]:
-        """The settings of a consumer group (the defaults when it is not configured), or of all that are configured.
+        """The settings of a consumer group (the defaults when it is not configured, or not in use yet), or of all that are configured.
 
         Args:
             consumer_group: The group; empty for all.
