@@ -58,7 +58,7 @@ class Redispatcher:
         first_bad = error.detail_int("first_bad")  # -1 when it was not a single message
         cuts = _cuts(batch, error, first_bad)
         if not cuts or batch.timed_out:
-            self._accumulator.fail(batch, error)
+            self._accumulator.fail(batch, without_number(error) if len(batch.messages) == 1 else error)
             return []
         parts, rest = [], []
         for first, end in pairwise(cuts):
@@ -69,7 +69,7 @@ class Redispatcher:
             if first != first_bad:
                 rest.append(part)
             else:
-                self._accumulator.fail(part, error)
+                self._accumulator.fail(part, without_number(error))
         batch.report.split_into(parts)
         return rest
 
@@ -99,6 +99,14 @@ class Redispatcher:
         for each in orphaned:
             each.deadline.cancel()
             each.batch.fail(each.error)
+
+
+def without_number(error: DledgerError) -> DledgerError:
+    """The error without the message's number in its batch, which says nothing to who sent that message."""
+    numbered = f"message {error.detail_int('first_bad')}: "
+    if not error.message.startswith(numbered):
+        return error
+    return type(error)(error.message.removeprefix(numbered), **error.details)
 
 
 def _cuts(batch: ProducerBatch, error: DledgerError, first_bad: int) -> list[int]:

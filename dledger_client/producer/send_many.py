@@ -18,6 +18,7 @@ from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.delivery_report import DeliveryReport, settled, wait_settled
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import QueueKey
+from dledger_client.producer.redispatch import without_number
 from dledger_wire.errors import DledgerError
 
 
@@ -287,6 +288,5 @@ def _error_of(leaves: list[tuple[int, int, DeliveryReport]], count: int) -> Dled
     stored = sum(size for _, size, report in leaves if report.error is None)
     if not stored:
         return error
-    # The number is one in the batch that the body was sent in.
-    why = error.message.removeprefix(f"message {error.detail_int('first_bad')}: ").removesuffix("; nothing was stored")
+    why = without_number(error).message.removesuffix("; nothing was stored")
     return type(error)(f"{why}; {stored} of {count} bodies are stored, the first that is not has number {first}", **error.details)

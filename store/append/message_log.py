@@ -339,8 +339,8 @@ class MessageLog:
     def _check_timers(self, due_times: npt.NDArray[np.int64]) -> None:
         too_late = due_times > self._time.now_ms() + MAX_TIMER_DELAY_MS
         if too_late.any():
-            days = MAX_TIMER_DELAY_MS // 86_400_000
-            raise InvalidArgumentError(f"message {int(too_late.argmax())}: to be delivered in more than {days} days; expected at most that")
+            days, first = MAX_TIMER_DELAY_MS // 86_400_000, int(too_late.argmax())
+            raise InvalidArgumentError(f"message {first}: to be delivered in more than {days} days; expected at most that", first_bad=first)
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
         """A command to propose; refused here when it could never succeed."""

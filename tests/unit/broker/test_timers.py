@@ -212,6 +212,22 @@ def test_what_cannot_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Rig().run(scenario)
 
 
+def test_a_message_that_may_not_wait_so_long_fails_alone() -> None:
+    """docs/reference/semantics.md, row P8.  Its number in a batch says nothing to who sent it alone."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(linger_ms=50) as producer, rig.consumer() as consumer:
+            due = [wall_ms(rig) + 1000, wall_ms(rig) + 41 * 86_400_000, wall_ms(rig) + 1000]
+            sending = [producer.send_async(Message("t", b"%d" % number, deliver_at_ms=at)) for number, at in enumerate(due)]
+            outcomes = await asyncio.gather(*sending, return_exceptions=True)
+            assert [isinstance(each, InvalidArgumentError) for each in outcomes] == [False, True, False]
+            assert str(outcomes[1]) == "to be delivered in more than 40 days; expected at most that"
+            assert [each.body for each in await consumer.fetch("t", 0, 0, wait_ms=8000)] == [b"0", b"2"]
+
+    Rig().run(scenario)
+
+
 def test_the_window_keeps_the_earliest_and_says_beyond_what_it_knows_nothing() -> None:
     randomness = np.random.default_rng(3)
     window = TimerWindow(50)
