@@ -83,7 +83,7 @@ def _https(security: NetworkSecurity) -> ssl.SSLContext | None:
     if security.tls is None:
         return None
     settings = replace(security.tls.settings, client_auth="none")
-    return TlsContexts(settings, alpn=("http/1.1",)).server()
+    return TlsContexts(settings, alpn=("http/1.1",), check=security.tls.check).server()
 
 
 class _ProcessSource:

@@ -7,14 +7,17 @@ import base64
 import gzip
 import logging
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.metrics import http_server, port
@@ -24,10 +27,13 @@ from broker.metrics.samples import Samples
 from broker.process.loop_watch import LoopWatch
 from broker.security.access import CALLER_ADDRESS, AccessControl
 from broker.security.admission import ClusterAdmission
+from broker.security.setup import process_security
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import AddressInUseError
+from dledger_wire.security.certificates import KeyPair, issue, new_authority
 from dledger_wire.security.limits import DEFAULT_LIMITS
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
+from dledger_wire.security.principal import node
 from dledger_wire.security.scram import password_verifier
 from dledger_wire.tcp.arrivals import Arrivals
 from store.commands.security import PutUser, User
@@ -124,6 +130,41 @@ def test_probes_say_which_check_failed() -> None:
             assert (await here.get("/livez"))[0] == 200
             here.told.failure = OSError("the disk is gone")
             assert (await here.get("/livez"))[:2] == (503, b"[-]running failed: stopped: the disk is gone\nfailed\n")
+
+    run(scenario)
+
+
+def test_a_certificate_of_another_node_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the port of the node: what probes and Prometheus dial keeps the one in use."""
+    monkeypatch.setattr("dledger_wire.security.tls.LOOK_S", 0)
+    authority = new_authority("c")
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+
+    def put(name: str) -> KeyPair:
+        pair = issue(authority, node("c", "g0", name), ["127.0.0.1"])
+        for suffix, data in ((".key", pair.key), (".crt", pair.certificate)):
+            (tmp_path / f"n0{suffix}").write_bytes(data)
+            (tmp_path / f"n0{suffix}").chmod(0o600)
+        return pair
+
+    files = {name: str(tmp_path / file) for name, file in (("ca", "ca.crt"), ("cert", "n0.crt"), ("key", "n0.key"))}
+    text = FILE + yaml.safe_dump({"security": {"tls": files}, "metrics": {"tls": True}})
+    shown_by = ssl.create_default_context(cafile=files["ca"])
+
+    def shown(here: Served) -> bytes:
+        with here.connect() as plain, shown_by.wrap_socket(plain, server_hostname="127.0.0.1") as secured:
+            return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"").encode()
+
+    async def scenario() -> None:
+        first = put("n0")
+        config = ClusterConfig.parse(text, str(tmp_path / "c.yaml"))
+        network = process_security(config, node("c", "g0", "n0")).network
+        async with served(text, network) as here:
+            assert await asyncio.to_thread(shown, here) == first.certificate
+            put("n1")
+            assert await asyncio.to_thread(shown, here) == first.certificate
+            newer = put("n0")
+            assert await asyncio.to_thread(shown, here) == newer.certificate
 
     run(scenario)
 
