@@ -16,12 +16,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.values import split_address
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
 from broker.process.identity import IDENTITY_FILE
+from broker.process.private_folder import FILE_MODE
 from dledger_drill.hosts.ports import why_not_listened
 from dledger_drill.hosts.processes import import_path
 from dledger_wire import strict_json
@@ -104,7 +106,7 @@ class LocalCluster:
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
         command = [sys.executable, "-P", "-m", "dledger_cli", kind]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
-        with open(self.log_file(node_id), "ab") as log:
+        with self._open_log(node_id) as log:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command,
                 stdin=subprocess.DEVNULL,
@@ -115,6 +117,14 @@ class LocalCluster:
             )
         (self.data / f"{node_id}.pid").write_text(f"{process.pid}\n")
         return process
+
+    def _open_log(self, node_id: str) -> BinaryIO:
+        """To append to.  With a block ``security`` it is as private as the data folder."""
+        mode = FILE_MODE if self.config.security is not None else 0o666
+        log = open(self.log_file(node_id), "ab", opener=lambda path, flags: os.open(path, flags, mode))  # noqa: SIM115
+        if self.config.security is not None:  # it may be from before the block
+            os.fchmod(log.fileno(), FILE_MODE)
+        return log
 
     def signal(self, node_id: str, number: signal.Signals) -> bool:
         """Send a signal to a running node; False when it does not run."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from broker.config.cluster_file import ClusterConfig
 from broker.process.data_dir_lock import DataFolderLock
 from dledger_cli.app import app
+from dledger_cli.local.processes import LocalCluster
+from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import DataDirectoryError
 
 FILE = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 192.0.2.1:1}]}]\n"  # no address of this machine: nothing is started
@@ -79,3 +83,22 @@ def test_a_folder_in_which_nothing_of_the_old_cluster_is_takes_another_file(used
     file.write_text(FILE.replace("cluster: c", "cluster: other"))
     CliRunner().invoke(app, ["up", "--config", str(file), "--data", str(used)])
     assert "cluster: other" in (used / "cluster.yaml").read_text()
+
+
+@pytest.mark.parametrize(("security", "mode"), [("", 0o644), ("security: {cluster_secret_file: s, users: {}}\n", 0o600)])
+def test_the_log_of_a_node_is_as_private_as_its_data_folder(tmp_path: Path, security: str, mode: int) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    file = tmp_path / "cluster.yaml"
+    file.write_text(FILE.replace("192.0.2.1:1", address) + security)
+    local = LocalCluster(ClusterConfig.load(str(file)), tmp_path)
+    for log in (local.log_file("n0"), tmp_path / "made before"):
+        before = os.umask(0o022)
+        try:
+            if log.name == "made before":
+                local.log_file("n0").chmod(0o644)
+            process = local.spawn("n0", file)
+        finally:
+            os.umask(before)
+        process.kill()
+        process.wait()
+        assert stat.S_IMODE(local.log_file("n0").stat().st_mode) == mode
