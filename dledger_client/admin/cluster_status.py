@@ -392,7 +392,8 @@ def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]
 async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:
     """Ask all ``nodes`` at once, then members that only leaders know; no node is waited for longer than ``timeout_s``.
 
-    Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back.
+    Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back; the certificate of one node is no refusal of
+    who asks.
     """
     check_kind(Mapping, "nodes", nodes, *(nodes.values() if isinstance(nodes, Mapping) else ()))
     refusals: list[DledgerError] = []
@@ -402,8 +403,9 @@ async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], time
         for node_id, address in members.items()
     ]
     found = list(await asyncio.gather(*asked))
-    if refusals and not any(node.reachable for node in found):
-        raise refusals[0]
+    if not any(node.reachable for node in found):
+        for refusal in (each for each in refusals if len(refusals) == len(found) or "in_handshake" not in each.details):
+            raise refusal
     others = {
         (node.replica_group, peer.id): peer.address
         for node in found

@@ -117,7 +117,8 @@ class TcpChannel:
         except TimeoutError:
             pass
         except ssl.SSLError as error:
-            raise AuthenticationFailedError(f"{self._address}: {handshake_failure(error)}") from None
+            reason = handshake_failure(error)
+            raise AuthenticationFailedError(f"{self._address}: {reason}", address=self._address, reason=reason, in_handshake=True) from None
         except OSError as error:
             text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             reason = text.lower() or type(error).__name__

@@ -29,7 +29,8 @@ from dledger_wire.security import credentials
 from dledger_wire.security.certificates import issue, new_authority
 from dledger_wire.security.credentials import PasswordCredentials
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
-from dledger_wire.security.principal import user
+from dledger_wire.security.principal import node, user
+from dledger_wire.security.tls import TlsContexts
 from dledger_wire.tcp.network import TcpNetwork
 
 NOWHERE, SECRET = "127.0.0.1:1", "n0t-to-be-shown"
@@ -246,3 +247,26 @@ def test_a_topic_that_may_not_be_seen_is_a_refusal_until_it_may() -> None:
     assert error.message == "user bob may not write topic salaries"
     assert error.details == {"user": "bob", "action": "write", "resource": "topic", "name": "salaries"}
     assert may_not("user bob", "read", "%RETRY%billing").message == "user bob may not read group billing"
+
+
+@pytest.mark.parametrize("others", ["down", "as n0"])
+def test_the_certificate_of_one_node_is_told_in_its_line(files: Path, tmp_path: Path, others: str) -> None:
+    """The nodes beside it are listed too.  What all nodes show is a mistake of who asks, such as a file of other authorities."""
+    issue(new_authority("another"), node("shop", "g0", "n0"), ["127.0.0.1"]).write(str(tmp_path / "n0"))
+    accepting = TlsContexts(TlsSettings(str(files / "ca.crt"), str(tmp_path / "n0.crt"), str(tmp_path / "n0.key"))).server()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=accepting)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        nodes = {"g0": {"n0": address, "n1": NOWHERE if others == "down" else address}}
+        async with server, dledger_client.aio.Admin(address, tls=files / "ca.crt") as admin:
+            if others == "as n0":
+                with pytest.raises(AuthenticationFailedError, match="its certificate is not trusted"):
+                    await admin.cluster_status(nodes=nodes)
+                return
+            (group,) = await admin.cluster_status(nodes=nodes)
+            said = {each.id: (each.reachable, each.error) for each in group.nodes}
+            assert said["n0"] == (False, "its certificate is not trusted: unable to get local issuer certificate")
+            assert said["n1"] == (False, "connection refused")
+
+    asyncio.run(scenario())
