@@ -68,6 +68,16 @@ class InFlightQueue:
         batch.in_flight = True
         batch.attempts += 1
 
+    def not_sent(self, batch: ProducerBatch) -> None:
+        """The last sending of the batch came to nothing, before a byte of it left: it is as if it had not begun."""
+        batch.in_flight = False
+        batch.attempts -= 1
+        if batch.maybe_stored or batch.timed_out or self.is_renumbering or self.sent[-1] is not batch:
+            return
+        self.sent.pop()
+        self._next_sequence, batch.first_sequence = batch.first_sequence, UNSENT
+        self._accumulator.requeue(self.batcher, [batch])
+
     def stored(self, batch: ProducerBatch) -> None:
         """The batch is stored."""
         self.sent.remove(batch)

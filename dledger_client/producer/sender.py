@@ -214,7 +214,7 @@ class Sender:
                 self._schedule_sweep()
                 await self._wake.wait()
         finally:
-            await self._end_stream([reader] if writer is None else [reader, writer])
+            await self._end_stream(reader, writer)
 
     def _write_next(self, last: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
         """Write the next request, if there is one, or start to if it has to wait; raises the error of the last write."""
@@ -231,10 +231,14 @@ class Sender:
         writer.add_done_callback(self._task_done)
         return writer
 
-    async def _end_stream(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _end_stream(self, reader: asyncio.Task[None], writer: asyncio.Task[None] | None) -> None:
+        tasks = [reader] if writer is None else [reader, writer]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        failed = (await asyncio.gather(*tasks, return_exceptions=True))[1:]
+        if failed and failed[0] is not None:  # the last request did not leave, as when the connection was never made
+            for batch in self._requests.get(self._next_request_id - 1, ([], 0))[0]:
+                self._queue_of(batch).not_sent(batch)
         self._requests.clear()
         self._in_flight_bytes = 0
         for queue in self._active:

@@ -51,7 +51,7 @@ class ByteStream(Protocol):
         ...
 
     async def write(self, message: bytes) -> None:
-        """Send one message; waits while the receiver is slow (flow control)."""
+        """Send one message; waits while the receiver is slow (flow control).  Over TCP, nothing of it leaves when this fails."""
         ...
 
     def write_now(self, message: bytes) -> bool:

@@ -12,6 +12,7 @@ from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import (
     DledgerError,
     MessageTooLargeError,
+    NotSentError,
     OutcomeUnknownError,
     OutOfOrderSequenceError,
     PermissionDeniedError,
@@ -19,6 +20,7 @@ from dledger_wire.errors import (
 )
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext
+from tests.unit.client.sim_rig import CLIENT_IP, Rig
 from tests.unit.client.test_hostile import ADDRESS, ScriptedNode, stored
 
 FENCED = ProducerFencedError("epoch 0 is fenced by epoch 1")
@@ -153,3 +155,25 @@ def test_a_refusal_says_nothing_of_an_attempt_before_that_was_not_acknowledged(e
             assert [type(await error_of(each)) for each in both] == [OutcomeUnknownError] * 2
 
     node.run(scenario)
+
+
+def test_what_no_connection_was_made_for_is_not_stored_for_certain() -> None:
+    """As with a user that was deleted, whom the leader does not let in any more; it is sent when there is a connection, once."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(send_timeout_ms=3_000) as producer, rig.consumer() as consumer:
+            await producer.send(Message("t", b"before"))
+            leader = rig.cluster.hosts[rig.master]
+            listener = rig.cluster.net.listeners.pop(leader.address)
+            rig.cluster.net.break_connections(CLIENT_IP, leader.ip)
+            await asyncio.sleep(1)
+            with pytest.raises(NotSentError, match="nothing was stored"):
+                await producer.send(Message("t", b"refused"))
+            sending = [producer.send_async(Message("t", b"%d" % number)) for number in range(3)]
+            await asyncio.sleep(1)
+            rig.cluster.net.listeners[leader.address] = listener
+            await asyncio.gather(*sending)
+            assert [message.body for message in await consumer.fetch("t", 0, 0)] == [b"before", b"0", b"1", b"2"]
+
+    Rig().run(scenario)
