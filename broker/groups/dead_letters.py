@@ -112,5 +112,6 @@ class DeadLetterService:
         if topic is None:
             text = f"dead letter {frame.queue_offset} of {request.group} came from topic {name!r}, which does not exist"
             raise TopicNotFoundError(f"{text}; create it, or redrive to the group's retry topic", topic=name)
-        topics.writable(name, 0)
+        # A group that its topic leaves, as one that is drained, takes what was accepted before; it is read to its end.
+        topics.writable(name, 0, for_service=topic.takes_what_waited)
         return redriven(frame, request.group, topic.write_queues, to_retry_topic=request.to_retry_topic)

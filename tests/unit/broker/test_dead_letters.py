@@ -95,6 +95,25 @@ def test_a_redrive_keeps_its_rate() -> None:
     Rig().run(scenario)
 
 
+def test_dead_letters_of_a_replica_group_that_is_drained_go_back_and_are_read_there() -> None:
+    """Else nobody could have them any more: the group is removed only when they are given up."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1, replica_group="g1")
+        await send(rig, 2)
+        assert set(outcomes(await back(rig, [0, 1], level=DEAD_LETTER))) == {SentBack.DEAD}
+        async with rig.admin() as admin, rig.consumer() as consumer:
+            left = (await admin.drain_replica_group("g1")).left
+            assert "dead_letter" in {each.kind for each in left}
+            assert await admin.redrive(await the_letters(admin)) == 2
+            found = await consumer.fetch("t", 0, 2, replica_group="g1")
+            assert [each.body for each in found] == [b"0", b"1"]
+            await consumer.commit({("t", 0): 4}, replica_group="g1")
+            assert (await admin.drain_replica_group("g1")).left == ()
+
+    Rig(groups=2).run(scenario)
+
+
 def test_a_dead_letter_whose_topic_is_gone_waits_and_says_so() -> None:
     """docs/reference/semantics.md, row B4."""
 
