@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -267,9 +267,9 @@ class LocalOffsetStore:
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         file, topic_epoch = self._file, await self._topic_epoch(queue)
-        if not _has_topic(file.offsets, queue):
+        if (queue.topic, queue.replica_group) not in file.begun:
             starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
-            if not _has_topic(file.offsets, queue):  # another queue of this consumer may have done it meanwhile
+            if (queue.topic, queue.replica_group) not in file.begun:  # another queue of this consumer may have done it meanwhile
                 await self._store({each: first.offset for each, first in starts.items()}, topic_epoch)
         if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
             await self._store({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
@@ -321,11 +321,6 @@ def _begins(queue: MessageQueue, first: CommittedOffset, epoch: int = 0) -> brok
     return broker_pb2.GroupOffset(
         topic=queue.topic, queue_id=queue.queue_id, offset=first.offset, generation=first.generation or None, lock_epoch=epoch
     )
-
-
-def _has_topic(known: Iterable[MessageQueue], queue: MessageQueue) -> bool:
-    """Whether any queue of the same topic and replica group has an offset."""
-    return any((other.topic, other.replica_group) == (queue.topic, queue.replica_group) for other in known)
 
 
 def _deadline_ms(router: Router) -> int:

@@ -52,6 +52,7 @@ class OffsetFile:
         except BaseException:  # nobody gets this object, so nobody could unlock the file
             self.unlock()
             raise
+        self.begun = {(queue.topic, queue.replica_group) for queue in self.offsets}  # (topic, replica group) of those that have an offset
         self._run_in_thread, self._writing = run_in_thread, asyncio.Lock()
 
     def _load(self) -> dict[MessageQueue, int]:
@@ -84,6 +85,7 @@ class OffsetFile:
                 kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailedError
                 raise kind(f"{self._path}: offsets could not be saved: {error}", file=self._path) from None
             self.offsets = known
+            self.begun.update((queue.topic, queue.replica_group) for queue in offsets)
             self.topic_epochs |= began
 
     def _replace(self, content: dict[str, _Rows]) -> None:

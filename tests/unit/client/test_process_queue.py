@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import Calls, Job, ThreadExecutor
+from dledger_client.consumer.group_offsets import LocalOffsetStore
 from dledger_client.consumer.listener import Action, ConsumeContext, call, call_async
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.process_queue import ConcurrentProcessQueue, OrderlyProcessQueue
@@ -25,6 +27,7 @@ from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS
 from dledger_client.sync.transaction_base import ask
 from dledger_client.transactions.resolver import TransactionState
+from dledger_wire.clock import SystemClock
 from dledger_wire.errors import BusyError, StorageDamagedError, StorageFailedError, StorageFullError
 from tests.waiting import LIMIT_S
 
@@ -451,6 +454,35 @@ def test_an_offset_file_knows_which_topic_its_offsets_count_in_unless_an_earlier
         again = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
         assert (again.offsets, again.topic_epochs) == ({QUEUE: 6}, {QUEUE: "17"})
         await again.close()
+
+    asyncio.run(scenario())
+
+
+class Unread(dict[MessageQueue, int]):
+    """Offsets that nobody looks through as a whole."""
+
+    def __iter__(self) -> Iterator[MessageQueue]:
+        raise AssertionError("all offsets were looked through for one queue")
+
+
+def test_the_offset_of_a_queue_is_found_without_a_look_at_those_of_all_others(tmp_path: Path) -> None:
+    """A broadcast of thousands of topics stood still for a minute when it began."""
+
+    class Router:
+        clock = SystemClock()
+
+        async def topic(self, topic: str, _deadline_ms: int) -> list[TopicQueues]:
+            return [TopicQueues(topic, "g0", 4, 4, 6, "17")]
+
+    async def scenario() -> None:
+        file = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
+        await file.save({MessageQueue(f"t{number}", "g0", 3): number for number in range(100)}, "17")
+        await file.close()
+        file = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
+        file.offsets = Unread(file.offsets)
+        store = LocalOffsetStore(Router(), file, PushOptions())  # type: ignore[arg-type]
+        assert [(await store.find(MessageQueue(f"t{number}", "g0", 3), 0)).offset for number in range(100)] == list(range(100))
+        await file.close()
 
     asyncio.run(scenario())
 
