@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.runtime.argument_ranges import check_text
+from dledger_client.runtime.argument_ranges import check_encodable
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
 
@@ -36,7 +36,7 @@ class Subscription:
 
     def __post_init__(self) -> None:
         parse_tags(self.expression)
-        check_text(sql=self.sql)
+        check_encodable(tags=self.expression, sql=self.sql)
 
     @property
     def text(self) -> str:

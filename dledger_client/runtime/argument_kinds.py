@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import Any, TypeVar
 
-from dledger_client.runtime.argument_ranges import check_text
+from dledger_client.runtime.argument_ranges import check_encodable
 from dledger_wire.errors import InvalidArgumentError
 
 Client = TypeVar("Client", bound=type)
@@ -59,11 +59,7 @@ def _check(method: Callable[..., Any], given: Mapping[str, Any], error: Exceptio
 
 
 def _text(name: str, value: Any) -> None:
-    check_text(**{name: value})
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(f"{name} {value!r}: not encodable as UTF-8 ({error.reason})") from None
+    check_encodable(**{name: value})
 
 
 def _whole_number(name: str, value: Any) -> None:

@@ -38,6 +38,16 @@ def check_text(**values: str) -> None:
             raise InvalidArgumentError(f"{name} {value!r}: expected text")
 
 
+def check_encodable(**values: str) -> None:
+    """InvalidArgumentError that names the first value that is no text, or has surrogates, which no request can hold."""
+    check_text(**values)
+    for name, value in values.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgumentError(f"{name} {value!r}: not encodable as UTF-8 ({error.reason})") from None
+
+
 def texts(name: str, values: Iterable[str]) -> list[str]:
     """The texts of a list; InvalidArgumentError for anything else, such as one text, which would be taken for its letters."""
     found = list(values) if isinstance(values, Iterable) and not isinstance(values, str | bytes) else None

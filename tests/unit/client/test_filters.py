@@ -163,3 +163,16 @@ def test_empty_tags_between_others_are_left_out() -> None:
     for text in ("||", " || || ", "a && b"):
         with pytest.raises(InvalidArgumentError, match=r"expected tag \|\| tag"):
             parse_tags(text)
+
+
+@pytest.mark.parametrize("filters", [{"sql": "a = '\ud800'"}, {"tags": "\ud800"}])
+def test_a_filter_that_no_request_can_hold_is_named(filters: dict[str, str]) -> None:
+    """As an argument of a command line that is not UTF-8."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer() as consumer:
+            with pytest.raises(InvalidArgumentError, match=rf"^{next(iter(filters))} .*: not encodable as UTF-8"):
+                await consumer.fetch("t", 0, 0, **filters)  # type: ignore[arg-type]
+
+    Rig().run(scenario)
