@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.asking import ask_in_turn
 from dledger_client.cluster.routes import ReplicaGroup
-from dledger_client.runtime.argument_ranges import check_kind, check_text
+from dledger_client.runtime.argument_ranges import check_encodable, check_kind, check_text
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, OutcomeUnknownError
 from dledger_wire.rpc import methods
@@ -129,6 +129,8 @@ async def change_rules(calls: ClusterCalls, added: Sequence[AccessRule], removed
     for name, rules in (("added", added), ("removed", removed)):
         check_kind(Sequence, name, rules)
         check_kind(AccessRule, name, *rules)
+        for rule in rules:
+            check_encodable(**asdict(rule))
     request = security_pb2.ChangeRulesRequest(added=map(_message, added), removed=map(_message, removed))
     return await _change(calls, methods.CHANGE_RULES, request, EVERYBODY)
 

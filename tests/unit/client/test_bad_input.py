@@ -328,6 +328,8 @@ KINDS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda admin: admin.resolve_transaction(OPEN, "commit"), "state 'commit': expected TransactionState"),
     (lambda admin: admin.change_rules("text"), "added 't': expected AccessRule"),
     (lambda admin: admin.change_rules([RULE], RULE), r"removed AccessRule\(.*\): expected Sequence"),
+    (lambda admin: admin.change_rules([AccessRule("u", "allow", "topic", "\ud800", "read")]), "pattern .*: not encodable as UTF-8"),
+    (lambda admin: admin.change_rules(removed=[AccessRule("u", "allow", "topic", 5, "read")]), "pattern 5: expected text"),
     (lambda admin: admin.create_user(5), "user 5: expected text"),
     (lambda admin: admin.create_user("u", 5), "user 'u': expected a password that is text"),
     (lambda admin: admin.update_user("u", b"x"), "user 'u': expected a password that is text"),
