@@ -32,7 +32,7 @@ from dledger_client.cluster.followers_first import FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.runtime.argument_kinds import tells_wrong_kinds
-from dledger_client.runtime.argument_ranges import MAX_U32, within
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
@@ -51,7 +51,7 @@ class Admin(MessageAdmin):
         security: See ``SecuritySettings``.
 
     Raises:
-        InvalidArgumentError: ``bootstrap`` is not a list of addresses, or ``read_from`` is neither.
+        InvalidArgumentError: ``bootstrap`` is not a list of addresses, ``read_from`` is neither, or ``timeout_ms`` is no time.
         ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 
@@ -70,6 +70,7 @@ class Admin(MessageAdmin):
         parse_bootstrap(bootstrap)
         if read_from not in ("leader", "follower"):
             raise InvalidArgumentError(f"read_from {read_from!r}: expected leader or follower")
+        within(1, MAX_OFFSET, timeout_ms=timeout_ms)
         self._read_from = read_from
         self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))

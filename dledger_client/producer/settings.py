@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dledger_client.runtime.argument_ranges import check_text, within
+from dledger_client.runtime.argument_ranges import check_kind, check_text, within
 from dledger_client.runtime.security import SecuritySettings
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.compress import DEFAULT_LEVEL, MAX_BODY_BYTES, compression_of
@@ -151,9 +151,10 @@ class ProducerOptions:
             raise InvalidArgumentError(f"linger_ms {self.linger_ms}: {expected}; messages would wait until they fail")
         _at_least(0, "compress_over_bytes", self.compress_over_bytes)
         compression_of(self.compress_type)
-        if not 1 <= self.compress_level <= 9:
-            raise InvalidArgumentError(f"compress_level {self.compress_level}: expected 1 to 9")
+        within(1, 9, compress_level=self.compress_level)
         _at_least(UNLIMITED, "retry_times", self.retry_times)
+        for name in ("latency_max", "not_available_duration"):
+            check_kind(Sequence, name, getattr(self, name))
         rising = list(self.latency_max) == sorted(self.latency_max)
         if not rising or len(self.latency_max) != len(self.not_available_duration):
             raise InvalidArgumentError("latency_max: expected rising numbers, as many as not_available_duration has")

@@ -39,7 +39,7 @@ class Admin(MessageAdmin):
         security: See ``SecuritySettings``.
 
     Raises:
-        InvalidArgumentError: ``bootstrap`` is not a list of addresses, or ``read_from`` is neither.
+        InvalidArgumentError: ``bootstrap`` is not a list of addresses, ``read_from`` is neither, or ``timeout_ms`` is no time.
         ConfigError: A file of ``SecuritySettings`` cannot be used.
         TypeError: A setting is unknown.
 

@@ -72,11 +72,20 @@ def test_a_producer_does_not_wait_for_more_messages_until_those_it_has_fail() ->
 
 
 def test_settings_of_wrong_types_and_names_are_refused() -> None:
-    for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}):
+    for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}, {"compress_level": "1"}):
         with pytest.raises(InvalidArgumentError, match=r"expected (text|a whole number)"):
             ProducerOptions(**settings)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="latency_max 5: expected Sequence"):
+        ProducerOptions(latency_max=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no setting 'lingr_ms'; did you mean 'linger_ms'"):
         ProducerOptions.of("g", {"lingr_ms": 1})
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, "5000", None, 0.5])
+def test_an_admin_without_a_time_is_not_made(timeout_ms: Any) -> None:
+    """As the other clients; it failed at its first call, with a TypeError."""
+    with pytest.raises(InvalidArgumentError, match=rf"^timeout_ms {timeout_ms!r}: expected"):
+        Admin("127.0.0.1:1", timeout_ms=timeout_ms)
 
 
 @pytest.mark.parametrize(
