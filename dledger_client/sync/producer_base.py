@@ -189,7 +189,12 @@ class ProducerBase(SyncClient[AsyncProducer]):
         Examples:
             >>> producer.flush(timeout=5.0)
         """
-        self._run(self._inner.flush(), timeout)
+        try:
+            self._run(self._inner.flush(), timeout)
+        except TimeoutError:
+            if self._call(self._core.held):  # without time it was not even looked
+                text = f"messages are still in flight after {timeout:g} s; the producer goes on trying until their own deadlines"
+                raise TimeoutError(text) from None
 
 
 os.register_at_fork(after_in_child=unclosed.forget_inherited)

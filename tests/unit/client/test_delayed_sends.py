@@ -165,6 +165,21 @@ def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> 
         assert {type(future.exception(LIMIT_S)).__name__ for future in futures} == {"NotSentError"}
 
 
+def test_a_flush_without_time_fails_only_if_something_is_in_flight() -> None:
+    shared = LoopThread.shared()
+    with SyncProducer(NOBODY, send_timeout_ms=2_000) as producer:
+        producer.flush(timeout=0)
+
+        async def in_a_callback() -> Any:
+            return producer.send_async(SyncMessage("unknown", b"x"))
+
+        future = shared.run(in_a_callback(), LIMIT_S)
+        with pytest.raises(TimeoutError, match="messages are still in flight after 0 s"):
+            producer.flush(timeout=0)
+        assert isinstance(future.exception(LIMIT_S), NotSentError)
+        producer.flush(timeout=0)
+
+
 def test_a_thread_does_not_pass_what_a_callback_has_sent_before() -> None:
     shared = LoopThread.shared()
     with SyncProducer(NOBODY, send_timeout_ms=500, max_buffered_bytes=1 << 20, compress_type="none") as producer:
