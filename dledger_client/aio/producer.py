@@ -126,6 +126,7 @@ class Producer:
         Examples:
             >>> result = await producer.send(Message("orders", b"created"), queue_key="order-7")
         """
+        self._require_loop()
         return await self.send_async(message, queue_key, queue_id)
 
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> AsyncSendFuture:
@@ -203,6 +204,7 @@ class Producer:
             >>> result.count
             3
         """
+        self._require_loop()
         return await self.send_many_async(topic, bodies, keys=keys, tags=tags, queue_key=queue_key, queue_id=queue_id)
 
     def send_many_async(
@@ -280,6 +282,7 @@ class Producer:
         Examples:
             >>> results = await producer.send_batch([Message("orders", b"one"), Message("orders", b"two")])
         """
+        self._require_loop()
         if not messages:
             raise InvalidArgumentError("a batch without a message")
         messages = list(messages)
@@ -344,6 +347,7 @@ class Producer:
         Examples:
             >>> await producer.flush()
         """
+        self._require_loop()
         if self._opened_core is not None:
             await self._opened_core.flush()
 
@@ -354,10 +358,14 @@ class Producer:
             >>> await producer.close()
         """
         if self._ending is None:
-            if self._opened_core is not None:
-                self._opened_core.router.require_loop()
+            self._require_loop()
             self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name="close producer")
         await asyncio.shield(self._ending)  # a call that is cancelled leaves nothing half closed
+
+    def _require_loop(self) -> None:
+        """RuntimeError on another loop than before: what is awaited there would not wake it."""
+        if self._opened_core is not None and not self._opened_core.closed:
+            self._opened_core.router.require_loop()
 
     async def _shut_down(self) -> None:
         core = self._core  # also before its first use: it is to refuse what comes later

@@ -232,7 +232,10 @@ def test_a_position_behind_the_end_of_a_queue_is_refused() -> None:
 
 
 def test_a_client_on_another_loop_than_before_says_so() -> None:
-    """As with two calls of ``asyncio.run``: each ended with a text of asyncio about futures, or pretended to run."""
+    """As with two calls of ``asyncio.run``: each ended with a text of asyncio about futures, or pretended to run.
+
+    A send waited for ever.
+    """
     nowhere = "127.0.0.1:1"
     puller, admin = PullConsumer(nowhere, "g", timeout_ms=200), Admin(nowhere, timeout_ms=200)
     pusher = PushConsumer(nowhere, "g", lambda *_: Action.COMMIT, timeout_ms=200)
@@ -247,7 +250,13 @@ def test_a_client_on_another_loop_than_before_says_so() -> None:
         for first in (*calls, lambda: producer.send(Message("t", b"x"))):
             with contextlib.suppress(DledgerError):
                 another.run(once(first))
-        for again in (*calls, puller.close, admin.close, pusher.shutdown, producer.close):
+        sends: list[Callable[[], Awaitable[object]]] = [
+            lambda: producer.send(Message("t", b"x")),
+            lambda: producer.send_many("t", [b"x"]),
+            lambda: producer.send_batch([Message("t", b"x")]),
+            producer.flush,
+        ]
+        for again in (*calls, *sends, puller.close, admin.close, pusher.shutdown, producer.close):
             with pytest.raises(RuntimeError, match=r"an event loop that is not this one; make one in each asyncio.run"):
                 asyncio.run(once(again))
             assert not pusher.is_running
