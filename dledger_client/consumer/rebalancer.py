@@ -29,7 +29,7 @@ from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.metrics import catalog
 from dledger_client.metrics.instruments import Instruments
-from dledger_client.runtime.user_callbacks import FAULTS
+from dledger_client.runtime.user_callbacks import faults
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
 from dledger_wire.names import RETRY_PREFIX, retry_topic
@@ -383,7 +383,7 @@ class Rebalancer:
         try:
             assigned = self._allocate(self._member.client_id, list(found), readers)
             mine = {queue: found[queue] for queue in assigned if queue in found}
-        except FAULTS as error:  # a strategy may be the application's own function
+        except faults() as error:  # a strategy may be the application's own function
             if self._not_allocated.get(topic) != repr(error):
                 self._not_allocated[topic] = repr(error)
                 _logger.exception("consumer group %s: the allocation strategy failed on %s", self.group, topic)

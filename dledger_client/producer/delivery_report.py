@@ -17,7 +17,7 @@ from dledger_client.face import face_of
 from dledger_client.message import SendResult, SendStatus
 from dledger_client.producer.report_place import AsyncReportPlace, ReportPlace
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_client.runtime.user_callbacks import FAULTS
+from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
 
@@ -292,5 +292,5 @@ def _check_not_inherited(report: DeliveryReport) -> None:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except FAULTS:
+    except faults():
         _logger.exception("a callback of a send failed")

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.producer.queue_selectors import QueueSelector
-from dledger_client.runtime.user_callbacks import FAULTS
+from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
 
@@ -77,7 +77,7 @@ class Partitioner:
             raise InvalidArgumentError(f"queue_key {key!r}: expected text, or a function that chooses one of so many queues")
         try:
             index = selector(len(self.batchers))
-        except FAULTS as error:  # the application's function: its failure is this message's, and no other's
+        except faults() as error:  # the application's function: its failure is this message's, and no other's
             raise InvalidArgumentError(f"topic {topic}: the queue selector raised {error!r}") from error
         if not isinstance(index, int) or not 0 <= index < len(self.batchers):
             raise InvalidArgumentError(f"topic {topic}: the queue selector chose {index!r}; expected 0 to {len(self.batchers) - 1}")

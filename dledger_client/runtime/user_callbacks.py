@@ -8,8 +8,14 @@ being cancelled.
 from __future__ import annotations
 
 import asyncio
+import threading
 
 FAULTS = (Exception, asyncio.CancelledError, SystemExit)
+
+
+def faults() -> tuple[type[BaseException], ...]:
+    """FAULTS, and KeyboardInterrupt in other threads than the main one: Ctrl-C does not arrive there, so it is the code's own."""
+    return FAULTS if threading.current_thread() is threading.main_thread() else (*FAULTS, KeyboardInterrupt)
 
 
 def is_own_end(error: BaseException) -> bool:

@@ -105,6 +105,32 @@ def test_a_callback_that_exits_keeps_nobody_else_from_being_told() -> None:
     assert told == ["third"]
 
 
+def test_a_keyboard_interrupt_of_a_callback_stays_in_the_loop_thread() -> None:
+    """No Ctrl-C arrives there: it left whoever waited behind it without an answer, with the rest of what the leader had answered."""
+    outcome = DeliveryReport(threading.Lock(), "t", "g0", 0)
+    future = SendFuture(outcome, 0)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    future.add_done_callback(interrupted)
+    known = threading.Event()
+    future.add_done_callback(lambda _: known.set())
+    LoopThread.shared().call(lambda: outcome.fail(NotSentError("x")))
+    assert known.is_set()
+
+
+def test_ctrl_c_in_a_callback_of_the_main_thread_goes_on() -> None:
+    outcome = DeliveryReport(threading.Lock(), "t", "g0", 0)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    SendFuture(outcome, 0).add_done_callback(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        outcome.fail(NotSentError("x"))
+
+
 # Tasks
 
 
