@@ -198,7 +198,7 @@ class _Rows:
         self.columns = chunk.columns
         self.offsets: list[int] = chunk.offsets.tolist()
         self.bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
-        self.has_compressed = bool((self.columns.heads["sys_flag"] & int(SysFlag.COMPRESSED)).any())
+        self.has_compressed = not chunk.bodiless and bool((self.columns.heads["sys_flag"] & int(SysFlag.COMPRESSED)).any())
 
     @cached_property
     def flags(self) -> list[int]:

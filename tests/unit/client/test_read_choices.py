@@ -105,3 +105,18 @@ def test_frames_come_without_bodies_when_nobody_wants_them() -> None:
             assert [int(size) for each in heads for size in each["body_length"]] == [0, 5, 3000, 77]
 
     Rig().run(scenario)
+
+
+def test_a_compressed_message_without_its_body_has_none() -> None:
+    """Its body was called damaged, also by who only printed the message."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await producer.send(Message("t", bytes(100_000)))
+            (chunk,) = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 1, without_body=True)]
+            (message,) = chunk.messages()
+            assert message.body == b""
+            assert repr(message) == "ReceivedMessage(t/0@0, b'')"
+
+    Rig().run(scenario)
