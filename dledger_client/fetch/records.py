@@ -101,6 +101,10 @@ class Chunk:
 
     group = RenamedAttribute("replica_group")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: the frames may be a view, which cannot be pickled; the columns are made again."""
+        return {name: value for name, value in vars(self).items() if name != "columns"} | {"frames": bytes(self.frames)}
+
     @property
     def count(self) -> int:
         """The number of messages."""
@@ -216,6 +220,13 @@ class _Rows:
     def head(self, row: int, field: str) -> int:
         return int(self.columns.heads[field][row])
 
+    def alone(self, row: int) -> Chunk:
+        """A chunk with this message only."""
+        chunk, row_end = self.chunk, int(self.chunk.sizes[: row + 1].sum())
+        frame = bytes(chunk.frames[row_end - int(chunk.sizes[row]) : row_end])
+        place = chunk.topic, chunk.replica_group, chunk.queue_id, chunk.replica, chunk.offsets[row : row + 1], chunk.sizes[row : row + 1]
+        return Chunk(*place, frame, self.offsets[row] + 1, chunk.max_offset, bodiless=chunk.bodiless)
+
     def store_host(self, row: int) -> bytes:
         host = bytes(self.columns.heads["store_host"][row].tobytes())
         return host if self.head(row, "sys_flag") & SysFlag.STORE_HOST_V6 else host[:8]
@@ -244,6 +255,10 @@ class ReceivedMessage:
         self._properties: dict[str, str] | None = None
         self.body = rows.bodies[row]
         self.queue_offset = rows.offsets[row]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy: without the other messages of its chunk."""
+        return _unpickled, (self._rows.alone(self._row), isinstance(self, RetriedMessage))
 
     @property
     def topic(self) -> str:
@@ -384,6 +399,11 @@ _OPENING: dict[type[ReceivedMessage], type[ReceivedMessage]] = {
     ReceivedMessage: _CompressedMessage,
     RetriedMessage: _CompressedRetriedMessage,
 }
+
+
+def _unpickled(chunk: Chunk, is_retried: bool) -> ReceivedMessage:
+    (message,) = chunk.messages(RetriedMessage if is_retried else ReceivedMessage)
+    return message
 
 
 def decode_chunk(

@@ -66,10 +66,11 @@ class SendManyResult:
         ...     print(stored.queue_id, stored.queue_offset, stored.count)
     """
 
-    __slots__ = ("_leaves", "count", "ranges", "topic")
+    __slots__ = ("_ids", "count", "ranges", "topic")
 
     def __init__(self, topic: str, count: int, leaves: list[tuple[int, int, DeliveryReport]]) -> None:
-        self.topic, self.count, self._leaves = topic, count, leaves
+        self.topic, self.count = topic, count
+        self._ids = [(report.ids, number) for _, number, report in leaves]  # without the reports, whose locks cannot be pickled
         self.ranges = tuple(_range(*leaf) for leaf in leaves)
 
     def queue_offsets(self) -> npt.NDArray[np.int64]:
@@ -93,7 +94,7 @@ class SendManyResult:
         Examples:
             >>> first = result.msg_ids()[0]
         """
-        return [row.tobytes().decode("ascii") for _, count, report in self._leaves for row in report.ids[:count]]
+        return [row.tobytes().decode("ascii") for ids, count in self._ids for row in ids[:count]]
 
     def __repr__(self) -> str:
         return f"SendManyResult({self.topic!r}, {self.count} bodies in {len(self.ranges)} batches)"
