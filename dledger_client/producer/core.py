@@ -133,6 +133,7 @@ class ProducerCore:
         """Flush, then end.  What is not stored by its deadline fails."""
         await self.flush()
         self.accumulator.close()
+        await self.flush()  # what other threads and callbacks have sent meanwhile
         await self.tasks.stop()
         self._end("the producer was closed")
 

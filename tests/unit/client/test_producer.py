@@ -217,3 +217,25 @@ def test_a_lost_answer_is_recognised_as_a_duplicate() -> None:
             assert await bodies(consumer) == [b"a", *(b"%d" % number for number in range(20))]
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("linger_ms", [0, 20])
+def test_what_is_sent_while_the_producer_closes_is_stored_or_certainly_not(linger_ms: int) -> None:
+    """docs/reference/semantics.md, row R10: sends of other tasks and threads ended as unknown, though nothing had failed."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer() as consumer:
+            producer = rig.producer(linger_ms=linger_ms)
+            sent = [producer.send_async(Message("t", b"first"))]
+            closing = asyncio.create_task(producer.close(), name="close")
+            while not closing.done():
+                sent.append(producer.send_async(Message("t", b"%d" % len(sent))))
+                await asyncio.sleep(0.001)
+            sent.append(producer.send_async(Message("t", b"last")))
+            results = await asyncio.gather(*sent, return_exceptions=True)
+            refused = [result for result in results if isinstance(result, BaseException)]
+            assert {type(error) for error in refused} == {ClientClosedError}
+            assert len(await bodies(consumer)) == len(sent) - len(refused)
+
+    Rig().run(scenario)
