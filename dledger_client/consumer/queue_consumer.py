@@ -1,14 +1,15 @@
 """One queue of a push consumer, from assignment to revocation.
 
-Owns the order of steps: acquire the lock (orderly), or wait for the previous owner (concurrent); find the committed offset; then fetch
-ahead of the listeners as far as the flow limits allow.  A lost lock, a reset offset or a topic created again ends it: ``end_reason`` is
-set, and the rebalancer starts another ``QueueConsumer``.
+Owns the order of steps: acquire the lock (orderly), or wait for the previous owner and claim the queue (concurrent); find the committed
+offset; then fetch ahead of the listeners as far as the flow limits allow.  A lost lock, a reset offset or a topic created again ends it:
+``end_reason`` is set, and the rebalancer starts another ``QueueConsumer``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from dledger_client.cluster.retry import JitteredBackoff
@@ -43,6 +44,7 @@ class QueueOwner(ConsumerContext, Protocol):
 
     def request_lock(self, queue: MessageQueue) -> None: ...
     def is_held_by_another(self, queue: MessageQueue) -> bool: ...
+    def is_held_here(self, queue: MessageQueue) -> bool: ...
     def queue_changed(self) -> None: ...
     def backoff(self) -> JitteredBackoff: ...
 
@@ -55,6 +57,7 @@ class QueueConsumer:
         self._route_epoch = topic_epoch
         self.process_queue: ProcessQueue | None = None
         self.end_reason: DledgerError | None = None
+        self.is_claimed = False  # the other members are told that it is consumed here, before it is
         self.epoch = 0
         self.generation = 0
         self.committed = -1
@@ -135,12 +138,19 @@ class QueueConsumer:
             return None if grant.offset is None else CommittedOffset(grant.offset, grant.generation)
         try:
             async with asyncio.timeout(HANDOVER_S):
-                while self._owner.is_held_by_another(self.queue):
-                    self.changed.clear()
-                    await self.changed.wait()
+                await self._until(lambda: not self._owner.is_held_by_another(self.queue))
+                self.is_claimed = True
+                self._owner.queue_changed()
+                # A member that joins just now may get the queue: one of the two has to see the other's claim.
+                await self._until(lambda: self._owner.is_held_here(self.queue) and not self._owner.is_held_by_another(self.queue))
         except TimeoutError:
             pass  # the previous owner is slow or dead: some messages may be delivered twice
         return None
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
 
     async def _find_offset(self) -> CommittedOffset:
         backoff, attempt = self._owner.backoff(), 0

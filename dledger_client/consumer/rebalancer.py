@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back
@@ -47,6 +48,15 @@ RESET_PAUSE_S = 0.1
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Which queues of a replica group its leader says are consumed here, and by other members."""
+
+    members: list[sessions_pb2.GroupMember]
+    here: set[tuple[str, int]]
+    elsewhere: set[tuple[str, int]]
+
+
 class Rebalancer:
     """One push consumer.  Implements ``SessionListener`` and ``QueueOwner``; runs on one event loop."""
 
@@ -73,7 +83,7 @@ class Rebalancer:
         self._sessions: dict[str, GroupSession] = {}
         self._routes: dict[str, list[TopicQueues]] = {}
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._held_elsewhere: dict[str, tuple[list[sessions_pb2.GroupMember], set[tuple[str, int]]]] = {}  # of the members told last
+        self._known_held: dict[str, _Held] = {}  # of the members told last
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._routes_stale = asyncio.Event()
@@ -221,15 +231,32 @@ class Rebalancer:
     def is_held_by_another(self, queue: MessageQueue) -> bool:
         if self.options.broadcast:
             return False
-        members = self._session(queue.replica_group).members
-        if members is None:
+        held = self._held(queue.replica_group)
+        if held is None:
             return True  # not told yet, while the leader of another replica group has told who shares the queues
-        known = self._held_elsewhere.get(queue.replica_group)
-        if known is None or known[0] is not members:
-            others = [each for each in members if each.client_id != self._member.client_id and not each.broadcast]
-            held = {(place.topic, place.queue_id) for member in others for place in member.queues}
-            known = self._held_elsewhere[queue.replica_group] = members, held
-        return (queue.topic, queue.queue_id) in known[1]
+        return (queue.topic, queue.queue_id) in held.elsewhere
+
+    def is_held_here(self, queue: MessageQueue) -> bool:
+        """Whether the leader has told that this member holds the queue."""
+        if self.options.broadcast:
+            return True
+        held = self._held(queue.replica_group)
+        return held is not None and (queue.topic, queue.queue_id) in held.here
+
+    def _held(self, replica_group: str) -> _Held | None:
+        members = self._session(replica_group).members
+        if members is None:
+            return None
+        known = self._known_held.get(replica_group)
+        if known is None or known.members is not members:
+            here: set[tuple[str, int]] = set()
+            elsewhere: set[tuple[str, int]] = set()
+            for member in members:
+                if not member.broadcast:
+                    held = here if member.client_id == self._member.client_id else elsewhere
+                    held.update((place.topic, place.queue_id) for place in member.queues)
+            known = self._known_held[replica_group] = _Held(members, here, elsewhere)
+        return known
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
         return self._tasks.spawn(work, name)
@@ -403,7 +430,7 @@ class Rebalancer:
             session.report(
                 (queue.topic, queue.queue_id, consumer.epoch)
                 for queue, consumer in self.queues.items()
-                if queue.replica_group == group and consumer.process_queue is not None
+                if queue.replica_group == group and (consumer.is_claimed or consumer.process_queue is not None)
             )
 
     def _finish(self, queue: MessageQueue, *, commit: bool) -> None:

@@ -90,6 +90,27 @@ def test_a_planned_handover_gives_no_message_twice() -> None:
     Rig().run(scenario)
 
 
+def test_a_member_that_joins_before_the_others_are_told_who_took_a_queue_gets_no_message_twice() -> None:
+    """docs/reference/semantics.md, row G2."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        await send(rig, 400, 4)
+        group = Group(rig, read_from="follower")
+        group.pause_s = 0.01
+        leader = rig.cluster.hosts[rig.master].ip
+        for source, target in (("10.0.2.1", leader), (leader, "10.0.2.1")):
+            rig.cluster.net.link(source, target).extra_s = 0.1  # of the first member, which has read from a follower before others know
+        await group.start("a")
+        await until(lambda: len(group.seen) > 0)
+        await group.start("b")
+        await until(lambda: len(set(group.bodies())) >= 400)
+        await group.stop()
+        assert sorted(group.bodies()) == sorted(numbers(400))
+
+    Rig().run(scenario)
+
+
 def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a_kill() -> None:
     """docs/reference/semantics.md, row G1."""
 
