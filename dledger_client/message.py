@@ -13,7 +13,7 @@ from typing import Any
 from dledger_client.deprecation import RenamedAttribute
 from dledger_client.face import face_of
 from dledger_client.message_fields import MessageFields
-from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, encode_properties
+from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
 from dledger_wire.status import SendStatus
 from dledger_wire.trace_context import MAX_STATE_CHARACTERS, TRACEPARENT, TraceContext
 
@@ -146,7 +146,3 @@ class SendResult:
     store_timestamp: int
     duplicate: bool = False
     group = RenamedAttribute("replica_group")
-
-
-# Kept here so that readers of properties use the same two marks.
-SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)

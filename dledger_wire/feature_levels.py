@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dledger_wire.errors import InvalidArgumentError
-
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -72,9 +70,3 @@ def refusal(who: str, build: LevelRange, level: int, release: str = "") -> str:
     first = f"dledger {needed} or newer" if needed else "a newer release"
     what = f"start {first}" if level > build.highest else f"start a release that can do level {level}, and raise the level with it first"
     return f"{who} can do feature levels {build}, and the replica group is at {level}: {what}"
-
-
-def require_level(who: str, build: LevelRange, level: int, release: str = "") -> None:
-    """InvalidArgumentError unless ``build`` can do ``level``."""
-    if text := refusal(who, build, level, release):
-        raise InvalidArgumentError(text, feature_level=str(level))

@@ -74,8 +74,3 @@ def json_version(head: bytes) -> int | None:
 def newer(where: str, found: int, known: Format) -> DataDirectoryError:
     """The refusal of what a newer release wrote; ``where`` names the file."""
     return DataDirectoryError(f"{where}: format {found}; this build reads {known.reads}: start a newer release", format=str(found))
-
-
-def is_newer(error: DataDirectoryError) -> bool:
-    """Whether it is a refusal of what a newer release wrote."""
-    return "format" in error.details

@@ -46,12 +46,6 @@ class Finding:
         """Whether bytes are not what was written.  Not a torn tail (never acknowledged), a prepared file (empty) or a foreign one."""
         return self.kind not in (DamageKind.TORN_TAIL, DamageKind.PREPARED, DamageKind.FOREIGN_FILE)
 
-    @property
-    def is_repaired_by_start(self) -> bool:
-        """Whether the next start repairs it: units are derived, the hard state has more copies."""
-        derived = (DamageKind.BAD_UNIT, DamageKind.MISSING_UNITS, DamageKind.QUEUE_FILE, DamageKind.INDEX_FILE)
-        return self.kind in (*derived, DamageKind.TORN_TAIL, DamageKind.PREPARED, DamageKind.HARD_STATE_COPY)
-
 
 @dataclass(frozen=True, slots=True)
 class TornTail:

@@ -109,7 +109,6 @@ class FetchRequest(google.protobuf.message.Message):
     LINEARIZABLE_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     TAG_HASHES_FIELD_NUMBER: builtins.int
-    WAIT_BYTES_FIELD_NUMBER: builtins.int
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
     SQL_FIELD_NUMBER: builtins.int
     VERIFY_FIELD_NUMBER: builtins.int
@@ -132,7 +131,6 @@ class FetchRequest(google.protobuf.message.Message):
     """confirm by read-index first"""
     group: builtins.str
     """consumer group, for permissions and advice"""
-    wait_bytes: builtins.int
     lock_epoch: builtins.int
     """of an orderly consumer: refused unless this is the queue's current epoch for `group`; 0: not orderly"""
     sql: builtins.str
@@ -163,7 +161,6 @@ class FetchRequest(google.protobuf.message.Message):
         linearizable: builtins.bool = ...,
         group: builtins.str = ...,
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
-        wait_bytes: builtins.int = ...,
         lock_epoch: builtins.int = ...,
         sql: builtins.str = ...,
         verify: builtins.bool = ...,
@@ -171,7 +168,7 @@ class FetchRequest(google.protobuf.message.Message):
         in_place: builtins.bool = ...,
         incarnation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "incarnation", b"incarnation", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_bytes", b"wait_bytes", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "incarnation", b"incarnation", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

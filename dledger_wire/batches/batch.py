@@ -13,7 +13,7 @@ A command record has the same first 16 bytes and a JSON body.  All integers are 
     encode_batch(topic, queue_id, frames, sizes, tag_hashes, unique_hashes, *, key_owners, key_hashes, sequence) -> bytes
     encode_batch_parts(...) -> list[Buffer]       the same, unjoined: for whoever joins it with other bytes anyway
     BatchView(data, pos)                          zero-copy view of one record
-    iter_records(body) -> Iterator[BatchView | CommandView];  client_batches(payload) -> list[BatchView]
+    iter_records(body) -> Iterator[BatchView | CommandView]
     check_batch(batch, max_message_size)                   a client's batch, whole: CRC, arrays, every frame, hashes
     stamp_batch(out, at, batch, *, log_pos, first_queue_offset, store_timestamp, store_host)
     encode_command(kind, arguments) -> bytes;  CommandView.kind, .arguments
@@ -309,15 +309,6 @@ def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
         data = view[pos : pos + size]
         yield BatchView(data, pos) if kind == KIND_MESSAGES else CommandView(data, pos)
         pos += size
-
-
-def client_batches(payload: Buffer) -> list[BatchView]:
-    """The batches of a produce payload.  Clients may not send commands: CorruptBatchError."""
-    records = list(iter_records(payload))
-    batches = [record for record in records if isinstance(record, BatchView)]
-    if len(batches) != len(records):
-        raise CorruptBatchError("a produce request may carry message batches only", first_bad=-1)
-    return batches
 
 
 def check_batch(batch: BatchView, max_message_size: int) -> None:

@@ -41,7 +41,6 @@ C = TypeVar("C", Stream, Calls)
 CONNECT_TIMEOUT_S = 2.0
 AUTHENTICATION_S = 5.0
 CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
-MAX_METHOD_BYTES = 255
 
 
 class _Dialled:

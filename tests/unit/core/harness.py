@@ -210,9 +210,6 @@ class Node:
             and (to is None or envelope.to == node_id(to))
         ]
 
-    def held_messages(self, kind: type | None = None) -> list[Message]:
-        return [send.message for _number, send in self.held if kind is None or isinstance(send.message, kind)]
-
     def told(self, kind: type) -> list[Effect]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
 from tests.unit.log.crash_disk import CrashDisk
 
-MakeDisk = Callable[[], Disk]
 DISKS = ("real", "memory")
 
 

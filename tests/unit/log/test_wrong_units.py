@@ -10,7 +10,6 @@ from dledger_wire.layout import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_CONFIG
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.log.log_rig import add, bodies, config, everything, findings, promise, run
 
-FIRST_UNITS = "index-units/00000000000000000000"
 TERMS = ((1, 20), (2, 3), (4, 20), (5, 60))
 RUNS = [(1, 1), (2, 21), (4, 24), (5, 44)]
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from broker.config.cluster_file import ClusterConfig
-from dledger.core.types import EntryId, EntryKind, Membership, NodeId
+from dledger.core.types import EntryKind, Membership, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
@@ -134,7 +134,3 @@ async def entries_of(folder: Path) -> list[RawEntry]:
         return found
     finally:
         await log.close()
-
-
-def last_of(entries: list[RawEntry]) -> EntryId:
-    return entries[-1].id
