@@ -104,8 +104,8 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     """Make the plan, print it, carry it out.  ``text`` is of the file ``source``.  ``only``: groups to add, nothing else is changed."""
-    from dledger_cli.commands.updown import show_placement
     from dledger_cli.local.cluster_steps import GroupStarter
+    from dledger_cli.status_text import show_placement
 
     plan = ask(config, timeout, lambda admin: _planned(admin, wanted))
     if only is not None:

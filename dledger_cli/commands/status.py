@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
-from dledger_cli.commands.updown import show_placement
 from dledger_cli.context import ConfigOption, JsonOption, load_config, run
-from dledger_cli.output import GREEN, RED, YELLOW, error_line, note, print_json, print_line, print_table
+from dledger_cli.output import RED, error_line, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
+from dledger_cli.status_text import groups_json, show_placement, show_status
 from dledger_cli.watching import WatchedCommand, WatchOption, pages
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
-    from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
+    from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.admin.status_checks import Check, Finding
 
-HEADER = (
-    "REPLICA-GROUP",
-    "NODE",
-    "ADDRESS",
-    "ROLE",
-    "TERM",
-    "FIRST",
-    "LAST",
-    "COMMIT",
-    "APPLIED",
-    "LAG",
-    "DISK",
-    "LAST-SEEN",
-    "PID",
-    "NOTE",
-)
-NUMBERS = ("TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID")
-ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "learner": 2}
-FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
 EXAMPLES = (
     "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60 | "
     "dledger status --check lag=10000,disk=85 | dledger status --check quorum-critical=n1"
@@ -155,9 +135,9 @@ class _View:
             return
         servers = ask_all(self.cluster) if self.cluster.name_server_processes else []
         if self.as_json:
-            print_json(_groups_json(self.groups) | {"name_servers": [server_json(server) for server in servers]})
+            print_json(groups_json(self.groups) | {"name_servers": [server_json(server) for server in servers]})
             return
-        show(self.cluster, self.groups, as_json=False)
+        show_status(self.cluster, self.groups, as_json=False)
         show_placement(self.cluster)
         if servers:
             print_line(*judge(servers))
@@ -178,98 +158,3 @@ def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: boo
         print_line(str(finding), RED)
     if not findings:
         note(f"nothing found: {', '.join(map(str, checks))}")
-
-
-def show(cluster: ClusterConfig, groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
-    """Print the table with its sentence, or the JSON."""
-    if as_json:
-        print_json(_groups_json(groups))
-        return
-    from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
-
-    spares = [spare.id for spare in cluster.spares]
-    notes = functools.partial(node_note, several_groups=len(groups) > 1, spares=spares)
-    rows = [_row(group, node, notes(group, node)) for group in groups for node in sorted(group.nodes, key=_order)]
-    print_table(HEADER, rows, right=NUMBERS)
-    for group in groups:
-        if any(replicas_of(group)[kind] for kind in ("lagging", "missing")):
-            print_line(replicas_line(group))
-    healthy, working = all(each.healthy for each in groups), all(each.takes_messages for each in groups)
-    print_line(sentence(groups), GREEN if healthy else YELLOW if working else RED)
-
-
-def _order(node: NodeStatus) -> tuple[int, str]:
-    return (ROLE_ORDER.get(node.role, 1) if node.reachable else 3, node.id)
-
-
-def _row(group: ReplicaGroupStatus, node: NodeStatus, note: str) -> list[Any]:
-    from broker.config.units import format_duration_ms
-
-    contact_ms, peer = group.last_contact_ms(node), group.peer(node)
-    longer = ">" if peer is not None and peer.unheard else ""  # than the leader leads
-    seen = None if contact_ms is None else f"{longer}{format_duration_ms(contact_ms)}"
-    place = [group.name, node.id, node.address]
-    if not node.reachable:
-        return [*place, *[None] * 8, seen, None, note]
-    indexes = [node.first_index, node.last_index, node.committed_index, node.applied_index]
-    return [*place, node.role, node.term, *indexes, group.lag(node), f"{node.disk_used_percent:.0f}%", seen, node.pid, note]
-
-
-def _groups_json(groups: list[ReplicaGroupStatus]) -> dict[str, Any]:
-    return {"groups": [_group_json(group) for group in groups]}
-
-
-def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
-    from dledger_client.admin.status_text import replicas_of
-
-    return {
-        "name": group.name,
-        "term": group.term,
-        "leader": group.leader_id or None,
-        "voters": list(group.voters),
-        "learners": list(group.learners),
-        "acknowledging": [voter for voter in group.voters if voter in group.acknowledging],
-        "takes_writes": group.takes_messages,
-        "replicas": replicas_of(group),
-        "nodes": [_node_json(node) | {"member": group.is_member(node.id)} for node in group.nodes],
-    }
-
-
-def _node_json(node: NodeStatus) -> dict[str, Any]:
-    result: dict[str, Any] = {"id": node.id, "address": node.address, "reachable": node.reachable}
-    result |= {name: getattr(node, name) if node.reachable else None for name in FIELDS}
-    if not node.reachable:
-        return result | {"error": node.error}
-    peers = [
-        {
-            "id": peer.id,
-            "match_index": peer.match_index,
-            "state": peer.state,
-            "last_contact_ms": peer.last_contact_ms,
-            "unheard": peer.unheard,
-            "connected": peer.connected,
-            "acknowledges": peer.acknowledges,
-            "refused": peer.refused or None,
-        }
-        for peer in node.peers
-    ]
-    return result | {
-        "state": node.state,
-        "leader": node.leader or None,
-        "leader_confirmed": node.leader_confirmed,
-        "store_id": node.store_id,
-        "committed_pos": node.committed_pos,
-        "disk_used_percent": node.disk_used_percent,
-        "rss_bytes": node.rss_bytes,
-        "anonymous_bytes": node.anonymous_bytes,
-        "version": node.version,
-        "started_at_ms": node.started_at_ms,
-        "voters": list(node.voters),
-        "learners": list(node.learners),
-        "peers": peers,
-        "role_state": node.role_state,
-        "services_term": node.services_term or None,
-        "role_log": list(node.role_log),
-        "certificate_expires_at_ms": node.certificate_expires_at_ms or None,
-        "warnings": list(node.warnings),
-    }

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Collection, Sequence
 
-    from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_wire.errors import DledgerError
@@ -42,6 +41,7 @@ def up(
     from dledger_cli.local.cluster_edit import moved, replace_file
     from dledger_cli.local.folder_lock import one_at_a_time
     from dledger_cli.local.processes import LocalCluster, make_data_folder
+    from dledger_cli.status_text import show_placement
 
     source = config_path(config, data)
     text = read_cluster_text(source)
@@ -81,21 +81,12 @@ def _check_replaced(cluster: LocalCluster, source: str) -> None:
             raise DataDirectoryError(f"{name} (pid {pid}) runs, and {source} does not name it; stop it first ({stop})")
 
 
-def show_placement(config: ClusterConfig) -> None:
-    """Warn of members of one replica group that would fail together."""
-    from broker.config.placement import group_warnings
-
-    for group in config.groups:
-        for text in group_warnings(group):
-            note(f"warning: {text}")
-
-
 def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:
     """Wait until every group has a master and all its members are in order, and show the table; False, with an error, when that fails.
 
     Nodes that are not members only have to answer.  A member that its peers refuse fails soon: waiting does not change that.
     """
-    from dledger_cli.commands.status import show
+    from dledger_cli.status_text import show_status
     from dledger_wire.errors import AuthenticationFailedError, PermissionDeniedError
 
     start = time.monotonic()
@@ -110,14 +101,14 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
             return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
-            show(cluster.config, groups, as_json=as_json)
+            show_status(cluster.config, groups, as_json=as_json)
             return True
         now = time.monotonic()
         refused = [node.id for group in groups if group.leader for node in group.nodes if group.refusal(node.id)]
         refused_since = {node_id: refused_since.get(node_id, now) for node_id in refused}
         stay_refused = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
         if stay_refused or now - start > timeout_s:
-            show(cluster.config, groups, as_json=as_json)
+            show_status(cluster.config, groups, as_json=as_json)
             _explain(cluster, groups, started, stay_refused, timeout_s)
             return False
         time.sleep(POLL_S)

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from dledger_cli.commands.status import show
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_cli.output import error_line
+from dledger_cli.status_text import show_status
 from dledger_client import Admin, Message, Producer
 from dledger_wire.errors import DledgerError
 
@@ -239,7 +239,7 @@ def step(text: str) -> None:
 def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str) -> bool:
     step("starting three nodes on this machine")
     cluster.start()
-    show(cluster.config, cluster.groups(), as_json=False)
+    show_status(cluster.config, cluster.groups(), as_json=False)
     with Admin(bootstrap=cluster.bootstrap) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
 
@@ -262,7 +262,7 @@ def rehearse(cluster: PrivateCluster, lines: list[Line], work: Path, source: str
     step(f"starting {victim} again; it catches up")
     cluster.start(victim)
     cluster.wait_equal()
-    show(cluster.config, cluster.groups(), as_json=False)
+    show_status(cluster.config, cluster.groups(), as_json=False)
 
     step("reading the topic with Spark from the followers")
     leader = cluster.leader()

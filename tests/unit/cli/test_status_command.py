@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger_cli.commands.status import _group_json, _row
+from dledger_cli.status_text import _group_json, _row
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
 
