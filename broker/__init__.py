@@ -1,1 +1,1 @@
-"""One replica's process: configuration, services on top of the store, role changes, command line."""
+"""One node: services for clients on top of the store, background services of the leader, name service, security, configuration."""

@@ -56,11 +56,11 @@ from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
 from broker.removed_gate import RemovedGate
-from broker.security.replica_security import ReplicaSecurity
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.spares.bound import BoundService
 from broker.spares.taking import SpareTaking
 from broker.transactions.api import TransactionService
+from broker.users.replica_security import ReplicaSecurity
 from dledger.clock.group_time import GroupTime
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId

@@ -25,7 +25,7 @@ from broker.process.log_ring import LogRing
 from broker.process.process_stats import ProcessStats
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.security.watching import Replica, SecurityWatch, home_of
+from broker.users.watching import Replica, SecurityWatch, home_of
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError

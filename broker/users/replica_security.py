@@ -17,9 +17,9 @@ from broker.security.audit_service import AuditService
 from broker.security.audited import AuditGate, Inside
 from broker.security.gate import AccessGate
 from broker.security.replicas import OtherMembers, ReplicaCheck
-from broker.security.service import SecurityService
 from broker.security.setup import ProcessSecurity
-from broker.security.watching import Replica, SecurityCopies, SecurityWatch, home_of
+from broker.users.service import SecurityService
+from broker.users.watching import Replica, SecurityCopies, SecurityWatch, home_of
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.rpc.transport import Server

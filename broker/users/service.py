@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from broker.context import ServiceContext
-from broker.security.messages import copy_of, rule_of, shown_rule, shown_user, user_of
+from broker.users.messages import copy_of, rule_of, shown_rule, shown_user, user_of
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.rpc import methods

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from broker.context import ServiceContext
-from broker.security.messages import command_of
+from broker.users.messages import command_of
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods

@@ -187,12 +187,14 @@ def transaction() -> str:
 
 
 def layers() -> str:
-    picture = Canvas(800, 340, "Packages and the direction of their imports")
-    picture.box(20, 20, 760, 50, "dledger_cli - command line", fill=GREY)
-    picture.box(20, 90, 360, 50, "broker - services of one node", fill=GREEN)
-    picture.box(20, 160, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
-    picture.box(20, 230, 360, 50, "dledger - Raft and the log", fill=GREEN)
-    picture.box(420, 90, 360, 50, "pyspark_dledger - Spark source, sink, jobs", fill=BLUE)
-    picture.box(420, 160, 360, 120, "dledger_client\nproducers, consumers, Admin", fill=BLUE)
-    picture.box(20, 296, 760, 34, "dledger_wire - formats, errors, connections", fill=ORANGE)
+    picture = Canvas(800, 400, "Packages and the direction of their imports")
+    picture.box(20, 20, 760, 44, "dledger_cli - command line", fill=GREY)
+    picture.box(20, 84, 760, 44, "dledger_drill - faults on purpose, and checks", fill=GREY)
+    picture.box(20, 150, 360, 50, "broker - services of one node", fill=GREEN)
+    picture.box(20, 220, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
+    picture.box(20, 290, 360, 50, "dledger - Raft and the log", fill=GREEN)
+    picture.box(420, 150, 170, 50, "pyspark_dledger\nSpark source, sink", fill=BLUE)
+    picture.box(610, 150, 170, 50, "dledger_console\nweb console", fill=BLUE)
+    picture.box(420, 220, 360, 120, "dledger_client\nproducers, consumers, Admin", fill=BLUE)
+    picture.box(20, 356, 760, 34, "dledger_wire - formats, errors, connections", fill=ORANGE)
     return picture.render()
