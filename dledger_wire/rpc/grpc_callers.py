@@ -7,11 +7,12 @@ metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
+from dledger_wire.rpc.grpc_metadata import from_wire
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
@@ -102,8 +103,3 @@ def _basic(given: str) -> tuple[str, str]:
     if not colon:
         raise AuthenticationFailedError("authorization: expected Basic BASE64(USER:PASSWORD)")
     return name, password
-
-
-def from_wire(pairs: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
-    """Metadata as gRPC gives it, with what had to go as bytes under its own name again."""
-    return {key.removesuffix("-bin"): value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in pairs or ()}

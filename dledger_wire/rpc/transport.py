@@ -1,7 +1,8 @@
 """The RPC seam: unary calls and bidirectional byte streams by method name, independent of what carries them.
 
-Owns the interfaces only.  ``tcp_network`` and ``grpc_network`` implement them; the simulator does over its own network, so the same
-broker services, Raft links and clients run in both.  Methods are full gRPC paths (``dledger_wire/rpc/methods.py`` has ours).
+Owns the interfaces only.  ``dledger_wire/tcp/network.py`` and ``dledger_wire/rpc/grpc_network.py`` implement them; the simulator does over
+its own network, so the same broker services, Raft links and clients run in both.  Methods are full gRPC paths
+(``dledger_wire/rpc/methods.py`` has ours).
 A handler that raises a ``DledgerError`` makes the caller's side raise the same error; any other failure of the connection is
 ``UnreachableError``.
 """

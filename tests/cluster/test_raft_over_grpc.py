@@ -17,7 +17,8 @@ from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.runtime.real_env import real_environment
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, NotReadyError, OutcomeUnknownError
-from dledger_wire.rpc.grpc_network import GrpcNetwork, GrpcServer
+from dledger_wire.rpc.grpc_network import GrpcNetwork
+from dledger_wire.rpc.grpc_server import GrpcServer
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cluster

@@ -25,7 +25,14 @@ from tests.waiting import LIMIT_S
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
 WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill"}
-NODES_ONLY = {"dledger_wire.rpc.grpc_network", "dledger_wire.security.certificates"}  # the gRPC side of nodes, and what issues certificates
+# The gRPC side of nodes, and what issues certificates.
+NODES_ONLY = {
+    "dledger_wire.rpc.grpc_channel",
+    "dledger_wire.rpc.grpc_errors",
+    "dledger_wire.rpc.grpc_network",
+    "dledger_wire.rpc.grpc_server",
+    "dledger_wire.security.certificates",
+}
 
 pytestmark = pytest.mark.docs
 

@@ -23,7 +23,7 @@ from tests.sim.loop import Process
 if TYPE_CHECKING:
     from tests.sim.network import Caller, Listener, SimNetwork
 
-BROKEN_STREAM_GRACE_S = 1.0  # as in grpc_network: how long the handler of a broken stream may go on before it is cancelled
+BROKEN_STREAM_GRACE_S = 1.0  # as in grpc_server: how long the handler of a broken stream may go on before it is cancelled
 
 _logger = logging.getLogger(__name__)
 

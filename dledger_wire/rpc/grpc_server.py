@@ -1,0 +1,229 @@
+"""The serving side of the network seam over grpc.aio: generic handlers, and the life of the streams they serve.
+
+A stream that breaks tells its server handler by UnreachableError from ``read`` or ``write``, and only later by cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, DledgerError, UnreachableError
+from dledger_wire.rpc.delivery import Take, receive_by_reading
+from dledger_wire.rpc.grpc_callers import GrpcCallers
+from dledger_wire.rpc.grpc_errors import abort, cancelled_from_outside
+from dledger_wire.rpc.grpc_options import SERVER_OPTIONS
+from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
+
+UNIX = "unix:"  # an address that is the path of a socket
+BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
+END_OR_BREAK_S = 0.03  # how long after the end of messages a break may still show
+
+_logger = logging.getLogger(__name__)
+
+
+class _ServerStream:
+    """The acceptor's end.  ``broken`` is set when gRPC reports that the caller is gone."""
+
+    def __init__(self, context: Any, peer: str) -> None:
+        self._context = context
+        self._peer = peer
+        self._finished = False
+        self.broken = asyncio.Event()
+
+    async def read(self) -> bytes | None:
+        if self.broken.is_set():
+            raise self._gone()
+        if self._finished:
+            return None
+        try:
+            message = await self._context.read()
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            raise self._gone() from None
+        except (grpc.aio.UsageError, grpc.aio.InternalError):
+            raise self._gone() from None
+        if message is not grpc.aio.EOF:
+            return bytes(message)
+        # A broken connection shows as end of messages first and as cancellation a moment later.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_OR_BREAK_S):
+                await self.broken.wait()
+        if self.broken.is_set():
+            raise self._gone()
+        self._finished = True
+        return None
+
+    async def receive(self, take: Take) -> bool:
+        return await receive_by_reading(self.read, take)
+
+    def write_now(self, message: bytes) -> bool:
+        return False  # gRPC's own write waits for its turn
+
+    async def write(self, message: bytes) -> None:
+        if self.broken.is_set():
+            raise self._gone()
+        try:
+            await self._context.write(message)
+        except asyncio.CancelledError:
+            if cancelled_from_outside():
+                raise
+            raise self._gone() from None
+        except (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError):
+            raise self._gone() from None
+
+    async def close(self) -> None:
+        """The acceptor's side finishes when its handler returns; closing early only stops further reads."""
+        self._finished = True
+
+    def _gone(self) -> UnreachableError:
+        self.broken.set()
+        return UnreachableError(f"{self._peer}: the caller's connection is gone")
+
+
+def _unary_behaviour(method: str, handler: UnaryHandler, callers: GrpcCallers) -> Callable[[bytes, Any], Awaitable[bytes | None]]:
+    async def serve(request: bytes, context: Any) -> bytes | None:
+        try:
+            return await handler(request, await callers.caller(method, context))
+        except DledgerError as error:
+            await abort(context, error)
+        except Exception as error:  # supervisor of one request: a bug neither takes the server down nor passes silently
+            _logger.exception("%s: handler failed", method, extra={"event": "handler_failed"})
+            await abort(context, DledgerError(f"{method}: internal error {type(error).__name__}"))
+        return None
+
+    return serve
+
+
+def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(_requests: Any, context: Any) -> None:
+        try:
+            caller = await callers.caller(method, context)
+        except DledgerError as refusal:
+            await abort(context, refusal)
+            return
+        stream = _ServerStream(context, caller.peer)
+        # A task of its own, so that a broken connection reaches the handler at its next read, as the contract says.
+        task = asyncio.ensure_future(handler(stream, caller))
+        revoked: list[AuthenticationFailedError] = []
+
+        def revoke(error: AuthenticationFailedError) -> None:
+            revoked.append(error)
+            task.cancel()
+
+        unwatch = callers.watch(caller, revoke)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            stream.broken.set()
+            await _end_broken(task)
+            _log_failure(method, task)
+            raise
+        finally:
+            unwatch()
+        if revoked and not stream.broken.is_set():
+            await abort(context, revoked[0])
+        if task.cancelled():
+            await abort(context, UnreachableError(f"{method}: the handler was stopped"))
+        error = task.exception()
+        if isinstance(error, DledgerError):
+            if not stream.broken.is_set():
+                await abort(context, error)
+        elif error is not None:
+            _log_failure(method, task)
+            await abort(context, DledgerError(f"{method}: internal error {type(error).__name__}"))
+
+    return serve
+
+
+async def _end_broken(task: asyncio.Future[None]) -> None:
+    await asyncio.wait((task,), timeout=BROKEN_STREAM_GRACE_S)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=BROKEN_STREAM_GRACE_S)
+
+
+def _log_failure(method: str, task: asyncio.Future[None]) -> None:
+    if not task.done() or task.cancelled():
+        return
+    error = task.exception()
+    if error is not None and not isinstance(error, DledgerError):
+        _logger.error("%s: handler failed", method, exc_info=error, extra={"event": "handler_failed"})
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no stubs
+    """Looks handlers up by the full method name."""
+
+    def __init__(self) -> None:
+        self.by_method: dict[str, Any] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self.by_method.get(handler_call_details.method)
+
+
+class GrpcServer:
+    """Serves registered handlers on one address; ``address`` has the real port after ``start`` (port 0 takes a free one)."""
+
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ServerCredentials | None,
+        configure: Callable[[grpc.aio.Server], None] | None,
+        callers: GrpcCallers,
+    ) -> None:
+        self.address = address
+        self._callers = callers
+        self._credentials = credentials
+        self._configure = configure
+        self._handlers = _Handlers()
+        self._server: grpc.aio.Server | None = None
+
+    def add_unary(self, method: str, handler: UnaryHandler) -> None:
+        self._handlers.by_method[method] = grpc.unary_unary_rpc_method_handler(_unary_behaviour(method, handler, self._callers))
+
+    def add_stream(self, method: str, handler: StreamHandler) -> None:
+        self._handlers.by_method[method] = grpc.stream_stream_rpc_method_handler(_stream_behaviour(method, handler, self._callers))
+
+    async def start(self) -> None:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((self._handlers,))
+        if self._configure is not None:
+            self._configure(server)
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(self.address)
+            else:
+                port = server.add_secure_port(self.address, self._credentials)
+        except RuntimeError:
+            raise AddressInUseError(f"{self.address}: cannot listen: {_why_not_bound(self.address)}", address=self.address) from None
+        if not self.address.startswith(UNIX):
+            self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace_s: float) -> None:
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+
+
+def _why_not_bound(address: str) -> str:
+    """gRPC hides the reason of a failed bind; a plain socket tells it."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, proto, _name, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+            probe.listen(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "address already in use"
