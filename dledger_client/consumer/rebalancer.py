@@ -1,7 +1,8 @@
-"""The core of a push consumer: assigns queues among the group's members, consumes its own, commits offsets.
+"""The core of a push consumer: assigns queues among the group's members, and consumes its own.
 
-Owns the set of queues.  One task (``_rebalance``) runs whenever the members, the routes or a queue changed.  A revoked queue is finished
-first: listeners done, offset committed, lock released.  Only then may another ``QueueConsumer`` of the same queue start.
+Owns the set of queues.  One task (``_rebalance``) runs whenever the members or a queue changed, and after each look-up of the routes.  A
+revoked queue is finished first: listeners done, offset committed, lock released.  Only then may another ``QueueConsumer`` of the same queue
+start.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back
-from dledger_client.cluster.retry import JitteredBackoff, is_retriable
+from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import ListenerExecutor
 from dledger_client.consumer.group_offsets import OffsetStore
 from dledger_client.consumer.group_session import GroupSession, LockGrant, MemberInfo
+from dledger_client.consumer.offset_commits import OffsetCommits
 from dledger_client.consumer.process_queue import Messages
 from dledger_client.consumer.queue_consumer import QueueConsumer, message_kind
 from dledger_client.consumer.settings import PushOptions
+from dledger_client.consumer.topic_routes import TopicRoutes
 from dledger_client.consumer.unlike_members import UnlikeMembers
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.records import Chunk, ReceivedMessage
@@ -33,13 +36,9 @@ from dledger_client.metrics.instruments import Instruments
 from dledger_client.runtime.user_callbacks import faults
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, OffsetsResetError, StaleLockError, TopicNotFoundError, UnreachableError
-from dledger_wire.names import RETRY_PREFIX, retry_topic
-from dledger_wire.status import Perm
+from dledger_wire.names import retry_topic
 from dledger_wire.tasks import BackgroundTasks
 
-REBALANCE_S = 2.0  # the assignment is looked at again, and routes are looked up unless a name server tells of changes
-TOLD_REFRESH_MS = 60_000  # between two look-ups while it does
-ROUTE_TIMEOUT_MS = 2000
 FETCH_TIMEOUT_MS = 2000
 SEND_BACK_TIMEOUT_MS = 5000
 DRAIN_S = 0.7  # how long running listeners of a concurrent queue may take when another member gets it
@@ -81,18 +80,14 @@ class Rebalancer:
         self._allocate = options.strategy()
         self._locking = options.orderly and not options.broadcast
         self._sessions: dict[str, GroupSession] = {}
-        self._routes: dict[str, list[TopicQueues]] = {}
+        self._routes = TopicRoutes(router, self.group, subscriptions, offset_store, self._session, self.queue_changed)
+        self._commits = OffsetCommits(self.group, offset_store, self._tasks, broadcast=options.broadcast)
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._known_held: dict[str, _Held] = {}  # of the members told last
         self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
-        self._routes_stale = asyncio.Event()
-        self._told: dict[str, None] = {}  # topics whose routes changed
-        self._wake = asyncio.Event()  # one of the two above
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
-        self._commit_failed: set[str] = set()  # replica groups whose last commit failed, which was logged
-        self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
         self._not_allocated: dict[str, str] = {}  # by topic: what the strategy raised last, which was logged
         self._gauges: list[Callable[[], object]] = []
 
@@ -111,12 +106,13 @@ class Rebalancer:
         return len(self.queues)
 
     def start(self) -> None:
-        for topic in self._subscriptions:
-            self._router.watch_topic(topic)
-        self._router.on_topic_change(self._route_changed)
-        self._tasks.spawn(self._refresh_routes(), "routes")
+        self._routes.watch()
+        self._tasks.spawn(self._routes.run(), "routes")
         self._tasks.spawn(self._rebalance(), "rebalance")
-        self._tasks.spawn(self._commit_regularly(), "commit")
+        self._tasks.spawn(self._commits.run(self.options.persist_offset_interval_ms / 1000, self._running), "commit")
+
+    def _running(self) -> list[QueueConsumer]:
+        return [each for each in self.queues.values() if each.end_reason is None and each.queue not in self._finishing]
 
     async def wait_until_joined(self, limit_s: float) -> None:
         """Wait until a leader has accepted this member, for at most ``limit_s``.  BusyError when its client id is in use all that time."""
@@ -138,7 +134,7 @@ class Rebalancer:
             self._finish(queue, commit=True)
         if self._finishing:
             await asyncio.wait(list(self._finishing.values()), timeout=max(0.05, deadline - loop.time()) + 1.0)
-        await self._commit(list(self.queues.values()))
+        await self._commits.commit(list(self.queues.values()))
         if not self._finishing:  # a running listener keeps its lock until the session times out
             await asyncio.gather(*(session.leave(max(0.5, deadline - loop.time())) for session in self._sessions.values()))
         await self._tasks.stop()
@@ -285,70 +281,14 @@ class Rebalancer:
         except DledgerError as error:
             _logger.warning("%s: %d messages could not be sent back: %s", queue, len(messages), error.message)
             return messages
-        if retry_topic(self.group) not in self._routes or not self._routes[retry_topic(self.group)]:
-            self._look_up_again()
+        if not self._routes.known.get(retry_topic(self.group)):
+            self._routes.mark_stale()
         refused = {result.offset: result.error for result in results if result.outcome is SentBack.REFUSED}
         for offset, reason in refused.items():
             _logger.warning("%s: message %d was not accepted back: %s", queue, offset, reason)
         return [message for message in messages if message.queue_offset in refused]
 
     # Assignment
-
-    def _look_up_again(self) -> None:
-        """The routes that are known are not those of now."""
-        self._routes_stale.set()
-        self._wake.set()
-
-    async def _refresh_routes(self) -> None:
-        clock, looked_up_ms = self._router.clock, 0
-        while True:
-            is_stale, told = self._routes_stale.is_set(), list(self._told)
-            self._routes_stale.clear()
-            self._told.clear()
-            if is_stale or not self._router.is_told or clock.monotonic_ms() - looked_up_ms >= TOLD_REFRESH_MS:
-                looked_up_ms = clock.monotonic_ms()
-                for topic in self._subscriptions:
-                    await self._look_up(topic, fresh=True)
-            else:
-                for topic in told:
-                    await self._look_up(topic, fresh=False)
-            self._changed.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REBALANCE_S):
-                    await self._wake.wait()
-            self._wake.clear()
-
-    def _route_changed(self, topic: str) -> None:
-        if topic in self._subscriptions:
-            self._told[topic] = None
-            self._wake.set()
-
-    async def _look_up(self, topic: str, *, fresh: bool) -> None:
-        try:
-            routes = await self._router.topic(topic, self._router.clock.monotonic_ms() + ROUTE_TIMEOUT_MS, fresh=fresh)
-        except TopicNotFoundError:
-            if not topic.startswith(RETRY_PREFIX) and self._routes.get(topic, ()) != []:
-                _logger.warning("consumer group %s: topic %s does not exist (yet)", self.group, topic)
-            self.offset_store.topic_missing(topic)
-            routes = []
-        except DledgerError as error:
-            if not self._tell_refusal(topic, error):
-                _logger.info("consumer group %s: routes of %s: %s", self.group, topic, error.message)
-            return
-        self._refused.pop(topic, None)
-        self._routes[topic] = [queues for queues in routes if queues.perm & Perm.READ]
-        for queues in self._routes[topic]:
-            self._session(queues.replica_group)
-
-    def _tell_refusal(self, topic: str, error: DledgerError) -> bool:
-        """Warn of an error that does not pass by itself, once until another one comes; whether it is one.  Of a right on the group, which
-        the retry topic needs, its session tells."""
-        if topic.startswith(RETRY_PREFIX) or is_retriable(error) or error.outcome_unknown:
-            return False
-        if self._refused.get(topic) != error.message:
-            self._refused[topic] = error.message
-            _logger.warning("consumer group %s: topic %s is not consumed: %s", self.group, topic, error.message)
-        return True
 
     def _session(self, replica_group: str) -> GroupSession:
         session = self._sessions.get(replica_group)
@@ -371,7 +311,7 @@ class Rebalancer:
         for queue, consumer in self.queues.items():
             consumed.setdefault(queue.topic, []).append((queue, consumer))
         readers: dict[tuple[str, ...], dict[str, list[str]]] = {}
-        for topic, routes in self._routes.items():
+        for topic, routes in self._routes.known.items():
             assigned = self._assignment(topic, routes, readers)
             if assigned is None:
                 assigned = {queue: topic_epoch for queue, topic_epoch in _all(routes).items() if queue in self.queues}
@@ -380,7 +320,7 @@ class Rebalancer:
                 if reason is not None:
                     self._finish(queue, commit=not isinstance(reason, OffsetsResetError | StaleLockError | TopicNotFoundError))
                     if isinstance(reason, TopicNotFoundError):
-                        self._look_up_again()
+                        self._routes.mark_stale()
                 elif not consumer.is_of(assigned.get(queue)):
                     self._finish(queue, commit=queue not in assigned)
             for queue, topic_epoch in assigned.items():
@@ -444,56 +384,13 @@ class Rebalancer:
         try:
             await consumer.stop(None if self.options.orderly else timeout_s)
             if commit:
-                await self._commit([consumer])
+                await self._commits.commit([consumer])
             if self._locking:
                 self._session(queue.replica_group).release((queue.topic, queue.queue_id))
         finally:  # the queue may be consumed again, whatever happened
             self.queues.pop(queue, None)
             self._finishing.pop(queue, None)
             self._changed.set()
-
-    # Offsets
-
-    async def _commit_regularly(self) -> None:
-        """Each replica group by itself: one that does not answer holds up no other."""
-        committing: dict[str, asyncio.Task[None]] = {}
-        while True:
-            await asyncio.sleep(self.options.persist_offset_interval_ms / 1000)
-            running = [each for each in self.queues.values() if each.end_reason is None and each.queue not in self._finishing]
-            for store, queues in self._by_store(running).items():
-                if store not in committing or committing[store].done():
-                    committing[store] = self._tasks.spawn(self._commit_to(store, queues), f"commit to {store or 'the offset file'}")
-
-    def _by_store(self, queues: Iterable[QueueConsumer]) -> dict[str, list[QueueConsumer]]:
-        """The queues by the replica group that keeps their offsets; a broadcast has one file for all."""
-        found: dict[str, list[QueueConsumer]] = {}
-        for consumer in queues:
-            found.setdefault("" if self.options.broadcast else consumer.queue.replica_group, []).append(consumer)
-        return found
-
-    async def _commit(self, queues: Iterable[QueueConsumer]) -> None:
-        await asyncio.gather(*(self._commit_to(store, consumers) for store, consumers in self._by_store(queues).items()))
-
-    async def _commit_to(self, store: str, queues: Iterable[QueueConsumer]) -> None:
-        commits = {consumer.queue: (consumer, row) for consumer in queues if (row := consumer.uncommitted()) is not None}
-        if not commits:
-            return
-        where = f"{self.group} in {store}" if store else self.group
-        try:
-            refused = await self.offset_store.commit([row for _, row in commits.values()])
-        except DledgerError as error:
-            level = logging.DEBUG if store in self._commit_failed else logging.WARNING
-            _logger.log(level, "consumer group %s: cannot commit offsets yet: %s", where, error.message)
-            self._commit_failed.add(store)
-            return
-        if store in self._commit_failed:
-            self._commit_failed.discard(store)
-            _logger.info("consumer group %s: offsets are committed again", where)
-        for queue, (consumer, row) in commits.items():
-            if queue in refused:
-                consumer.end(refused[queue])
-            else:
-                consumer.committed = row.offset
 
 
 def _readers(members: Iterable[sessions_pb2.GroupMember]) -> dict[str, list[str]]:

@@ -1,0 +1,108 @@
+"""The routes of the topics that a push consumer reads: looked up regularly, and at once when a name server tells of a change.
+
+Owns which topics there are, their readable queues by replica group, and what is logged of a look-up that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+
+from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import TopicQueues
+from dledger_client.consumer.group_offsets import OffsetStore
+from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.names import RETRY_PREFIX
+from dledger_wire.status import Perm
+
+REFRESH_S = 2.0  # between two look-ups, unless a name server tells of changes
+TOLD_REFRESH_MS = 60_000  # while it does
+TIMEOUT_MS = 2000
+
+_logger = logging.getLogger(__name__)
+
+
+class TopicRoutes:
+    """Of one push consumer.  ``read_from`` gets every replica group that has queues; ``looked_up`` is called after each round."""
+
+    def __init__(
+        self,
+        router: Router,
+        group: str,
+        topics: Collection[str],
+        offset_store: OffsetStore,
+        read_from: Callable[[str], object],
+        looked_up: Callable[[], object],
+    ) -> None:
+        self.known: dict[str, list[TopicQueues]] = {}
+        self._router, self._group, self._topics, self._offset_store = router, group, topics, offset_store
+        self._read_from, self._looked_up = read_from, looked_up
+        self._stale = False
+        self._changed: dict[str, None] = {}  # topics of which a name server told
+        self._wake = asyncio.Event()
+        self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
+
+    def mark_stale(self) -> None:
+        """Look all topics up soon."""
+        self._stale = True
+        self._wake.set()
+
+    def watch(self) -> None:
+        """Be told of changes by name servers."""
+        for topic in self._topics:
+            self._router.watch_topic(topic)
+        self._router.on_topic_change(self._on_change)
+
+    def _on_change(self, topic: str) -> None:
+        if topic in self._topics:
+            self._changed[topic] = None
+            self._wake.set()
+
+    async def run(self) -> None:
+        clock, looked_up_ms = self._router.clock, 0
+        while True:
+            is_stale, changed = self._stale, list(self._changed)
+            self._stale = False
+            self._changed.clear()
+            if is_stale or not self._router.is_told or clock.monotonic_ms() - looked_up_ms >= TOLD_REFRESH_MS:
+                looked_up_ms = clock.monotonic_ms()
+                for topic in self._topics:
+                    await self._look_up(topic, fresh=True)
+            else:
+                for topic in changed:
+                    await self._look_up(topic, fresh=False)
+            self._looked_up()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_S):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _look_up(self, topic: str, *, fresh: bool) -> None:
+        try:
+            routes = await self._router.topic(topic, self._router.clock.monotonic_ms() + TIMEOUT_MS, fresh=fresh)
+        except TopicNotFoundError:
+            if not topic.startswith(RETRY_PREFIX) and self.known.get(topic, ()) != []:
+                _logger.warning("consumer group %s: topic %s does not exist (yet)", self._group, topic)
+            self._offset_store.topic_missing(topic)
+            routes = []
+        except DledgerError as error:
+            if not self._tell_refusal(topic, error):
+                _logger.info("consumer group %s: routes of %s: %s", self._group, topic, error.message)
+            return
+        self._refused.pop(topic, None)
+        self.known[topic] = [queues for queues in routes if queues.perm & Perm.READ]
+        for queues in self.known[topic]:
+            self._read_from(queues.replica_group)
+
+    def _tell_refusal(self, topic: str, error: DledgerError) -> bool:
+        """Warn of an error that does not pass by itself, once until another one comes; whether it is one.  Of a right on the group, which
+        the retry topic needs, its session tells."""
+        if topic.startswith(RETRY_PREFIX) or is_retriable(error) or error.outcome_unknown:
+            return False
+        if self._refused.get(topic) != error.message:
+            self._refused[topic] = error.message
+            _logger.warning("consumer group %s: topic %s is not consumed: %s", self._group, topic, error.message)
+        return True
