@@ -36,7 +36,7 @@ from dledger_client.message import Message
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 from dledger_wire.rpc.grpc_network import GrpcNetwork
-from store.append.message_log import PreparedBatches, PreparedCommand
+from store.append.prepared import PreparedBatches, PreparedCommand
 from store.commands.topics import CreateTopic
 from store.settings import StoreSettings
 from store.store import MessageStore

@@ -21,7 +21,8 @@ from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import DledgerError, NotReadyError, ReadOnlyError, StorageDamagedError
 from dledger_wire.tasks import BackgroundTasks
 from store.append.dispatcher import Applied, Dispatcher
-from store.append.message_log import MessageLog, PreparedBatches, PreparedCommand
+from store.append.message_log import MessageLog
+from store.append.prepared import PreparedBatches, PreparedCommand
 from store.commands.command import Command
 from store.durability.expiry import Expiry, ExpiryTime, LogHead, TrimListener
 from store.durability.persistence import Persistence, enter_running, leave_running

@@ -20,7 +20,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
-from store.append.message_log import BatchOutcome
+from store.append.prepared import BatchOutcome
 from store.commands.security import Action
 
 STREAM_BYTES = 16 << 20  # in flight on one stream

@@ -17,7 +17,7 @@ from dledger_wire.batches.batch import COMMAND_HEADER_SIZE
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
-from store.append.message_log import BatchOutcome
+from store.append.prepared import BatchOutcome
 
 MAX_BATCHES = 10_000  # of one request
 SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from broker.context import ServiceContext
 from broker.verified_reads import StoredMessages
 from dledger_wire.frames.frame import Frame
-from store.append.message_log import PreparedCommand
+from store.append.prepared import PreparedCommand
 from store.append.redelivery import AtomicPayload, Routed, batches_of, route
 
 BATCH_BYTES = 1 << 20

@@ -15,7 +15,8 @@ from dledger_wire.check import require
 from dledger_wire.errors import DataDirectoryError, DledgerError
 from dledger_wire.frames.frame import frame_positions
 from dledger_wire.names import TIMER_TOPIC
-from store.append.message_log import VOID, MessageLog
+from store.append.message_log import MessageLog
+from store.append.prepared import VOID
 from store.commands.feature_level import GroupLevel, RaiseFeatureLevel
 from store.commands.registry import decode_command
 from store.commands.topics import DeleteTopic

@@ -25,7 +25,7 @@ from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZ
 from dledger_wire.frames.timer import TIMER_OUT
 from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
-from store.append.message_log import PreparedBatches, PreparedCommand
+from store.append.prepared import PreparedBatches, PreparedCommand
 from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
 from store.state.topics import Topics
 

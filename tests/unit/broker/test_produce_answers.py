@@ -14,7 +14,7 @@ from broker.api.produce_request import Request, Slice
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.security.principal import ANONYMOUS
-from store.append.message_log import BatchOutcome
+from store.append.prepared import BatchOutcome
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from dledger_wire.check import require
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from store.append.message_log import BatchOutcome, PreparedBatches, PreparedCommand
+from store.append.prepared import BatchOutcome, PreparedBatches, PreparedCommand
 from store.commands.command import Command
 from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units

@@ -11,7 +11,7 @@ from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import decode_properties
 from dledger_wire.names import MAX_GROUP_CHARS, MAX_TOPIC_CHARS
-from store.append.message_log import PreparedCommand
+from store.append.prepared import PreparedCommand
 from store.append.redelivery import AtomicPayload, real_message
 from store.append.retry_copies import DEAD_AT_ONCE, RETRY_TOPIC, RetryRule, origin_of, sent_back
 from store.commands.redelivery import AdvanceDelayLevel, MarkRedriven, MarkSentBack

@@ -11,7 +11,7 @@ import pytest
 
 from dledger_wire.tcp.connection import MESSAGE, Connection
 from dledger_wire.tcp.received_bytes import ReceivedBytes
-from store.append.message_log import PreparedBatches
+from store.append.prepared import PreparedBatches
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import StoreRig, batch_of, run
 from tests.waiting import until
