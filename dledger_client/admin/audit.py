@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dledger_client.admin.ask_nodes import known_nodes
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.admin.cluster_status import known_nodes
 from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, check_text, within
 from dledger_wire import strict_json
 from dledger_wire._pb import security_pb2

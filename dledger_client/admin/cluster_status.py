@@ -6,55 +6,16 @@ other voters accept its connections.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.deprecation import RenamedAttribute
-from dledger_client.runtime.argument_ranges import check_kind
-from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, PermissionDeniedError
-from dledger_wire.rpc import methods
 
-GRACE_S = 0.3  # for a node that reports the end of its time itself
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
 TAKES_NO_MESSAGES = "read-only"
 NO_ANSWER = "no answer within"
-_AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
-    "id",
-    "role",
-    "term",
-    "leader",
-    "leader_confirmed",
-    "first_index",
-    "last_index",
-    "committed_index",
-    "applied_index",
-    "durable_index",
-    "committed_pos",
-    "pid",
-    "store_id",
-    "state",
-    "disk_used_percent",
-    "rss_bytes",
-    "anonymous_bytes",
-    "version",
-    "started_at_ms",
-    "role_state",
-    "services_term",
-    "certificate_expires_at_ms",
-    "messages_in_total",
-    "bytes_in_total",
-    "messages_out_total",
-    "bytes_out_total",
-    "loop_lag_ms",
-    "feature_level",
-    "lowest_level",
-    "highest_level",
-)
 IN_SYNC_LAG_ENTRIES = 64  # a member with less to go counts as in sync
 
 
@@ -382,88 +343,3 @@ def _refused_by(node: NodeStatus, other_id: str) -> str:
     """Why ``node`` and the other one have no connection; empty when it is ``node``'s own folder that the other one refuses."""
     text = next((peer.refused for peer in node.peers if peer.id == other_id), "")
     return "" if OTHER_FOLDER in text and f"{other_id}{OTHER_FOLDER}" not in text else text
-
-
-def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]:
-    """Replica group -> node id -> address."""
-    return {group.name: {node.id: node.address for node in group.nodes} for group in groups.values()}
-
-
-async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:
-    """Ask all ``nodes`` at once, then members that only leaders know; no node is waited for longer than ``timeout_s``.
-
-    Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back; the certificate of one node is no refusal of
-    who asks.
-    """
-    check_kind(Mapping, "nodes", nodes, *(nodes.values() if isinstance(nodes, Mapping) else ()))
-    refusals: list[DledgerError] = []
-    asked = [
-        _ask(router, group, node_id, address, timeout_s, refusals)
-        for group, members in nodes.items()
-        for node_id, address in members.items()
-    ]
-    found = list(await asyncio.gather(*asked))
-    if not any(node.reachable for node in found):
-        for refusal in (each for each in refusals if len(refusals) == len(found) or "in_handshake" not in each.details):
-            raise refusal
-    others = {
-        (node.replica_group, peer.id): peer.address
-        for node in found
-        if node.role == "leader"
-        for peer in node.peers
-        if peer.id not in nodes[node.replica_group]
-    }
-    asked = [_ask(router, group, node_id, address, timeout_s, refusals) for (group, node_id), address in others.items()]
-    found += [replace(node, configured=False) for node in await asyncio.gather(*asked)]
-    return [judge_group(name, found) for name in nodes]
-
-
-async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float, refusals: list[DledgerError]) -> NodeStatus:
-    try:
-        call = methods.NODE_STATUS.call(router.channel(address), admin_pb2.Empty(), timeout_s=timeout_s)
-        reply = await asyncio.wait_for(call, timeout_s + GRACE_S)
-    except (DledgerError, TimeoutError) as error:
-        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
-            refusals.append(error)
-        return NodeStatus(group, node_id, address, False, _reason(error, timeout_s))
-    if reply.id != node_id:
-        text = f"another node answers there: {reply.cluster}/{reply.group}/{reply.id}"
-        return NodeStatus(group, node_id, address, False, text)
-    return _node_status(group, address, reply)
-
-
-def _reason(error: DledgerError | TimeoutError, timeout_s: float) -> str:
-    if isinstance(error, (TimeoutError, DeadlineExceededError)):
-        return f"{NO_ANSWER} {timeout_s:g} s"
-    return str(error.details.get("reason") or error.message)
-
-
-def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> NodeStatus:
-    peers = tuple(
-        PeerStatus(
-            id=peer.id,
-            address=peer.address,
-            voter=peer.voter,
-            match_index=peer.match_index,
-            state=peer.state,
-            last_contact_ms=peer.last_contact_ms,
-            connected=peer.connected,
-            acknowledges=peer.acknowledges,
-            refused=peer.refused,
-            unheard=peer.unheard,
-        )
-        for peer in reply.peers
-    )
-    same = {name: getattr(reply, name) for name in _AS_TOLD}
-    return NodeStatus(
-        replica_group=group,
-        address=address,
-        reachable=True,
-        voters=tuple(reply.voters),
-        learners=tuple(reply.learners),
-        peers=peers,
-        role_log=tuple(reply.role_log),
-        refusals=dict(reply.refusals),
-        warnings=tuple(reply.warnings),
-        **same,
-    )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dledger_client.admin import name_servers
+from dledger_client.admin.ask_nodes import known_nodes
 from dledger_client.admin.calls import ClusterCalls, Listed, Request, Response, Sources
-from dledger_client.admin.cluster_status import known_nodes
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError

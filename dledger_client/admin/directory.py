@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.admin.cluster_status import ReplicaGroupStatus, ask_nodes, known_nodes
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.status import ACTIVE, REMOVED

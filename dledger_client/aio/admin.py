@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.admin import cluster_status as nodes_of_cluster
 from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topic_route, topics
 from dledger_client.admin import dead_letters as letters_of_groups
 from dledger_client.admin.calls import ClusterCalls, Listed
@@ -141,8 +140,7 @@ class Admin(MessageAdmin):
             >>> for group in await admin.cluster_status():
             ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
         """
-        known = nodes if nodes is not None else nodes_of_cluster.known_nodes(await self._calls.replica_groups())
-        return await nodes_of_cluster.ask_nodes(self._router, known, timeout_ms / 1000)
+        return await self._status_of(nodes, timeout_ms)
 
     async def expire_messages(
         self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from dledger_client.admin import directory as cluster_directory
 from dledger_client.admin import drain, membership, name_servers, replica_groups, upgrade
-from dledger_client.admin.cluster_status import ReplicaGroupStatus, ask_nodes, known_nodes
+from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
+from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.name_servers import NameServerStatus
