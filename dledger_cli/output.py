@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BOLD, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+_CLEAR = "\x1b[K"  # the rest of the line
 
 
 class ClosedPipeExit(SystemExit):
@@ -124,6 +125,18 @@ def error_line(text: str) -> None:
 def note(text: str) -> None:
     """A remark on stderr, beside the data."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def show_progress(text: str) -> None:
+    """A line on a terminal that the next one takes the place of; nothing where stderr is none."""
+    if is_terminal(sys.stderr):
+        print(f"\r{_CLEAR}{printable(text)}", end="", file=sys.stderr, flush=True)
+
+
+def clear_progress() -> None:
+    """Take the line of progress away."""
+    if is_terminal(sys.stderr):
+        print(f"\r{_CLEAR}", end="", file=sys.stderr, flush=True)
 
 
 def note_unanswered(unanswered: Mapping[str, Exception]) -> None:

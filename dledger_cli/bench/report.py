@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.config.units import format_size
 from dledger_cli.context import cluster_status, run
-from dledger_cli.output import is_terminal, note, print_json, with_spaces
+from dledger_cli.output import clear_progress, note, print_json, show_progress, with_spaces
 from dledger_wire.version import installed_version
 
 if TYPE_CHECKING:
@@ -116,21 +115,19 @@ class Progress:
     def __init__(self, total: float, unit: str) -> None:
         self._total, self._unit = total, unit
         self._start = self._shown_at = time.monotonic()
-        self._on = is_terminal(sys.stderr)
 
     def update(self, done: float, acknowledged: int) -> None:
         now = time.monotonic()
-        if not self._on or now - self._shown_at < 0.2:
+        if now - self._shown_at < 0.2:
             return
         self._shown_at = now
         share = min(1.0, done / self._total) if self._total else 0.0
         bar = "█" * round(share * BAR_WIDTH) + "░" * (BAR_WIDTH - round(share * BAR_WIDTH))
         per_s = with_spaces(acknowledged / max(now - self._start, 0.001))
-        print(f"\r\x1b[K {bar} {done:.0f}/{self._total:.0f} {self._unit}  {per_s} msgs/s", end="", file=sys.stderr, flush=True)
+        show_progress(f" {bar} {done:.0f}/{self._total:.0f} {self._unit}  {per_s} msgs/s")
 
     def end(self) -> None:
-        if self._on:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        clear_progress()
 
 
 def announce(config: ClusterConfig, what: str, folder: Path | None = None) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.context import STATUS_DEADLINE_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of, parse_size_option
-from dledger_cli.output import is_terminal, note, note_unanswered, print_json, print_line, print_table, unanswered_json
+from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_line, print_table, show_progress, unanswered_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -145,8 +144,7 @@ def _progress(group: str) -> Callable[[int], None]:
     def came(size: int) -> None:
         nonlocal done
         done += size
-        if is_terminal(sys.stderr):
-            print(f"\r\x1b[K{group}: {done >> 20} MiB", end="", file=sys.stderr, flush=True)
+        show_progress(f"{group}: {done >> 20} MiB")
 
     return came
 
@@ -154,8 +152,7 @@ def _progress(group: str) -> Callable[[int], None]:
 def _removed(repository: Repository, keep: int) -> list[str]:
     from dledger_cli.backup.retention import keep_newest
 
-    if is_terminal(sys.stderr):
-        print("\r\x1b[K", end="", file=sys.stderr)
+    clear_progress()
 
     def left_aside(error: StorageDamagedError) -> None:
         note(f"left aside: {error.message}; while it is there, no data files are removed")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_table, show_progress, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -111,14 +110,12 @@ class _Sent:
 
         def progress(count: int) -> None:
             self.count = before + count
-            if sys.stderr.isatty():
-                print(f"\r{self.count} redriven", end="", file=sys.stderr, flush=True)
+            show_progress(f"{self.count} redriven")
 
         return progress
 
     def tell(self, how: str = "") -> None:
-        if self.count and sys.stderr.isatty():
-            print(file=sys.stderr)
+        clear_progress()
         if self._as_json:
             print_json({"consumer_group": self._name, "redriven": self.count})
         else:

@@ -24,7 +24,7 @@ from dledger_cli.context import (
     run,
 )
 from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
-from dledger_cli.output import error_line, is_terminal, note, print_json, with_spaces
+from dledger_cli.output import clear_progress, error_line, note, print_json, show_progress, with_spaces
 
 if TYPE_CHECKING:
     from dledger_client import Producer
@@ -233,17 +233,15 @@ class _Sending:
     def _progress(self, start: float) -> None:
         """A progress line on a terminal, rewritten a few times a second."""
         now = time.monotonic()
-        if now - self._shown_at < 0.2 or not is_terminal(sys.stderr):
+        if now - self._shown_at < 0.2:
             return
         self._shown_at = now
         of = f"/{with_spaces(self.total)}" if self.total else ""
         per_s = with_spaces(self.acknowledged / max(now - start, 0.001))
-        text = f"acknowledged {with_spaces(self.acknowledged)}{of}  failed {self.failed}  {per_s} msgs/s"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        show_progress(f"acknowledged {with_spaces(self.acknowledged)}{of}  failed {self.failed}  {per_s} msgs/s")
 
     def report(self, *, as_json: bool) -> None:
-        if is_terminal(sys.stderr) and self._shown_at:
-            print("\r\x1b[K", end="", file=sys.stderr)
+        clear_progress()
         per_s = self.acknowledged / self.took_s if self.took_s else 0.0
         unknown = self.sent - self.acknowledged - self.failed
         if as_json:

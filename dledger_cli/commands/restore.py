@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.context import JsonOption, run, time_ms
-from dledger_cli.output import is_terminal, note, print_json, print_line
+from dledger_cli.output import clear_progress, note, print_json, print_line, show_progress
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, NodeSettings
@@ -187,12 +186,10 @@ def _restore_node(repository: Repository, manifest: Manifest, point: Point, node
     def came(size: int) -> None:
         nonlocal done
         done += size
-        if is_terminal(sys.stderr):
-            print(f"\r\x1b[K{node.node.id}: {done >> 20} MiB", end="", file=sys.stderr, flush=True)
+        show_progress(f"{node.node.id}: {done >> 20} MiB")
 
     run(NodeFolder(repository, point, node, folder, came).make(manifest.id))
-    if is_terminal(sys.stderr):
-        print("\r\x1b[K", end="", file=sys.stderr)
+    clear_progress()
     row = {"id": node.node.id, "group": node.group.name, "folder": str(folder), "index": point.index, "term": point.term}
     return row | {"stored_ms": point.stored_ms, "stored_at": time_text(point.stored_ms), "replayed_from": _replayed_from(point)}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
-from dledger_cli.output import error_line, is_terminal, note, print_json, print_line
+from dledger_cli.output import clear_progress, error_line, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -158,8 +157,8 @@ async def _verify_node(folder: Path, *, as_json: bool) -> int:
     damages = remarks = 0
 
     def progress(checked_bytes: int) -> None:
-        if is_terminal(sys.stderr) and checked_bytes % (64 << 20) < 1 << 20:
-            print(f"\r\x1b[K{folder}: {checked_bytes >> 20} MiB checked", end="", file=sys.stderr, flush=True)
+        if checked_bytes % (64 << 20) < 1 << 20:
+            show_progress(f"{folder}: {checked_bytes >> 20} MiB checked")
 
     async for finding in check_node(str(folder), progress):
         damages += finding.is_damage
@@ -168,8 +167,7 @@ async def _verify_node(folder: Path, *, as_json: bool) -> int:
             print_json(_finding_json(finding))
         else:
             print_line(f"{'DAMAGED' if finding.is_damage else 'remark '}  {finding}")
-    if is_terminal(sys.stderr):
-        print("\r\x1b[K", end="", file=sys.stderr)
+    clear_progress()
     if damages:
         error_line(f"{folder}: damaged in {damages} place{'s' if damages > 1 else ''}")
     else:
