@@ -1,8 +1,8 @@
-"""The replicated log of one node: what is in it, in memory and on disk.
+"""The replicated log of one node, in memory and on disk.
 
-Owns the in-memory view (last entry, places, terms, cache, segments) and the one flush stream.  ``append``, ``cut`` and
-``save_hard_state`` change the view at once and only queue the writing; ``flush`` writes what is queued and says what is durable.
-Entries lie exactly at the ``pos`` in their headers, so the files of all replicas are the same bytes.
+Owns the one flush stream, the cache and the reads.  ``append``, ``cut`` and ``save_hard_state`` change what is in memory at once
+(``contents.py``) and only queue the writing; ``flush`` writes what is queued and says what is durable.  Entries lie exactly at the
+``pos`` in their headers, so the files of all replicas are the same bytes.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dledger.core.types import EntryId, EntryKind, HardState, NodeId
+from dledger.core.types import EntryId, HardState, NodeId
 from dledger.log.cache import EntryCache
 from dledger.log.config import LogConfig
-from dledger.log.entry import RawEntry, chain_crc_of, encode_entry
+from dledger.log.contents import LogContents
+from dledger.log.entry import RawEntry
 from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
 from dledger.log.index_units import EntryPlace
 from dledger.log.queue import Batch, Cut, WriteQueue
 from dledger.log.reader import LogReader
 from dledger.log.recovery import Recovered, discard_from, recover, remove_segment
 from dledger.log.report import RecoveryReport
-from dledger.log.segment import FilePool, Segment, SegmentMap, log_path
+from dledger.log.segment import FilePool, log_path
 from dledger.log.start import LogStart, save_log_start
 from dledger.log.stored import StoredFiles, StoredRanges
 from dledger.log.writer import Writer
@@ -32,14 +32,11 @@ from dledger.measures import LogMeasures
 from dledger.runtime.env import WRITE_NOW_BYTES, Buffer, Disk, Place, is_full
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
-    CorruptEntryError,
-    MessageTooLargeError,
     OffsetOutOfRangeError,
     StorageDamagedError,
     StorageFailedError,
     StorageFullError,
 )
-from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTES
 from dledger_wire.tasks import BackgroundTasks
 
 # What ``make_durable`` writes at a time, so that the driver's own flushes get their turn in between.
@@ -59,22 +56,15 @@ class Flushed:
     complete: bool = True
 
 
-class Log:
+class Log(LogContents):
     """Open with ``Log.open``.  All methods are called from the event loop's thread."""
 
     def __init__(self, disk: Disk, files: FilePool, config: LogConfig, found: Recovered, writer: Writer, measures: LogMeasures) -> None:
+        super().__init__(found, config)
         self.measures = measures
         self._disk = disk
         self._files = files
-        self._config = config
         self._writer = writer
-        self._start = found.start
-        self._segments = SegmentMap(found.segments)
-        self._places = found.places
-        self._terms = found.terms
-        self._last = found.last
-        self._end_pos = found.end_pos
-        self._chain_crc = found.chain_crc
         self._durable_index = found.last.index
         self._synced_pos = found.end_pos  # how far the file was written at the last sync
         self._queue = WriteQueue()
@@ -137,33 +127,7 @@ class Log:
                 await self._writer.close()
             await self._files.close()
 
-    # -- what is in it
-
-    @property
-    def start(self) -> LogStart:
-        """Where the log begins, and what lay just before."""
-        return self._start
-
-    @property
-    def first_index(self) -> int:
-        return self._start.first_index
-
-    @property
-    def first_pos(self) -> int:
-        return self._start.first_pos
-
-    @property
-    def before(self) -> EntryId:
-        """The entry just below the first one (trimmed away; index 0 in a log never trimmed)."""
-        return self._start.before
-
-    @property
-    def last(self) -> EntryId:
-        return self._last
-
-    @property
-    def end_pos(self) -> int:
-        return self._end_pos
+    # -- what is on disk
 
     @property
     def durable(self) -> EntryId:
@@ -175,43 +139,9 @@ class Log:
         return self._writer.hard_state
 
     @property
-    def chain_crc(self) -> int:
-        """The last entry's chain CRC: what the next entry continues."""
-        return self._chain_crc
-
-    @property
     def failure(self) -> StorageFailedError | StorageDamagedError | None:
         """Why this log takes no more writes, None while it does."""
         return self._failure
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._segments.all()
-
-    def terms(self) -> list[tuple[int, int]]:
-        """(term, its first index), oldest first; the first pair starts at or before ``first_index``."""
-        return list(self._terms)
-
-    def term_at(self, index: int) -> int | None:
-        """The term of an entry, also of the one just below the first; None outside the log."""
-        if not self.first_index - 1 <= index <= self._last.index:
-            return None
-        return self._term_at(index)
-
-    def entry_id(self, index: int) -> EntryId | None:
-        """(index, term) of an entry, or of the one just below the first; None outside the log."""
-        term = self.term_at(index)
-        return EntryId(index, term) if term is not None else None
-
-    def _term_at(self, index: int) -> int:
-        if index < self.first_index:
-            return self._start.before_term
-        at = bisect_right(self._terms, index, key=lambda run: run[1]) - 1
-        return self._terms[at][0]
-
-    def locate(self, index: int) -> EntryPlace | None:
-        """Where an entry lies; None when it is not in the log or older than the places in memory (then ``await find(index)``)."""
-        return self._places.get(index) if self.first_index <= index <= self._last.index else None
 
     def durable_end(self) -> int:
         """A position up to which the files hold the log durably; the log's first one when that is not known without reading."""
@@ -230,95 +160,19 @@ class Log:
 
     # -- adding and cutting
 
-    def place(self, size_bytes: int) -> int:
-        """Where the next entry would start if it takes ``size_bytes``, header included.  MessageTooLargeError beyond a segment."""
-        if size_bytes > self._config.max_entry_bytes:
-            limit = self._config.max_entry_bytes
-            raise MessageTooLargeError(
-                f"an entry of {size_bytes} bytes does not fit a segment (at most {limit})", size=size_bytes, limit=limit
-            )
-        segment_end = self._segments.last.start_pos + self._config.segment_bytes
-        if self._end_pos + size_bytes + FILLER_SIZE <= segment_end:
-            return self._end_pos
-        return max(segment_end, self._end_pos + FILLER_SIZE)
-
-    def encode(self, term: int, kind: EntryKind, body: Sequence[Buffer]) -> RawEntry:
-        """The entry that would come next with this body; not yet appended."""
-        pos = self.place(ENTRY_HEADER_SIZE + sum(len(buffer) for buffer in body))
-        return encode_entry(self._last.index + 1, term, kind, pos, self._chain_crc, body)
-
     def append(self, entry: RawEntry) -> None:
         """Add the next entry; readable at once, written by the next flush.  CorruptEntryError when it does not follow the last one."""
         self._check_usable()
-        self._check_follows(entry)
-        if entry.pos != self._end_pos:
-            self._segments.add(Segment(entry.pos, entry.index))
-        self._places.add(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
-        if not self._terms or self._terms[-1][0] != entry.term:
-            self._terms.append((entry.term, entry.index))
+        self._add(entry)
         self._cache.add(entry)
         self._queue.add(entry)
-        self._last = entry.id
-        self._end_pos = entry.end_pos
-        self._chain_crc = entry.chain_crc
-
-    def incompatibility(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
-        """Why entries that a peer sent behind ``prev`` cannot stand in this log; None when they can, or ``prev`` is not in it.
-
-        Checks what ``append`` and ``cut`` assume: chain checksums, positions without gaps, and no cut below what is in memory.
-        """
-        if self.term_at(prev.index) != prev.term:
-            return None
-        chain_crc, end_pos = self._chain_and_end(prev.index)
-        is_empty_segment = end_pos == self.first_pos
-        for entry in entries:
-            if chain_crc is not None and chain_crc_of(chain_crc, entry.header_bytes()) != entry.chain_crc:
-                return f"entry {entry.index}: its chain checksum does not continue entry {entry.index - 1}"
-            gap = 0 if end_pos is None else entry.pos - end_pos
-            if gap != 0 and (is_empty_segment or not FILLER_SIZE <= gap <= MAX_SEGMENT_BYTES):
-                return f"entry {entry.index} at {entry.pos}, expected at {end_pos}"
-            if self.term_at(entry.index) not in (None, entry.term) and (chain_crc is None or end_pos is None):
-                return f"entry {entry.index} conflicts further back than this node can cut its log"
-            chain_crc, end_pos, is_empty_segment = entry.chain_crc, entry.end_pos, False
-        return None
-
-    def _chain_and_end(self, index: int) -> tuple[int | None, int | None]:
-        """Chain CRC and end of an entry in the log, or of what lies below it; None where memory does not have it."""
-        if index < self.first_index:
-            return self._start.before_chain_crc, self._start.first_pos
-        if index == self._last.index:
-            return self._chain_crc, self._end_pos
-        place = self._places.get(index)
-        return self._places.chain_crc(index), place.end_pos if place is not None else None
-
-    def _check_follows(self, entry: RawEntry) -> None:
-        require(entry.index == self._last.index + 1, "entry %d appended after %d", entry.index, self._last.index)
-        require(entry.term >= self._last.term, "entry %d of term %d after term %d", entry.index, entry.term, self._last.term)
-        gap = entry.pos - self._end_pos
-        # The filler of an empty segment would be a file that holds nothing else; no leader makes that.
-        if gap != 0 and (gap < FILLER_SIZE or self._end_pos == self._segments.last.start_pos):
-            raise CorruptEntryError(f"entry {entry.index} at {entry.pos}, but the log ends at {self._end_pos}", index=entry.index)
-        if chain_crc_of(self._chain_crc, entry.header_bytes()) != entry.chain_crc:
-            raise CorruptEntryError(
-                f"entry {entry.index}: its chain checksum does not continue entry {self._last.index}", index=entry.index
-            )
 
     def cut(self, from_index: int) -> None:
         """Remove ``from_index`` and everything after it, from the view now and from the disk with the next flush."""
         self._check_usable()
         require(self.first_index <= from_index <= self._last.index, "cut at %d of a log to %d", from_index, self._last.index)
-        before = self._places.get(from_index - 1)
-        require(before is not None or from_index == self.first_index, "cut at %d, deeper than the places in memory", from_index)
-        chain_crc = self._start.before_chain_crc if from_index == self.first_index else self._places.chain_crc(from_index - 1)
-        require(chain_crc is not None, "cut at %d, deeper than the chain checksums in memory", from_index)
-        self._chain_crc = chain_crc or 0
-        self._end_pos = before.end_pos if before is not None else self._start.first_pos
-        self._last = EntryId(from_index - 1, self._term_at(from_index - 1))
-        self._segments.cut(from_index)
-        self._places.cut(from_index)
+        self._remove_from(from_index)
         self._cache.cut(from_index)
-        while self._terms and self._terms[-1][1] >= from_index:
-            self._terms.pop()
         self._queue.cut(Cut(from_index, self._end_pos), reached_index=self._reached_index)
         self._durable_index = min(self._durable_index, from_index - 1)
         self._cut_floor = min(self._cut_floor, from_index)
@@ -540,10 +394,6 @@ class Log:
         """Where what is in the files ends; behind it lies what only memory has."""
         return min(self._writer.end_pos, self._end_pos)
 
-    def entry_repaired(self, entry: RawEntry) -> None:
-        """An entry's file has the bytes of ``entry`` again: what memory took from a damaged header follows."""
-        self._places.correct(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
-
     async def read_stored(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file below ``written_pos``, as it stands there, whatever memory holds of it."""
         self._check_not_deleted(pos)
@@ -602,13 +452,9 @@ class Log:
             before = (await self._reader.read(segment.first_index - 1, 0, segment.first_index - 1))[0]
             start = LogStart(segment.first_index, segment.start_pos, before.term, before.chain_crc)
             await save_log_start(self._disk, start)
-            self._start = start
-            dropped = self._segments.trim(start.first_pos)
+            dropped = self._begin_at(start)
             self._writer.segments.trim(start.first_pos)
-            self._places.trim(start.first_index)
             self._cache.trim(start.first_index)
-            at = bisect_right(self._terms, start.first_index, key=lambda run: run[1]) - 1
-            self._terms[: at + 1] = [(self._terms[at][0], start.first_index)]
             for old in dropped:
                 await remove_segment(self._disk, self._files, old.start_pos)
             return start.first_index
