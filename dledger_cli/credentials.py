@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dledger_wire.security.network_security import NetworkSecurity
 
 OPTIONS: Mapping[str, tuple[str, Any]] = {
-    "login_user": (USER, Annotated[str, typer.Option("--user", metavar="NAME", help=f"User to come in as. Default: ${USER}.")]),
+    "login_user": (USER, Annotated[str, typer.Option("--user", metavar="NAME", help=f"User to log in as. Default: ${USER}.")]),
     "login_password_file": (
         PASSWORD_FILE,
         Annotated[

@@ -29,7 +29,7 @@ MAX_S = 86_400.0
 WatchOption = Annotated[
     float,
     typer.Option(
-        "--watch", "-w", metavar="[SECONDS]", min=0.0, max=MAX_S, help=f"Show it again at this interval (without a number {DEFAULT_S:g} s)."
+        "--watch", "-w", metavar="[SECONDS]", min=0.0, max=MAX_S, help=f"Repeat at this interval; without a number every {DEFAULT_S:g} s."
     ),
 ]
 _FLAGS = ("--watch", "-w")

@@ -150,7 +150,7 @@ class MessageStore:
             except StorageDamagedError as damage:  # the rounds of expiry try again
                 if damage.detail_int("index") <= 0:
                     raise
-                _logger.warning("messages that the log has no longer are still listed: %s", damage.message, extra={"event": "apply_waits"})
+                _logger.warning("deleted messages are still listed: %s", damage.message, extra={"event": "apply_waits"})
         self._followed = log, listeners
         self._start_expiry()
 

@@ -68,7 +68,7 @@ class GroupOffsetsService:
         for row in request.offsets:
             topic = self._context.store.topics.require(row.topic)
             if row.HasField("generation") and row.generation != topic.created_pos:
-                raise TopicNotFoundError(f"topic {row.topic!r} was deleted and made again", topic=row.topic)
+                raise TopicNotFoundError(f"topic {row.topic!r} was deleted and recreated", topic=row.topic)
 
     async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.

@@ -86,7 +86,7 @@ def _check_cost(text: str, file: str) -> None:
         depth = max(0, depth + (1 if found[0] in "[{" else -1))
         if depth > MAX_NESTING:
             line = text.count("\n", 0, found.start()) + 1
-            raise ConfigError(f"{file}:{line}: not valid YAML: more than {MAX_NESTING} brackets in each other")
+            raise ConfigError(f"{file}:{line}: not valid YAML: more than {MAX_NESTING} nested brackets")
     aliases = len(_ALIAS.findall(text))
     if aliases > MAX_ALIASES:
         raise ConfigError(f"{file}:1: not valid YAML: {aliases} aliases; expected at most {MAX_ALIASES}")

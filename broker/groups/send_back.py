@@ -162,7 +162,7 @@ class SendBackService:
         if self._context.require_master() != work.term:
             raise NotReadyError("leadership changed during the request; nothing was stored")
         if store.topics.require(work.queue[1]).created_pos != work.created_pos:
-            raise TopicNotFoundError(f"topic {work.queue[1]!r} was deleted and made again", topic=work.queue[1])
+            raise TopicNotFoundError(f"topic {work.queue[1]!r} was deleted and recreated", topic=work.queue[1])
         batches = store.prepare(batches_of(copies), for_service=True)
         problem = next((outcome.error for outcome in batches.outcomes if outcome.error is not None), None)
         if isinstance(problem, TopicNotFoundError):

@@ -119,7 +119,7 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
         now_s = monotonic()
         if now_s - self._warned_s >= WARN_S:
             _logger.warning(
-                "the quorum of name servers: %d connections ended that did not prove to know the password",
+                "the quorum of name servers: %d connections were closed because they did not prove the password",
                 self._refused,
                 extra={"event": "quorum_strangers"},
             )

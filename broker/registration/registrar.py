@@ -150,7 +150,7 @@ class Registrar:
         """The group's epoch tells it from earlier ones.  A master that was deposed does not know it yet: its command is not committed."""
         try:
             await self._context.command(SetReplicaGroup(), COMMAND_TIMEOUT_S)
-            _logger.info("name servers know an earlier replica group %s: this one is told from it by its epoch", self._settings.group.name)
+            _logger.info("name servers know an earlier replica group %s, which has another epoch", self._settings.group.name)
         except DledgerError as error:
             _logger.debug("epoch not set: %s", error.message)  # the next registration tries again
         finally:

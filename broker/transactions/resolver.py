@@ -156,7 +156,7 @@ class TransactionResolver:
         topic = self._context.store.topics.require(half.properties.get(REAL_TOPIC, ""))
         if half.physical_offset < topic.created_pos:
             raise TopicNotFoundError(
-                f"topic {topic.name!r} was deleted and made again since; the message belonged to it before", topic=topic.name
+                f"topic {topic.name!r} was deleted and recreated since; the message belonged to it before", topic=topic.name
             )
         message = published(half, max(1, topic.write_queues))
         if message is None:

@@ -57,7 +57,7 @@ class Bodies:
         """The number of a body of this run; ValueError for any other."""
         magic, run, number = HEAD.unpack_from(body)
         if (magic, run) != (MAGIC, self.run):
-            raise ValueError("a body of somebody else")
+            raise ValueError("a body that this benchmark did not send")
         return int(number)
 
 

@@ -42,7 +42,7 @@ def backup(
     keep: Annotated[
         int, typer.Option("--keep", metavar="N", min=0, help="Then remove all but the newest N of each replica group. Default: none.")
     ] = 0,
-    show: Annotated[bool, typer.Option("--list", help="Only list the backups that are there.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="Only list the existing backups.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
@@ -120,7 +120,7 @@ async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]], limit_s:
 
 
 def _left_aside(error: DledgerError) -> None:
-    note(f"left aside: {error.message}")
+    note(f"skipped: {error.message}")
 
 
 def _chosen(found: list[ReplicaGroupStatus], groups: list[str], from_node: str) -> list[ReplicaGroupStatus]:
@@ -155,7 +155,7 @@ def _removed(repository: Repository, keep: int) -> list[str]:
     clear_progress()
 
     def left_aside(error: StorageDamagedError) -> None:
-        note(f"left aside: {error.message}; while it is there, no data files are removed")
+        note(f"skipped: {error.message}; while it is there, no data files are removed")
 
     return keep_newest(repository, keep, left_aside) if keep else []
 

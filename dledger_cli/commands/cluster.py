@@ -159,7 +159,7 @@ async def _planned(admin: Admin, wanted: ClusterConfig) -> Plan:
 
 async def _complete_removal(admin: Admin, group: str) -> None:
     await admin.remove_replica_group(group)
-    note(f"topics name replica group {group} no more")
+    note(f"no topic names replica group {group} any more")
 
 
 async def _registered(admin: Admin, group: GroupConfig, timeout_s: float) -> None:

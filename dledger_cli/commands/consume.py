@@ -72,7 +72,7 @@ def consume(
     A terminal gets control characters escaped (\\x1b) unless --raw is given; a pipe or a file gets the bytes as they are.
 
     With --group the offset after the last printed message is committed every second and at the end.
-    Queues that the topic gets meanwhile, in any replica group, are read from their first message.
+    Queues that are added to the topic meanwhile, in any replica group, are read from their first message.
     """
     from dledger_wire.names import check_group, check_topic
 

@@ -137,7 +137,7 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
     from dledger_drill.run.runner import Drill
 
     for left in remove_left_behind():
-        note(f"removed {left}, which a drill left that was killed")
+        note(f"removed {left}, left over from a drill that was killed")
     folder = DrillFolder(asked.keep)
     try:
         with _ended_as_by_ctrl_c():

@@ -58,7 +58,7 @@ def update(
 ) -> None:
     """Change the settings of a consumer group; what is not given stays."""
     if retry_max_times is None and retry_queue_nums is None and consume_enable is None:
-        raise typer.BadParameter("give at least one setting to change")
+        raise typer.BadParameter("expected at least one setting to change")
 
     async def work(admin: Admin) -> ConsumerGroupSettings:
         return await admin.update_group(

@@ -37,7 +37,7 @@ def restore(
     at: Annotated[str, typer.Option("--at", metavar="TIME", help="As of this time: nothing that was stored later.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Make data folders of a new cluster from a backup; then start its nodes. The old cluster is not asked, and not needed.
+    """Make data folders of a new cluster from a backup; then start its nodes. The old cluster is not contacted and need not exist.
 
     Restore every node of a replica group from the same backup, to the same time, before the first one starts.
     """
@@ -83,7 +83,7 @@ def _readable(repository: Repository) -> list[Manifest]:
     found = repository.manifests().values()
     for each in found:
         if not isinstance(each, Manifest):
-            note(f"left aside: {each.message}")
+            note(f"skipped: {each.message}")
     return with_true_times([each for each in found if isinstance(each, Manifest)])
 
 

@@ -97,7 +97,7 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
         try:
             groups = run(cluster_status(cluster.config, as_node=True))
         except (AuthenticationFailedError, PermissionDeniedError) as error:
-            error_line(f"the nodes are started, and their state cannot be seen: {error.message}{_hint(error)}")
+            error_line(f"the nodes were started, but their state is not known: {error.message}{_hint(error)}")
             return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
@@ -230,7 +230,7 @@ def _stop_order(cluster: LocalCluster, wanted: Collection[str]) -> list[str]:
     try:
         groups = run(cluster_status(cluster.config, as_node=True))
     except DledgerError as error:
-        note(f"who leads cannot be seen, so a leader may be stopped first: {error.message}")
+        note(f"the leader is not known, so it may be stopped first: {error.message}")
         groups = []
     leaders = {node.id for group in groups for node in group.nodes if node.role == "leader"}
     return sorted(running, key=lambda name: (name in cluster.name_server_ids(), name in leaders, name))

@@ -35,10 +35,12 @@ def register(app: typer.Typer) -> None:
 
 def top(
     config: ConfigOption = None,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Time between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.1, help="Time between two updates.")] = 1.0,
     sort: Annotated[str, typer.Option("--sort", metavar="BY", help=f"What comes first: {', '.join(ORDERS)}.")] = "name",
-    once: Annotated[bool, typer.Option("--once", help="Look twice, for the rates, then print and end; so without a terminal.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each look; with --once one.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once, after two samples for the rates; the default without a terminal.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each update; with --once only one.")] = False,
 ) -> None:
     """Show a running cluster live: replica groups, nodes, consumer groups, and changes of leader as they come.
 

@@ -122,7 +122,7 @@ class ClusterCalls:
             return {name: known[name] for name in self.known_groups if name in known}
         groups = await self.router.all_groups(self.deadline_ms())
         if not groups:
-            raise UnreachableError("nobody who answers knows of a replica group")
+            raise UnreachableError("no node that answered knows a replica group")
         self.known_groups.clear()
         self.known_groups.update(dict.fromkeys(groups, now_ms))
         return groups

@@ -417,4 +417,4 @@ def _refusal(problems: Iterable[DledgerError]) -> DledgerError:
     """Why nobody answered: a refusal of the caller says most."""
     found = list(problems)
     refusals = [error for error in found if isinstance(error, AuthenticationFailedError | PermissionDeniedError)]
-    return next(iter([*refusals, *found]), UnreachableError("nobody was asked: no node is known"))
+    return next(iter([*refusals, *found]), UnreachableError("no node was asked: none is known"))

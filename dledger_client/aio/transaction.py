@@ -353,7 +353,7 @@ class TransactionProducer(Producer):
         if not self._warned:
             self._warned = True
             name = getattr(self._listener, "__qualname__", repr(self._listener))
-            _logger.error("check listener %s answered %r; expected a TransactionState: counts as UNKNOWN, said once", name, state)
+            _logger.error("check listener %s answered %r; expected a TransactionState: counts as UNKNOWN; logged once", name, state)
         return TransactionState.UNKNOWN
 
     async def close(self) -> None:

@@ -283,7 +283,7 @@ class LocalOffsetStore:
         except DledgerError as error:
             if not self._is_failing:
                 self._is_failing = True
-                _logger.warning("nothing is consumed before it is stored where to begin: %s", error.message)
+                _logger.warning("consuming starts once the initial offsets are stored: %s", error.message)
             raise
         self._is_failing = False
 

@@ -94,7 +94,7 @@ class _Guarded:
         except Exception:
             if not self._is_broken:
                 self._is_broken = True
-                _logger.exception("metric %s could not be counted; said once", self._metric.name)
+                _logger.exception("metric %s could not be counted; logged once", self._metric.name)
 
 
 _installed: Instruments | None = None

@@ -81,10 +81,10 @@ class LoopThread:
         """Run ``work`` on the loop and wait for it.  TimeoutError after ``timeout_s``; the work is cancelled then."""
         if self.is_inherited:
             work.close()
-            raise RuntimeError("this client was made before the process forked; make one of its own in each process")
+            raise RuntimeError("this client was made before the process forked; create one in each process")
         if self._is_ending:
             work.close()
-            raise RuntimeError("the process ends: clients cannot be used any more")
+            raise RuntimeError("the process is ending: clients can no longer be used")
         if self.is_current:
             work.close()
             raise RuntimeError(IN_CALLBACK)

@@ -69,7 +69,7 @@ class Spans:
     def _tell(self, error: BaseException) -> None:
         if not self._is_broken:
             self._is_broken = True
-            _logger.error("what clients do could not be traced; said once", exc_info=error)
+            _logger.error("what clients do could not be traced; logged once", exc_info=error)
 
     # Sending
 

@@ -81,8 +81,8 @@ class View:
                 if isinstance(error, PermissionDeniedError):
                     refused_until = time.monotonic() + REFUSED_S
             except Exception:
-                _logger.exception("a page could not be brought up to date: %s", self.request.url.path)
-                self.trouble(work, "the page could not be brought up to date; the console's log says why")
+                _logger.exception("a page could not be refreshed: %s", self.request.url.path)
+                self.trouble(work, "the page could not be refreshed; the console's log says why")
             else:
                 self.trouble(work, "")
             finally:

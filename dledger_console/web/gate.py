@@ -94,7 +94,7 @@ class Gate:
         try:
             await asyncio.wait_for(self._at_once.acquire(), WAIT_S)
         except TimeoutError:
-            raise BusyError("too many log ins are being checked; try again in some seconds") from None
+            raise BusyError("too many logins are being checked; try again in a few seconds") from None
         try:
             async with asyncio.timeout(LOG_IN_S):
                 with contextlib.suppress(PermissionDeniedError):  # known, and may do little

@@ -59,7 +59,7 @@ def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:
         except TooManyAttemptsError as error:
             return _page(request, error.message, user, 429)
         except (AuthenticationFailedError, ConfigError):  # the latter: no user can have this name
-            _logger.warning("refused a log in of %s from %s", printable(user), source)
+            _logger.warning("refused a login of %s from %s", printable(user), source)
             return _page(request, "No user of the cluster has this name and this password.", user, 401)
         except DledgerError as error:
             return _page(request, f"The cluster could not be asked: {printable(error.message)}", user, 503)

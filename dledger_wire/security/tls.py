@@ -122,13 +122,13 @@ class TlsContexts:
             if self._trouble != error.message:
                 self._trouble = error.message
                 _logger.warning(
-                    "certificates were replaced and cannot be used; the old ones stay in use: %s",
+                    "certificates were replaced and cannot be used; the old ones remain in use: %s",
                     error.message,
                     extra={"event": "certificate_unusable"},
                 )
             return loaded
         if loaded is not None:
-            _logger.info("certificates were read anew")
+            _logger.info("certificates were reloaded")
         self._trouble = ""
         return made
 

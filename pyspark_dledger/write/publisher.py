@@ -189,7 +189,7 @@ class Publisher:
         if notes > DONE:
             return False
         if notes == MANIFEST:
-            raise OffsetOutOfRangeError(f"write {write.number} of {write.application} is too long ago: brokers remember it no more")
+            raise OffsetOutOfRangeError(f"write {write.number} of {write.application} is too long ago: brokers no longer remember it")
         try:
             await self._send(write, parts)
             await self._note(write, DONE, DONE_BODY)

@@ -200,7 +200,8 @@ class MessageLog:
         too_late = due_times > self._time.now_ms() + MAX_TIMER_DELAY_MS
         if too_late.any():
             days, first = MAX_TIMER_DELAY_MS // 86_400_000, int(too_late.argmax())
-            raise InvalidArgumentError(f"message {first}: to be delivered in more than {days} days; expected at most that", first_bad=first)
+            text = f"message {first}: to be delivered in more than {days} days; expected at most {days}"
+            raise InvalidArgumentError(text, first_bad=first)
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
         """A command to propose; refused here when it could never succeed."""

@@ -219,7 +219,7 @@ def certificates_are_replaced(secured: Secured, traffic: Traffic) -> None:
     shown = secured.shown("n2").serial_number
     secured.put("n2.key", b"junk")
     wait_until(
-        lambda: secured.shown("n2").serial_number == shown and "the old ones stay in use" in secured.cluster.log_text("n2"),
+        lambda: secured.shown("n2").serial_number == shown and "the old ones remain in use" in secured.cluster.log_text("n2"),
         "a broken key was not told of",
     )
     secured.put("n2.key", good)

@@ -259,7 +259,7 @@ def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatc
             await fill()
             await consumer.commit({("t", 0): 1})
             monkeypatch.setattr(consumer_groups, "ranges_of", made_anew_behind)
-            with pytest.raises(TopicNotFoundError, match="topic 't' was deleted and made again"):
+            with pytest.raises(TopicNotFoundError, match="topic 't' was deleted and recreated"):
                 await admin.reset_offsets("audit", "t", "last")
             monkeypatch.undo()
             assert (await consumer.committed("t")) == {("g0", 0): 1}

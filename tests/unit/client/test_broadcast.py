@@ -128,9 +128,7 @@ def test_a_broadcast_that_cannot_store_where_it_begins_says_so(number: int, tmp_
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig().run(scenario)
     (said,) = [record.message for record in caplog.records]
-    assert said.startswith(
-        f"nothing is consumed before it is stored where to begin: {tmp_path}/a/g/offsets.json: offsets could not be saved"
-    )
+    assert said.startswith(f"consuming starts once the initial offsets are stored: {tmp_path}/a/g/offsets.json: offsets could not be saved")
 
 
 def test_what_an_orderly_broadcast_gives_up_is_said_to_be_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,7 +57,7 @@ LoopThread.shared().run(begin())
 def test_the_loop_stands_still_before_the_interpreter_goes() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["still there", "the process ends: clients cannot be used any more"]
+    assert done.stdout.splitlines() == ["still there", "the process is ending: clients can no longer be used"]
 
 
 class Handle(SyncHandle[Any]):

@@ -117,7 +117,7 @@ def test_a_time_is_restored_without_the_damaged_backup(tmp_path: Path, capsys: p
     repository = repository_of(tmp_path, "a", "a", "a")
     manifest = damage(tmp_path, 2)
     readable = _readable(repository)
-    assert capsys.readouterr().err == f"left aside: {manifest} is damaged: its checksum does not match\n"
+    assert capsys.readouterr().err == f"skipped: {manifest} is damaged: its checksum does not match\n"
     assert [each.id for each in readable] == ids(1, 3)
     assert _manifest(repository, readable, {"a"}, "", 2000).id == id_of(3)
 
