@@ -23,11 +23,10 @@ from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.config.replicas import SpareConfig
 from broker.process.allocator import restart_with_malloc_settings
-from broker.process.core_dumps import forbid_core_dumps
 from broker.process.data_dir_lock import DataFolderLock
-from broker.process.file_limit import raise_handle_limit
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import open_identity
+from broker.process.kernel_limits import forbid_core_dumps, raise_handle_limit
 from broker.process.log_ring import LogRing
 from broker.process.logging_setup import ProcessLog, configure_logging
 from broker.process.private_folder import make_private
