@@ -19,17 +19,16 @@ from dledger.core.causes import Cause
 from dledger.core.effects import Append, Refused, RefusedReason, UnregisteredMember
 from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, Message, SnapshotOffer
+from dledger.core.own_disk import OwnDisk
 from dledger.core.progress import Progress, ProgressState
 from dledger.core.quorum import majority, quorum_value
 from dledger.core.reads import NO_ROUND
-from dledger.core.state import CoreState, Storage
+from dledger.core.state import CoreState
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger_wire.check import require
 
 # A no-op is a header without a body (docs/reference/formats.md).
 NO_OP_SIZE_BYTES = 48
-# A store looks at its disk every second: by then this leader has heard from voters whose disks filled at the same time.
-LOW_SETTLES_MS = 2_000
 
 
 class Replication:
@@ -47,8 +46,7 @@ class Replication:
         self.ack_regressions = 0
         self.next_heartbeat_ms = 0
         self.quorum_deadline_ms = 0
-        self._durable_moved_ms = 0
-        self._had_space_ms = 0  # when this leader was last not low on space, or began to lead
+        self._own_disk = OwnDisk(core)
 
     # Beginning and end
 
@@ -60,7 +58,7 @@ class Replication:
         self.term_start = core.log.last.index + 1
         self.uncommitted_bytes = 0
         self.notice_due_ms = None
-        self._durable_moved_ms = self._had_space_ms = core.now_ms
+        self._own_disk.lead()
         core.silence.lead()
         self.next_heartbeat_ms = core.now_ms + core.silence.heartbeat_interval_ms
         self._set_quorum_deadline()
@@ -121,7 +119,7 @@ class Replication:
         """Append an entry of this leader and send it to all peers."""
         core = self._core
         if core.log.durable == core.log.last.index:
-            self._durable_moved_ms = core.now_ms
+            self._own_disk.advanced()
         core.log.append((meta,))
         self.uncommitted_bytes += meta.size_bytes
         index = core.log.last.index
@@ -220,7 +218,7 @@ class Replication:
         """This node's own entries reached stable storage."""
         core = self._core
         if core.log.stored(last) and core.role is Role.LEADER:
-            self._durable_moved_ms = core.now_ms
+            self._own_disk.advanced()
             self._maybe_commit()
 
     def _maybe_commit(self) -> None:
@@ -349,7 +347,7 @@ class Replication:
             self._send_heartbeat(peer)
         core.transfers.on_heartbeat()
         self._set_quorum_deadline()
-        self._watch_own_disk(late_ms)
+        self._own_disk.watch(late_ms, waiting=self._counts_itself and core.log.durable < core.log.last.index)
 
     def _set_quorum_deadline(self) -> None:
         """An election timeout after a majority was last heard from."""
@@ -358,25 +356,6 @@ class Replication:
             contacts.append(self._core.now_ms)
         heard_ms = quorum_value(contacts) if contacts else self._core.now_ms
         self.quorum_deadline_ms = heard_ms + self._core.config.election_timeout_ms
-
-    def _watch_own_disk(self, late_ms: int) -> None:
-        """A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away.
-
-        ``late_ms``: how late this comes.  Beyond a heartbeat: this node was paused, and hears only later of writes that ended.
-        """
-        core = self._core
-        if late_ms > core.config.heartbeat_interval_ms:
-            self._durable_moved_ms = min(core.now_ms, self._durable_moved_ms + late_ms)
-        waiting = self._counts_itself and core.log.durable < core.log.last.index
-        slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
-        if core.storage is Storage.FULL:
-            core.transfers.hand_over(Cause.DISK_FULL)
-        elif slow:
-            core.transfers.hand_over(Cause.DISK_SLOW)
-        elif not core.low_on_space:
-            self._had_space_ms = core.now_ms
-        elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS:
-            core.transfers.hand_over(Cause.DISK_LOW)
 
     # Peers
 

@@ -8,7 +8,7 @@ from dledger.core.causes import Cause
 from dledger.core.effects import Append, CutTail, RefusedReason
 from dledger.core.events import Applied, HardStateStored, LowOnSpace, StorageFailed, StorageRecovered, Stored
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
-from dledger.core.replication import LOW_SETTLES_MS
+from dledger.core.own_disk import LOW_SETTLES_MS
 from dledger.core.types import EntryId, Role
 from dledger_wire.check import InvariantBrokenError
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Node, ack, append, leader_by_hand, node_id, solo

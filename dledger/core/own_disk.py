@@ -1,0 +1,46 @@
+"""A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away.
+
+Owns since when its own log has waited for the disk, and since when it has been low on space.
+"""
+
+from __future__ import annotations
+
+from dledger.core.causes import Cause
+from dledger.core.state import CoreState, Storage
+
+# A store looks at its disk every second: by then this leader has heard from voters whose disks filled at the same time.
+LOW_SETTLES_MS = 2_000
+
+
+class OwnDisk:
+    """Of a core while it leads."""
+
+    def __init__(self, core: CoreState) -> None:
+        self._core = core
+        self._durable_moved_ms = 0
+        self._had_space_ms = 0  # when this leader was last not low on space, or began to lead
+
+    def lead(self) -> None:
+        self._durable_moved_ms = self._had_space_ms = self._core.now_ms
+
+    def advanced(self) -> None:
+        """The disk has caught up, or comes closer to the log's end."""
+        self._durable_moved_ms = self._core.now_ms
+
+    def watch(self, late_ms: int, *, waiting: bool) -> None:
+        """At each heartbeat.  ``waiting``: entries of this leader, which counts itself, are not on its disk yet.
+
+        ``late_ms``: how late this comes.  Beyond a heartbeat: this node was paused, and hears only later of writes that ended.
+        """
+        core = self._core
+        if late_ms > core.config.heartbeat_interval_ms:
+            self._durable_moved_ms = min(core.now_ms, self._durable_moved_ms + late_ms)
+        slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
+        if core.storage is Storage.FULL:
+            core.transfers.hand_over(Cause.DISK_FULL)
+        elif slow:
+            core.transfers.hand_over(Cause.DISK_SLOW)
+        elif not core.low_on_space:
+            self._had_space_ms = core.now_ms
+        elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS:
+            core.transfers.hand_over(Cause.DISK_LOW)
