@@ -107,6 +107,10 @@ async def put_user(calls: ClusterCalls, name: str, password: str | None, *, crea
             raise InvalidArgumentError(f"user {name!r}: expected a password that is text")
         if not password:
             raise InvalidArgumentError(f"user {name!r}: expected a password that is not empty, or none")
+        try:
+            password.encode()
+        except UnicodeEncodeError:  # what is wrong with other texts is told with the text
+            raise InvalidArgumentError(f"user {name!r}: expected a password that is encodable as UTF-8") from None
         found = await asyncio.to_thread(password_verifier, name, password)
         user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = found.salt, found.stored_key, found.server_key
         user.verifier.iterations = found.iterations

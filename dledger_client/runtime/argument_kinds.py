@@ -46,7 +46,7 @@ def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check(method: Callable[..., Any], given: Mapping[str, Any], error: Exception) -> None:
     parameters = inspect.signature(method).parameters
-    for name in given.keys() & parameters.keys():
+    for name in (each for each in parameters if each in given):
         value, annotation = given[name], str(parameters[name].annotation)
         if value is None and annotation.endswith(" | None"):
             continue

@@ -333,6 +333,7 @@ KINDS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda admin: admin.create_user(5), "user 5: expected text"),
     (lambda admin: admin.create_user("u", 5), "user 'u': expected a password that is text"),
     (lambda admin: admin.update_user("u", b"x"), "user 'u': expected a password that is text"),
+    (lambda admin: admin.update_user("u", "secret\ud800"), "user 'u': expected a password that is encodable as UTF-8$"),
     (lambda admin: admin.cluster_status(nodes=["n1"]), r"nodes \['n1'\]: expected Mapping"),
     (lambda admin: admin.compare_replicas(nodes={"g0": "n1"}), "nodes 'n1': expected Mapping"),
     (lambda admin: admin.upgrade_check(nodes={"g0": ["n1"]}), r"nodes \['n1'\]: expected Mapping"),
