@@ -90,7 +90,7 @@ class ClusterInspector:
 
     async def read_view(self, wanted: ViewRequest) -> ClusterView:
         """Read a view.  Raises UnreachableError, TopicNotFoundError, TopicPermissionError; NotLeaderError if
-        ``linearizable``.
+        ``linearizable``, which leaves out nobody who may have something of the topics.
         """
         for topic in wanted.options.topics:
             check_topic(topic)
@@ -113,6 +113,8 @@ class ClusterInspector:
         absent = [topic for topic in options.topics if topic not in view.topic_epochs and topic not in wanted.may_lack]
         reason = "; ".join(f"{error.message}" for error in view.unreachable.values())
         reason = reason or f"no leader in {', '.join(sorted(view.leaderless))}"
+        if view.unreachable and options.linearizable:
+            return min(view.unreachable.items())[1]
         if absent and (view.unreachable or view.leaderless):
             return UnreachableError(f"topic {absent[0]} was not found in the replica groups that responded ({reason})")
         if absent:
@@ -147,7 +149,7 @@ class ClusterInspector:
                 continue
             topics, bounds = part
             view.bounds |= bounds
-            if self._state.is_leaderless(group):
+            if self._state.is_leaderless(group) and not wanted.options.linearizable:  # an earlier look found none
                 view.leaderless.add(group)
             for topic in topics:
                 view.queues[TopicPart(topic.name, group)] = int(topic.read_queues)
@@ -193,7 +195,7 @@ class ClusterInspector:
                 if last:
                     raise  # deleted between the two requests, every time
             except DledgerError as error:
-                if not is_retriable(error) or wanted.options.linearizable:
+                if not is_retriable(error):
                     raise
                 return error
         raise NotReadyError(f"replica group {group}: no request was sent")

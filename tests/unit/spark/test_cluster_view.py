@@ -197,7 +197,8 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
             await inspector.read_view(ViewRequest(options()))
         for node_id in (*dead, alive):
             rig.cluster.start(node_id)
-        led = await inspector.read_view(ViewRequest(options(), from_leaders=True))  # it waits for the election
+        assert (await inspector.read_view(ViewRequest(asked))).leaderless == set()  # it waits for the election
+        led = await inspector.read_view(ViewRequest(options(), from_leaders=True))
         assert held_of(led.bounds)[QueueId("t", "g0", 1)][1] == 3
 
     Rig().run(scenario)
@@ -207,10 +208,10 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
     class OneIsDead(ClusterInspector):
         """Knows of a second group, of which nobody answers."""
 
-        async def _group(self, group: str, wanted: ViewRequest, deadline_ms: int) -> Any:
+        async def _topics(self, group: str, wanted: ViewRequest, deadline_ms: int) -> Any:
             if group == "g1":
-                return UnreachableError("g1 is dead")
-            return await super()._group(group, wanted, deadline_ms)
+                raise UnreachableError("g1 is dead")
+            return await super()._topics(group, wanted, deadline_ms)
 
         async def _replica_groups(self, wanted: ViewRequest, deadline_ms: int) -> list[str]:
             return ["g0", "g1"]
@@ -219,6 +220,7 @@ def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
         await fill(rig, "t", 2)
         inspector, router = OneIsDead(rig.router()), rig.router()
         assert (await inspector.read_view(ViewRequest(options()))).unreachable == {}  # g0 was told that nobody else has the topic
+        assert (await inspector.read_view(ViewRequest(options(linearizable="true")))).unreachable == {}
         both = admin_pb2.TopicSpec(name="t", groups=["g0", "g1"])
         await router.call_leader("g0", methods.UPDATE_TOPIC, both, deadline_ms=router.clock.monotonic_ms() + 5000)
         await asyncio.sleep(1)

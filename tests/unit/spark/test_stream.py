@@ -365,6 +365,9 @@ def test_who_does_not_lead_any_more_tells_of_no_data_loss(monkeypatch: pytest.Mo
     assert ranges(found, start, end) == []
     older, current.bounds[Q[0]] = reader(), (0, 100)
     assert older.latestOffset() == start, "after a restart, when PySpark 4.1 tells no offsets that it could not be before"
+    finite = reader()
+    finite.prepareForTriggerAvailableNow()
+    assert finite.latestOffset() == start == finite.latestOffset()
     stale.bounds[Q[0]] = (0, 100)
     assert older.latestOffset() == start
     stale.bounds[Q[0]] = (0, 60)
