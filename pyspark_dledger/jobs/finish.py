@@ -17,11 +17,11 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from pyspark_dledger.jobs.common import JobFailedError, add_connection, print_report, run_program, table
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, STAGING_TOPIC, parse_write_options
-from pyspark_dledger.write.publisher import DONE_BODY, Manifest, Publisher, read_manifest
+from pyspark_dledger.write.publisher import DONE_BODY, QUERY, UNNAMED_JOB, Manifest, Publisher, read_manifest
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE, StagingTopic
 from pyspark_dledger.write.writer import with_publisher
 
-DISPLAY_PREFIXES = {"job:": "a job without a name", "txn:": "", "query:": "query "}
+DISPLAY_PREFIXES = {UNNAMED_JOB: "a job without a name", "txn:": "", QUERY: "query "}
 
 
 @dataclass(frozen=True, slots=True)

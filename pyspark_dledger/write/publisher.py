@@ -49,7 +49,7 @@ FORMAT_VERSION = 2
 READ_VERSIONS = (1, FORMAT_VERSION)  # 1: parts without a target
 MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of control messages of a write
 DONE_BODY = b"done"
-UNNAMED_JOB = "job:"
+UNNAMED_JOB, QUERY = "job:", "query:"  # what applications begin with
 SEVERAL_GROUPS = ""  # a target
 GROUPS_AT_ONCE = 16  # each has some 16 MiB under way
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
@@ -111,11 +111,11 @@ class Published:
 
 
 class Manifest(NamedTuple):
-    """``topic``: the option of the write; "" when rows name theirs, or an older version wrote it."""
+    """``topic``: the option of the write; "" when rows name theirs; None: not known, as of one by an older version."""
 
     write: WriteName
     parts: Sequence[StagedRange]
-    topic: str = ""
+    topic: str | None = None
 
 
 def read_manifest(body: bytes) -> Manifest | None:
@@ -125,7 +125,8 @@ def read_manifest(body: bytes) -> Manifest | None:
         if loaded["version"] not in READ_VERSIONS:
             return None
         parts = [StagedRange(**part) for part in loaded["parts"]]
-        return Manifest(WriteName(loaded["application"], loaded["number"]), parts, str(loaded.get("topic", "")))
+        topic = loaded.get("topic")
+        return Manifest(WriteName(loaded["application"], loaded["number"]), parts, topic if isinstance(topic, str) else None)
     except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
         return None
 
@@ -148,7 +149,7 @@ class Publisher:
         self._maker = maker
         self._queue = TargetQueue(staging_group, staging_topic, CONTROL_QUEUE)
 
-    async def publish(self, write: WriteName, parts: Sequence[StagedRange], topic: str = "") -> Published:
+    async def publish(self, write: WriteName, parts: Sequence[StagedRange], topic: str | None = None) -> Published:
         """Publish what the tasks staged, or what an earlier attempt staged, even if this one has no rows.  ``topic``: the option.
 
         Raises ProducerFencedError if a later write of the application exists, InvalidArgumentError if this one was to another topic.
@@ -165,7 +166,8 @@ class Publisher:
         if note.duplicate:
             is_done = await self._notes(write) > DONE
             earlier = await self._earlier(write, note.first_offset, is_done=is_done)
-            _check_topic(earlier, topic)
+            if parts:
+                _check_topic(earlier, topic)
             if is_done:
                 return Published(None, resumed=True)
             parts = earlier.parts
@@ -302,11 +304,20 @@ class Publisher:
             raise CorruptBatchError(f"{part}: found {size} bytes with crc {crc:#010x}")
 
 
-def _check_topic(earlier: Manifest, topic: str) -> None:
+def _check_topic(earlier: Manifest, topic: str | None) -> None:
     """Rows for another topic would be taken for repeated ones, and be lost without a word."""
-    if earlier.topic and topic and earlier.topic != topic:
-        write = earlier.write
-        raise InvalidArgumentError(
-            f"write {write.number} of {write.application} was made to topic {earlier.topic}, so nothing was stored in {topic}; "
-            "expected a txnAppId for each topic, and for each query a checkpoint of its own, not a copy"
+    if None in (earlier.topic, topic) or earlier.topic == topic:
+        return
+    write, before = earlier.write, _shown(earlier.topic)
+    expected = "a txnAppId for each topic"
+    if write.application.startswith(QUERY):
+        expected = (
+            f"{before} until this batch is done, if the query is to write elsewhere from now on, or a checkpoint of its own, not a copy"
         )
+    raise InvalidArgumentError(
+        f"write {write.number} of {write.application} was made to {before}, so nothing was stored in {_shown(topic)}; expected {expected}"
+    )
+
+
+def _shown(topic: str | None) -> str:
+    return f"topic {topic}" if topic else "the topics that its rows name"

@@ -23,7 +23,7 @@ from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, WriteOptions
 from pyspark_dledger.per_process import freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
-from pyspark_dledger.write.publisher import UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
+from pyspark_dledger.write.publisher import QUERY, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import RowBatcher
 from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
@@ -102,7 +102,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgumentError(f"one micro-batch with tasks of several queries: {', '.join(sorted(queries))}")
         # If Spark does not pass the query id to tasks, the checkpoint location identifies the query.
         application = queries.pop() if queries else f"checkpoint:{self._options.checkpoint}"
-        commit_write(self._options, self._staging, WriteName(f"query:{application}", batchId), messages)
+        commit_write(self._options, self._staging, WriteName(f"{QUERY}{application}", batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: staged rows that no manifest names are never published."""
