@@ -49,7 +49,7 @@ class ReplicaFailover:
         self._gone: OffsetOutOfRangeError | None = None  # with the widest range of any replica in this round
         self._is_final = False
         self._refusing: dict[str, AuthenticationFailedError] = {}  # replicas that could not be authenticated with, since something was read
-        self._has_reached_one = False  # in this round, a replica that does not refuse
+        self._may_serve = False  # whether a replica of this round was reached, or was only slow, and does not refuse
         self._final_refusals = MAX_REFUSALS
         self.progress()
 
@@ -58,7 +58,7 @@ class ReplicaFailover:
         self.failures = 0
         self._reasons.clear()
         self._refusing.clear()
-        self._has_reached_one = True
+        self._may_serve = True
         self.deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
 
     @property
@@ -67,7 +67,7 @@ class ReplicaFailover:
 
     def in_order(self, sources: Sequence[Source]) -> list[Source]:
         """Begin a round: replicas that did not respond come last."""
-        self._gone, self._is_final, self._has_reached_one = None, False, False
+        self._gone, self._is_final, self._may_serve = None, False, False
         self._final_refusals = min(MAX_REFUSALS, len(sources))
         return sorted(sources, key=lambda source: source.node_id in self._timeouts_ms)
 
@@ -86,6 +86,7 @@ class ReplicaFailover:
         self.failures += 1
         if isinstance(error, UnreachableError) and self._clock.monotonic_ms() >= self._until_ms:
             self._timeouts_ms[source.node_id] = 2 * self._timeout_of(source)
+            self._may_serve = True  # when it is given more time
             if self.is_over:  # the deadline cut it short: its error before says more
                 error = self._reasons.get(source.node_id, error)
         self._reasons[source.node_id] = error
@@ -94,8 +95,8 @@ class ReplicaFailover:
             if len(self._refusing) >= self._final_refusals:
                 return error
             error = UnreachableError(error.message, address=source.address)
-        self._has_reached_one |= not isinstance(error, UnreachableError)
-        if is_last and self._refusing and not self._has_reached_one:
+        self._may_serve |= not isinstance(error, UnreachableError)
+        if is_last and self._refusing and not self._may_serve:
             return next(iter(self._refusing.values()))
         if isinstance(error, OffsetOutOfRangeError) and offset < error.min_offset:
             self._widen(error, offset)

@@ -306,6 +306,19 @@ def test_what_a_replica_failed_with_is_not_hidden_by_the_end_of_the_time() -> No
     assert attempts.failed(late, source, 0, is_last=True) is late
 
 
+@pytest.mark.parametrize(("waited_ms", "is_final"), [(1, True), (500, False)])
+def test_a_refusal_is_not_final_while_another_replica_is_only_slow(waited_ms: int, is_final: bool) -> None:
+    """As of a follower that does not know a new user yet, while the leader is busy: it is given more time in the next round."""
+    clock, follower, leader = Hands(), Source("n1", "h:1", is_leader=False), Source("n0", "h:0", is_leader=True)
+    attempts, refusal = ReplicaFailover(clock, 2_000), AuthenticationFailedError("user u is not known")
+    assert attempts.in_order([follower, leader]) == [follower, leader]
+    attempts.left_s(follower)
+    assert attempts.failed(refusal, follower, 0, is_last=False).retriable
+    attempts.left_s(leader)
+    clock.now_ms += waited_ms
+    assert (attempts.failed(UnreachableError("h:0: no response"), leader, 0, is_last=True) is refusal) is is_final
+
+
 def test_a_replica_that_became_a_member_since_the_last_look_is_found() -> None:
     async def scenario(rig: Rig) -> None:
         await fill(rig)
