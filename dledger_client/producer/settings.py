@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 from dledger_client.runtime.argument_ranges import check_kind, check_text, within
@@ -155,6 +156,7 @@ class ProducerOptions:
         _at_least(UNLIMITED, "retry_times", self.retry_times)
         for name in ("latency_max", "not_available_duration"):
             check_kind(Sequence, name, getattr(self, name))
+            check_kind(Number, name, *getattr(self, name))
         rising = list(self.latency_max) == sorted(self.latency_max)
         if not rising or len(self.latency_max) != len(self.not_available_duration):
             raise InvalidArgumentError("latency_max: expected rising numbers, as many as not_available_duration has")

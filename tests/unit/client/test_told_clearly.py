@@ -77,6 +77,9 @@ def test_settings_of_wrong_types_and_names_are_refused() -> None:
             ProducerOptions(**settings)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="latency_max 5: expected Sequence"):
         ProducerOptions(latency_max=5)  # type: ignore[arg-type]
+    for times in ("12", (1, None)):
+        with pytest.raises(InvalidArgumentError, match=r"latency_max .*: expected Number"):
+            ProducerOptions(latency_max=times, not_available_duration=(1, 2))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no setting 'lingr_ms'; did you mean 'linger_ms'"):
         ProducerOptions.of("g", {"lingr_ms": 1})
 
