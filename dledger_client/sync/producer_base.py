@@ -19,6 +19,8 @@ from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
 
+LOOK_S = 0.5  # at most, until the loop says what is in flight
+
 
 class ProducerBase(SyncClient[AsyncProducer]):
     """The hand-written part of ``Producer``."""
@@ -192,9 +194,20 @@ class ProducerBase(SyncClient[AsyncProducer]):
         try:
             self._run(self._inner.flush(), timeout)
         except TimeoutError:
-            if self._call(self._core.held):  # without time it was not even looked
+            if self._is_in_flight():
                 text = f"messages are still in flight after {timeout:g} s; the producer goes on trying until their own deadlines"
                 raise TimeoutError(text) from None
+
+    def _is_in_flight(self) -> bool:
+        """Whether anything is not acknowledged.  Without time, a flush has not even looked."""
+
+        async def look() -> bool:
+            return bool(self._core.held())
+
+        try:
+            return self._run(look(), LOOK_S)
+        except TimeoutError:
+            return True  # a callback holds the loop up, maybe until the caller goes on
 
 
 os.register_at_fork(after_in_child=unclosed.forget_inherited)

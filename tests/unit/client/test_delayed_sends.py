@@ -180,6 +180,29 @@ def test_a_flush_without_time_fails_only_if_something_is_in_flight() -> None:
         producer.flush(timeout=0)
 
 
+def test_a_flush_ends_in_time_though_a_callback_waits_for_its_caller() -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def waiting(_: object) -> None:
+        entered.set()
+        released.wait(LIMIT_S)
+
+    with SyncProducer(NOBODY, send_timeout_ms=100) as producer:
+        shared = LoopThread.shared()
+
+        async def in_a_callback() -> Any:
+            future = producer.send_async(SyncMessage("unknown", b"x"))
+            future.add_done_callback(waiting)
+            return future
+
+        shared.run(in_a_callback(), LIMIT_S)
+        assert entered.wait(LIMIT_S)
+        with pytest.raises(TimeoutError, match="messages are still in flight"):
+            producer.flush(timeout=0)
+        assert not released.is_set()
+        released.set()
+
+
 def test_a_thread_does_not_pass_what_a_callback_has_sent_before() -> None:
     shared = LoopThread.shared()
     with SyncProducer(NOBODY, send_timeout_ms=500, max_buffered_bytes=1 << 20, compress_type="none") as producer:
