@@ -369,7 +369,6 @@ class Producer:
 
     async def _shut_down(self) -> None:
         core = self._core  # also before its first use: it is to refuse what comes later
-        await self.flush()
         await core.close()
         await core.router.close()
 

@@ -239,3 +239,25 @@ def test_what_is_sent_while_the_producer_closes_is_stored_or_certainly_not(linge
             assert len(await bodies(consumer)) == len(sent) - len(refused)
 
     Rig().run(scenario)
+
+
+def test_closing_while_others_send_to_a_dead_cluster_ends_in_time() -> None:
+    """Once for what was sent before, once for what was sent meanwhile: each flush more added ``send_timeout_ms``."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        timeout_s, body = 3.0, bytes(200_000)
+        producer = rig.producer(send_timeout_ms=int(timeout_s * 1000), compress_over_bytes=2 * len(body))
+        await producer.send(Message("t", b"first"))
+        for node_id in rig.cluster.hosts:
+            rig.cluster.kill(node_id)
+        began_s = rig.cluster.loop.now_s
+        sent = [producer.send_async(Message("t", body))]
+        closing = asyncio.create_task(producer.close(), name="close")
+        while not closing.done():
+            sent.append(producer.send_async(Message("t", body)))
+            await asyncio.sleep(0.01)
+        assert rig.cluster.loop.now_s - began_s < 2.5 * timeout_s
+        assert all(future.done() for future in sent)
+
+    Rig().run(scenario)
