@@ -276,11 +276,21 @@ def wait_settled(report: DeliveryReport, timeout: float | None, index: int | Non
 
 
 async def settled(report: DeliveryReport, index: int | None = None) -> None:
-    """Wait until the message with that index is settled, None: until all are; to be called on the client's loop."""
+    """Wait until the message with that index is settled, None: until all are."""
     _check_not_inherited(report)
     waiter = asyncio.get_running_loop().create_future()
-    if report.when_settled(lambda: None if waiter.done() else waiter.set_result(None), index):
+    if report.when_settled(lambda: _wake_up(waiter), index):
         await waiter
+
+
+def _wake_up(waiter: asyncio.Future[None]) -> None:
+    if waiter.done():
+        return
+    loop = waiter.get_loop()
+    if asyncio._get_running_loop() is loop:
+        waiter.set_result(None)
+    else:  # it is not the client's, and would sleep on
+        loop.call_soon_threadsafe(_wake_up, waiter)
 
 
 def _check_not_inherited(report: DeliveryReport) -> None:

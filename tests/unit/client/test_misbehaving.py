@@ -18,7 +18,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, CommittedOffset
 from dledger_client.fetch.records import ReceivedMessage
-from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
+from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport, SendFuture
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire._pb import transaction_pb2
@@ -129,6 +129,38 @@ def test_ctrl_c_in_a_callback_of_the_main_thread_goes_on() -> None:
     SendFuture(outcome, 0).add_done_callback(interrupted)
     with pytest.raises(KeyboardInterrupt):
         outcome.fail(NotSentError("x"))
+
+
+def test_who_awaits_a_send_on_another_loop_is_woken() -> None:
+    """Of a future that was made there with ``send_async``: the loop slept on until something else came to it."""
+    outcome = DeliveryReport(threading.Lock(), "t", "g0", 0)
+    told = threading.Event()
+
+    class Loop(asyncio.SelectorEventLoop):
+        """Tells when it has nothing to do."""
+
+        idle = threading.Event()
+
+        def _run_once(self) -> None:
+            if not self._ready:  # type: ignore[attr-defined]
+                self.idle.set()
+            super()._run_once()  # type: ignore[misc]
+
+    async def waiting() -> None:
+        with pytest.raises(NotSentError):
+            await AsyncSendFuture(outcome, 0)
+        told.set()
+
+    loop = Loop()
+    other = threading.Thread(target=lambda: loop.run_until_complete(waiting()))
+    other.start()
+    assert loop.idle.wait(LIMIT_S)
+    LoopThread.shared().call(lambda: outcome.fail(NotSentError("x")))
+    is_told = told.wait(LIMIT_S)
+    loop.call_soon_threadsafe(lambda: None)
+    other.join(LIMIT_S)
+    loop.close()
+    assert is_told
 
 
 # Tasks
