@@ -250,10 +250,11 @@ class AdminService:
     async def change_member(self, request: admin_pb2.MemberRequest, _caller: CallContext) -> admin_pb2.MemberReply:
         raft = self._context.raft
         self._context.require_leader()
-        membership = raft.membership
-        steps = membership_steps(membership, request.action, request.id, request.replaces)
         if request.action in ("add", "replace"):
             await self._refuse_waiting_spare(request.id)
+        membership = raft.membership  # nothing may change it between here and the first step
+        steps = membership_steps(membership, request.action, request.id, request.replaces)
+        if request.action in ("add", "replace"):
             check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._other_addresses(request.replaces))
         for step in steps:
             addresses = {request.id: request.address} if request.address else {}

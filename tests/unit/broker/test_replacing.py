@@ -16,6 +16,7 @@ from dledger.core.messages import Heartbeat
 from dledger.core.types import NodeId
 from dledger.transport import codec
 from dledger_client.aio import Message
+from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import InvalidArgumentError
 from store.commands.replacement import Replacement
 from tests.sim.test_runs import quiet
@@ -83,6 +84,33 @@ def test_a_spare_node_that_nobody_took_in_is_not_made_a_member_by_command() -> N
         assert victim in voters(rig)
 
     Rig(60, spares=1).run(scenario)
+
+
+def test_a_member_added_while_the_spare_nodes_are_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change names all members: one thought out before the question would take back what came meanwhile."""
+
+    async def scenario(rig: Rig) -> None:
+        leader = master(rig)
+        assert leader is not None
+        assert leader._registrar is not None
+        directory, asked, go_on = leader._registrar.directory, asyncio.Event(), asyncio.Event()
+
+        async def slowly_at_first() -> routes_pb2.DirectoryReply | None:
+            if not asked.is_set():
+                asked.set()
+                await go_on.wait()
+            return await directory()
+
+        monkeypatch.setattr(leader._registrar, "directory", slowly_at_first)
+        async with rig.admin() as admin:
+            first = asyncio.create_task(admin.add_member("n7", "10.0.9.7:10911"))
+            await asked.wait()
+            await admin.add_member("n8", "10.0.9.8:10911")
+            go_on.set()
+            await first
+        assert learners(rig) == {"n7", "n8"}
+
+    Rig(61).run(scenario)
 
 
 def test_a_voter_that_is_away_is_replaced_and_nothing_is_lost() -> None:
