@@ -179,7 +179,8 @@ class CatchUp:
         receiver = SnapshotReceiver(disk, plan)
         try:
             await receiver.resume()
-            wanted, free = plan.size_bytes - receiver.received_bytes, await disk.free_bytes()
+            state_bytes = sum(file.size_bytes for file in plan.files if file.size_bytes >= 0)
+            wanted, free = plan.size_bytes - receiver.received_bytes + state_bytes, await disk.free_bytes()
             if free < wanted:
                 raise StorageFullError(f"the snapshot needs {wanted} more bytes; the disk has {free} free")
             self.lacks_room = False

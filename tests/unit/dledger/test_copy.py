@@ -17,6 +17,7 @@ from dledger.snapshot.plan import SnapshotPlan
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import envelope, methods
+from dledger_wire.rpc.transport import Channel
 from tests.byte_streams import TaskwiseStream
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change
@@ -660,6 +661,38 @@ def test_a_node_that_fetches_a_copy_for_which_it_has_room_is_not_out_of_room() -
         go_on.set()
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         await cluster.until(lambda: told(on=True))
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_node_without_room_for_the_state_behind_the_log_copies_neither() -> None:
+    """It would fetch the state again in every attempt, which a leader takes for progress of a spare node."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        _, victim = await lagging(cluster)
+        disk = cluster.disks[victim]
+        free_bytes, wanted = disk.free_bytes, list[SnapshotPlan]()
+
+        async def room_for_the_log() -> int:
+            return wanted[-1].size_bytes if wanted else 0
+
+        disk.free_bytes = room_for_the_log  # type: ignore[method-assign]
+        catch_up = (await cluster.start_one(victim))._replica.catch_up
+        fetch = catch_up._fetch
+
+        async def noted(channel: Channel, source: NodeId, plan: SnapshotPlan) -> None:
+            wanted.append(plan)
+            await fetch(channel, source, plan)
+
+        catch_up._fetch = noted  # type: ignore[method-assign]
+        await cluster.until(lambda: len(wanted) > 3)
+        assert any(file.size_bytes > 0 for file in wanted[-1].files)
+        assert catch_up.lacks_room
+        assert catch_up.copied_bytes == 0
+        disk.free_bytes = free_bytes  # type: ignore[method-assign]
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         await cluster.stop()
 
     run(scenario())
