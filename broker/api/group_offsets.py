@@ -105,7 +105,10 @@ class GroupOffsetsService:
             async for topic in in_slices(sorted(filter(sees, positions.get(group, {}))), TOPICS_AT_ONCE):
                 now = self._context.store.topics.get(topic)
                 epoch = now.topic_epoch if now is not None else ""
-                for queue_id, offset in sorted(positions[group][topic].items()):
+                for queue_id in sorted(positions[group][topic]):
+                    offset = known.known_position(group, topic, queue_id)
+                    if offset is None:
+                        continue  # it was of a topic that was deleted since the slice before
                     generation = known.generation(group, topic, queue_id)
                     found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
         return reply

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from broker.api.group_offsets import GroupOffsetsService
+from broker.api import group_offsets as group_offsets_api
+from broker.api.group_offsets import TOPICS_AT_ONCE, GroupOffsetsService
 from broker.node import BrokerNode
+from dledger_client.aio import Message
 from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
@@ -19,6 +21,7 @@ from dledger_client.consumer.group_session import MemberInfo
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions
 from dledger_wire._pb import broker_pb2, sessions_pb2
+from dledger_wire.rpc import methods
 from store.commands.topics import EMPTY, DeleteTopicIf
 from tests.unit.client.push_rig import Group, numbers, send
 from tests.unit.client.sim_rig import Rig, until
@@ -322,5 +325,33 @@ def test_a_group_begins_at_the_end_also_when_a_deletion_of_the_topic_was_refused
         await until(lambda: known.known_position("g", "t", 0) is not None)
         assert (known.position("g", "t", 0), len(deletions)) == (50, 1)
         await group.stop()
+
+    Rig().run(scenario)
+
+
+def test_positions_of_a_topic_are_not_told_as_those_of_the_one_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group's topics are told in slices, between which the log is applied."""
+    topics, slices = [f"t{number:02}" for number in range(TOPICS_AT_ONCE + 1)], group_offsets_api.in_slices
+
+    async def scenario(rig: Rig) -> None:
+        for name in topics:
+            await rig.topic(name)
+        async with rig.admin() as admin, rig.producer() as producer, rig.consumer("g") as consumer:
+            for name in topics:
+                await producer.send(Message(name, b"1"))
+            await consumer.commit({(name, 0): 1 for name in topics})
+
+            async def and_made_anew(items: Iterable[str], every: int = 1) -> AsyncIterator[str]:
+                async for item in slices(items, every):
+                    if item == topics[-2]:
+                        await admin.delete_topic(topics[-1])
+                        await admin.create_topic(topics[-1])
+                    yield item
+
+            monkeypatch.setattr(group_offsets_api, "in_slices", and_made_anew)
+            answer = await consumer._router.call_leader(
+                "g0", methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=["g"]), deadline_ms=10_000_000
+            )
+            assert [each.topic for each in answer.groups[0].offsets] == topics[:-1]
 
     Rig().run(scenario)
