@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from dledger.runtime.env import Environment, is_full, space_of
 from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
@@ -126,6 +126,7 @@ class Expiry:
         self._reserve = Reserve(env.disk, settings.reserve_bytes)
         self._deleting = asyncio.Lock()
         self._asked: dict[asyncio.Task[Expired], None] = {}
+        self._deletes: asyncio.Task[Any] | None = None
         self._told = ""
         self.used_percent = 0.0
         self.refuses_messages = False
@@ -211,15 +212,20 @@ class Expiry:
         """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).
 
         StorageFullError when the disk has no room even for what a deletion writes, StorageDamagedError when an entry of the log that is
-        looked at cannot be read or repaired, NotReadyError when the log is replaced meanwhile.  It goes on when the caller is cancelled:
-        half of a deletion would leave files that belong to no log any more.
+        looked at cannot be read or repaired, NotReadyError when the log is replaced meanwhile.  A deletion that has begun goes on when the
+        caller is cancelled: half of one would leave files that belong to no log any more.
         """
         if reserved_ms is None:
             reserved_ms = self._settings.fileReservedTime
         work = asyncio.create_task(self._expire(reserved_ms, max_segments), name="store.asked expiry")
         self._asked[work] = None
         work.add_done_callback(self._asked_ended)
-        await asyncio.wait([work])
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            if work is not self._deletes:
+                work.cancel()
+            raise
         if work.cancelled():
             raise NotReadyError("the log is being closed or replaced by a snapshot; what was deleted of it does not count")
         return work.result()
@@ -247,7 +253,11 @@ class Expiry:
             starts = [segment.start_pos for segment in self._log.segments]
             end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments)
             if end >= first_index:
-                await self._delete(end)
+                self._deletes = asyncio.current_task()
+                try:
+                    await self._delete(end)
+                finally:
+                    self._deletes = None
             # Not by how many there are now: new ones come meanwhile, and a follower may have to cut some off the log's end.
             removed = sum(start < self._log.segments[0].start_pos for start in starts)
             if removed:

@@ -150,6 +150,36 @@ def test_a_deletion_goes_on_when_who_asked_for_it_gives_up(monkeypatch: pytest.M
     run(scenario)
 
 
+def test_a_deletion_that_has_not_begun_does_not_when_who_asked_for_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who breaks a command off before anything was deleted wants to keep it."""
+
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await filled(disk, StepClock(START_MS))
+        removing, go_on, remove = asyncio.Event(), asyncio.Event(), disk.remove
+
+        async def slowly(path: str) -> None:
+            removing.set()
+            await go_on.wait()
+            await remove(path)
+
+        monkeypatch.setattr(disk, "remove", slowly)
+        expiry = rig.store.expiry
+        first = asyncio.create_task(expiry.expire(0, 1))
+        await removing.wait()
+        second = asyncio.create_task(expiry.expire(0))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        go_on.set()
+        assert (await first).segments == 1
+        assert (await expiry.expire(0, 1)).segments == 1, "the second one would have left none to delete"
+        await rig.close()
+
+    run(scenario)
+
+
 def test_a_queue_whose_messages_are_all_gone_goes_on_at_its_next_offset() -> None:
     async def scenario() -> None:
         disk, clock = CrashDisk(), StepClock(START_MS)
