@@ -274,7 +274,7 @@ class LocalOffsetStore:
         if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
             await self._store({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
         file.topic_epochs.setdefault(queue, topic_epoch)  # of an offset that an earlier version wrote: it counts
-        return CommittedOffset(file.offsets[queue])
+        return CommittedOffset(file.offsets[queue], topic_epoch=topic_epoch)
 
     async def _store(self, starts: dict[MessageQueue, int], topic_epoch: str) -> None:
         """Initial offsets.  They are tried again and again; why is told once."""
