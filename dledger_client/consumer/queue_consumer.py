@@ -166,7 +166,8 @@ class QueueConsumer:
 
     def _create_process_queue(self, committed: CommittedOffset) -> None:
         self.generation, self.committed = committed.generation, committed.offset
-        self.topic_epoch = committed.topic_epoch or self.topic_epoch
+        # A lock is one of the topic that its leader has, whatever routes say.
+        self.topic_epoch = committed.topic_epoch or ("" if self.epoch else self.topic_epoch)
         if self._owner.options.orderly:
             self.process_queue = OrderlyProcessQueue(self.queue, self._owner, committed.offset, self.epoch)
         else:

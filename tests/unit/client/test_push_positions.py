@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from broker.api import group_offsets as group_offsets_api
 from broker.api.group_offsets import TOPICS_AT_ONCE, GroupOffsetsService
 from broker.node import BrokerNode
 from dledger_client.aio import Message
+from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
@@ -353,5 +356,28 @@ def test_positions_of_a_topic_are_not_told_as_those_of_the_one_made_anew_meanwhi
                 "g0", methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=["g"]), deadline_ms=10_000_000
             )
             assert [each.topic for each in answer.groups[0].offsets] == topics[:-1]
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_group_with_routes_of_the_topic_before_reads_what_its_leader_has(monkeypatch: pytest.MonkeyPatch, *, orderly: bool) -> None:
+    """A name server that the leader cannot reach tells them for long.  The lock of an orderly consumer is one of this very topic."""
+    look_up = Router.topic
+
+    async def of_before(self: Router, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
+        return [replace(queues, topic_epoch=f"{1:016X}") for queues in await look_up(self, name, deadline_ms, fresh=fresh)]
+
+    monkeypatch.setattr(Router, "topic", of_before)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, orderly=orderly)
+        for part in range(2):
+            await group.start("a")
+            await send(rig, 50, first=100 * part)
+            await until(lambda part=part: len(group.seen) == 50 * (part + 1))
+            await group.stop()
+        assert group.bodies() == numbers(50) + numbers(50, 100)
 
     Rig().run(scenario)
