@@ -176,6 +176,8 @@ class Replica:
     def send(self, to: NodeId, message: Message) -> None:
         if isinstance(message, HeartbeatResponse):
             message.copied_bytes = self.catch_up.copied_bytes  # the core knows nothing of how a snapshot comes
+            if message.seekers:  # who asks this node for votes, and hears no answer, does not elect it
+                message.seekers = tuple(node for node in message.seekers if self.links.connected(node))
         self.links.send(to, message)
 
     def entries_added(self, entries: Sequence[RawEntry]) -> None:

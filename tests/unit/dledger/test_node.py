@@ -407,6 +407,35 @@ def test_a_full_disk_of_a_follower_does_not_stop_the_group_and_it_recovers_when_
     run(scenario())
 
 
+def test_a_leader_with_a_full_disk_counts_nobody_who_hears_no_answer() -> None:
+    """As behind a firewall that lets connections through in one direction: who is asked for votes there would not be elected."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("stored"))
+        one, other = cluster.followers(leader)
+        await cluster.until(lambda: one.log.last == other.log.last == leader.log.last)
+        own, near, far = leader.identity.node_id, one.identity.node_id, other.identity.node_id
+        cluster.net.cut |= {(own, far), (far, own), (near, far)}
+        for connection in cluster.net.connections:
+            if connection.ends in cluster.net.cut:
+                connection.break_up()
+        cluster.disks[own].full = True
+        with pytest.raises((ReadOnlyError, TimeoutError)):
+            await asyncio.wait_for(leader.propose(Text("not stored")), 5)
+        await cluster.until(lambda: bool(one._replica.core._core.elections.seekers()))
+        await asyncio.sleep(20)
+        assert leader.role is Role.LEADER
+        await leader.read_barrier(5)
+        cluster.disks[own].full = False
+        cluster.net.heal()
+        await cluster.stop()
+
+    run(scenario())
+
+
 def test_a_full_disk_of_the_leader_loses_nothing() -> None:
     async def scenario() -> None:
         cluster = Cluster()
