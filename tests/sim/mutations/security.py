@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.security import access, admission, replicas, watching
+from broker.security import access, admission, replicas
+from broker.users import watching
 from dledger_wire.security.principal import Principal
 from store.commands.security import Action, Resource
 from store.state.security import SecurityState

@@ -158,7 +158,7 @@ def test_a_transaction_of_a_deleted_topic_is_not_published_in_one_made_again() -
             await admin.delete_topic("t")
             await admin.create_topic("t", queues=1)
             new = await producer.prepare(Message("t", b"new"))
-            with pytest.raises(TopicNotFoundError, match="made again since"):
+            with pytest.raises(TopicNotFoundError, match="deleted and recreated since"):
                 await old.commit()
             assert await new.commit() is TransactionOutcome.COMMITTED
             await until(lambda: open_halves(rig) == [])
