@@ -263,6 +263,7 @@ class Expiry:
             if removed:
                 text = "deleted %d segments of the log, it now begins at entry %d (position %d)"
                 _logger.info(text, removed, self._log.first_index, self._log.first_pos)
+                await self._measure()  # new messages are not refused until the next look
             return Expired(removed, self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
 
     async def _last_to_go(self, before_ms: int, max_segments: int) -> tuple[int, str]:

@@ -195,7 +195,7 @@ def test_an_ext4_that_somebody_else_filled_is_cleaned(small_ext4: Path) -> None:
     async def scenario() -> None:
         disk = RealDisk(str(small_ext4 / "n0"))
         log = LogConfig(segment_bytes=256 << 10, fill_window_bytes=128 << 10, fill_step_bytes=64 << 10)
-        settings = replace(TINY, mappedFileSizeConsumeQueue=6000, reserve_bytes=1 << 20)
+        settings = replace(TINY, mappedFileSizeConsumeQueue=6000, reserve_bytes=1 << 20, diskSpaceEnoughFree=1 << 20)
         rig = await StoreRig.open(disk, settings, log=log, clock=StepClock())
         await rig.topic()
         for number in range(200):
@@ -205,6 +205,8 @@ def test_an_ext4_that_somebody_else_filled_is_cleaned(small_ext4: Path) -> None:
         fill(small_ext4)
         facts = os.statvfs(small_ext4)
         assert facts.f_bavail * facts.f_frsize < 64 << 10
+        await rig.store.expiry._measure()
+        assert rig.store.refuses_messages
         done = await rig.store.expiry.expire(0)
         assert done.segments >= 6
         await rig.send(batch_of("t", 0, [b"200"]))
