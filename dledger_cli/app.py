@@ -91,5 +91,7 @@ def _text_of(error: BaseException) -> str:
         return printable(error.message)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "out of memory"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (internal error; re-run with --verbose for the traceback)"

@@ -30,6 +30,8 @@ def dump(
     """Print the entries, units or records of a store file, one a line."""
     from dledger_wire.errors import InvalidArgumentError
 
+    if file.is_dir():
+        raise InvalidArgumentError(f"{file}: a folder; expected one of the files in it")
     if not file.is_file():
         raise InvalidArgumentError(f"{file}: no such file")
     if not _is_of_a_node(file):

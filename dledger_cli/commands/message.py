@@ -57,6 +57,8 @@ def query(
     if sum(ways) > 1 or not (any(ways) or begin or end) or (not topic and not msg_id) or (offset >= 0) != (queue >= 0):
         raise typer.BadParameter("give TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
     span = time_ms(begin, "--from"), time_ms(end, "--to")
+    if end and span[0] > span[1]:
+        raise typer.BadParameter(f"{begin} is after {end}; expected a time before --to", param_hint="--from")
     search = _Search(topic, key, msg_id, *span, queue, offset, group, max_messages)
     found = ask(config, timeout, search.run)
     if as_json:

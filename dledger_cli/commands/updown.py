@@ -202,7 +202,8 @@ def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, tim
         elif kill and cluster.signal(node_id, signal.SIGKILL) and cluster.wait_stopped(node_id, timeout):
             note(f"{node_id} killed after {timeout:g} s")
         else:
-            error_line(f"{node_id} (pid {cluster.running().get(node_id)}) did not stop within {timeout:g} s")
+            text = f"{node_id} (pid {cluster.running().get(node_id)}) did not stop within {timeout:g} s"
+            error_line(text if kill else f"{text}; with --kill it is killed then")
             failed = True
     for name, pid in () if only else cluster.unnamed().items():
         error_line(f"{name} runs here, and {cluster.file} does not name it: kill {pid} stops it")

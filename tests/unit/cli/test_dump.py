@@ -61,3 +61,9 @@ def test_a_changed_header_breaks_the_chain(tmp_path: Path) -> None:
     assert ["fault" in row for row in shown[:3]] == [False, True, False]
     assert shown[1]["fault"] == "the chain checksum does not follow the entry before"
     assert shown[1]["crc"] == "ok"
+
+
+def test_a_folder_is_told_as_one(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["dump", str(tmp_path)])
+    assert result.exit_code != 0
+    assert str(result.exception) == f"{tmp_path}: a folder; expected one of the files in it"

@@ -20,6 +20,7 @@ from dledger_cli.message_text import time_text
         "query t --queue 0",
         "query t --offset 3",
         "query t --from noon",
+        "query t --from 2026-02-01 --to 2026-01-31",
         "query t --key k --max 0",
         "query t --key k --queue 0 --offset 1",
         "trace t",
