@@ -231,7 +231,7 @@ def test_apply_completes_a_removal_that_died_halfway(two: Cluster) -> None:
         assert done.stderr.splitlines() == [
             "complete the removal of replica group g1: topics still name it",
             "n1 stopped",
-            "topics name replica group g1 no more",
+            "no topic names replica group g1 any more",
         ]
         two.processes.pop("n1").wait()
         assert names_in_file(two) == ["g0"]
