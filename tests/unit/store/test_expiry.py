@@ -49,6 +49,19 @@ def queue_files(disk: CrashDisk) -> list[str]:
     return sorted(path for path in disk.files if path.startswith("consumequeue/t/0/"))
 
 
+def held_up_removals(disk: CrashDisk, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """(a file is to be removed, removals go on): from now on they wait for the second."""
+    removing, go_on, remove = asyncio.Event(), asyncio.Event(), disk.remove
+
+    async def remove_later(path: str) -> None:
+        removing.set()
+        await go_on.wait()
+        await remove(path)
+
+    monkeypatch.setattr(disk, "remove", remove_later)
+    return removing, go_on
+
+
 async def assert_follows(rig: StoreRig, sent: dict[QueueKey, int]) -> None:
     """Each queue begins with its first message that is in the log, and has everything from there on."""
     firsts: dict[QueueKey, int] = {}
@@ -128,14 +141,7 @@ def test_a_deletion_goes_on_when_who_asked_for_it_gives_up(monkeypatch: pytest.M
     async def scenario() -> None:
         disk = CrashDisk()
         rig = await filled(disk, StepClock(START_MS))
-        removing, go_on, remove = asyncio.Event(), asyncio.Event(), disk.remove
-
-        async def slowly(path: str) -> None:
-            removing.set()
-            await go_on.wait()
-            await remove(path)
-
-        monkeypatch.setattr(disk, "remove", slowly)
+        removing, go_on = held_up_removals(disk, monkeypatch)
         asked = asyncio.create_task(rig.store.expiry.expire(0))
         await removing.wait()
         asked.cancel()
@@ -156,14 +162,7 @@ def test_a_deletion_that_has_not_begun_does_not_when_who_asked_for_it_gives_up(m
     async def scenario() -> None:
         disk = CrashDisk()
         rig = await filled(disk, StepClock(START_MS))
-        removing, go_on, remove = asyncio.Event(), asyncio.Event(), disk.remove
-
-        async def slowly(path: str) -> None:
-            removing.set()
-            await go_on.wait()
-            await remove(path)
-
-        monkeypatch.setattr(disk, "remove", slowly)
+        removing, go_on = held_up_removals(disk, monkeypatch)
         expiry = rig.store.expiry
         first = asyncio.create_task(expiry.expire(0, 1))
         await removing.wait()
