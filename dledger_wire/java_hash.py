@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 _MASK = 0xFFFFFFFF
+_UNIQUE_ID_DIGITS, _CLIENT_DIGITS = 32, 20  # see ``frames.message_id``
 
 
-def java_hash(text: str) -> int:
-    """String.hashCode as a signed 32-bit number."""
+def java_hash(text: str, *, behind: int = 0) -> int:
+    """String.hashCode as a signed 32-bit number; ``behind``: that of what the text follows."""
     units = text.encode("utf-16-be", "surrogatepass") if not text.isascii() else None
-    value = 0
+    value = behind
     if units is None:
         for byte in text.encode("ascii"):
             value = value * 31 + byte & _MASK
@@ -49,8 +50,15 @@ def hash_columns(characters: npt.NDArray[np.uint8], prefix: str = "") -> npt.NDA
 
 def key_hash(topic: str, key: str) -> int:
     """The index hash of a key: abs(hashCode of TOPIC#KEY), 0 where that overflows."""
-    value = abs(java_hash(f"{topic}#{key}"))
+    # A key as long as a unique id is taken for one: its first digits are the same for all messages of a client.
+    same = _CLIENT_DIGITS if len(key) == _UNIQUE_ID_DIGITS else 0
+    value = abs(java_hash(key[same:], behind=_hash_of_start(topic, key[:same])))
     return value if value <= 0x7FFFFFFF else 0
+
+
+@lru_cache(maxsize=4096)
+def _hash_of_start(topic: str, start: str) -> int:
+    return java_hash(f"{topic}#{start}")
 
 
 def key_words(keys: str) -> list[str]:

@@ -84,9 +84,9 @@ if HEADER.size != HEADER_SIZE or COMMAND_HEADER.size != COMMAND_HEADER_SIZE:
 Int32s = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each batch, and that takes three times as long
 class Sequence64:
-    """Who made a batch and where it stands in his stream for this queue: what makes a retry recognisable."""
+    """Who made a batch and where it stands in his stream for this queue: what makes a retry recognisable.  It is never changed."""
 
     producer_id: int
     epoch: int
@@ -220,15 +220,15 @@ class BatchView:
         """``data`` is exactly one record.  Raises CorruptBatchError when header and size disagree."""
         if len(data) < HEADER_SIZE:
             raise CorruptBatchError(f"batch record at {pos}: {len(data)} bytes, expected at least {HEADER_SIZE}", first_bad=-1)
-        fields = HEADER.unpack_from(data)
-        _, self.size, _, _, self.flags, self.count, self.queue_id, self.key_count = fields[:8]
-        self.first_queue_offset, producer_id, epoch, self.frames_size, first_sequence, self.crc, topic_length = fields[8:15]
-        self.store_timestamp = fields[16]
-        self.sequence = Sequence64(producer_id, epoch, first_sequence) if self.flags & FLAG_SEQUENCED else None
+        _, size, _, _, flags, count, self.queue_id, key_count, *fields = HEADER.unpack_from(data)
+        self.first_queue_offset, producer_id, epoch, frames_size, first_sequence, self.crc, topic_length = fields[:7]
+        self.store_timestamp = fields[8]
+        self.size, self.flags, self.count, self.key_count, self.frames_size = size, flags, count, key_count, frames_size
+        self.sequence = Sequence64(producer_id, epoch, first_sequence) if flags & FLAG_SEQUENCED else None
         self.data, self.pos = data, pos
-        self.frames_at = HEADER_SIZE + _padded(topic_length) + 12 * self.count + 8 * self.key_count
+        self.frames_at = frames_at = HEADER_SIZE + _padded(topic_length) + 12 * count + 8 * key_count
         # Sizes first: everything below indexes by them.
-        if not 0 < self.count <= MAX_MESSAGES or _padded(self.frames_at + self.frames_size) != self.size or self.size != len(data):
+        if not 0 < count <= MAX_MESSAGES or _padded(frames_at + frames_size) != size or size != len(data):
             raise CorruptBatchError(f"batch record at {pos}: counts and sizes of its header disagree", first_bad=-1)
         try:
             self.topic = bytes(data[HEADER_SIZE : HEADER_SIZE + topic_length]).decode()
@@ -299,9 +299,9 @@ def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:
         if len(view) - pos < COMMAND_HEADER_SIZE:
             raise CorruptBatchError(f"record at {pos}: {len(view) - pos} bytes left, expected a record", first_bad=-1)
         magic, size, version, kind, _, count = COMMAND_HEADER.unpack_from(view, pos)
-        if magic == MAGIC and version > RECORD.current:
-            raise CorruptBatchError(f"record at {pos}: version {version}; this build reads {RECORD.reads}", first_bad=-1, newer=version)
         if magic != MAGIC or (version, kind) not in _KNOWN:
+            if magic == MAGIC and version > RECORD.current:
+                raise CorruptBatchError(f"record at {pos}: version {version}; this build reads {RECORD.reads}", first_bad=-1, newer=version)
             raise CorruptBatchError(f"record at {pos}: magic {magic:#010x}, version {version}, kind {kind} is no record's", first_bad=-1)
         least = COMMAND_HEADER_SIZE + count if kind == KIND_COMMAND else HEADER_SIZE
         if size % 8 or not least <= size <= len(view) - pos:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dledger_wire.checksum import Buffer, crc32
@@ -38,18 +39,26 @@ _PLACES = struct.Struct(">qq")
 _SEPARATOR = b"\x02"
 _ONLY_ID_SIZE = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + len(_SEPARATOR)  # of properties without any other
 _STORE_AT = BORN_HOST_AT + IPV4_HOST_SIZE
+_COLUMNS = [struct.Struct(f">{count}I{2 * count}i") for count in range(SMALL_COUNT + 1)]  # sizes, tag hashes, unique hashes
+
+
+@lru_cache(maxsize=1024)
+def _topic_parts(topic: str) -> tuple[bytes, int]:
+    """The topic as it stands in a frame, and the frame's magic."""
+    packed = topic.encode()
+    return topic_field(packed), magic_of(packed)
 
 
 def proven_good(batch: BatchView, max_body_bytes: int) -> bool:
     """Whether every frame, body CRC and hash of a batch of plain frames (IPv4 hosts, no further keys) is right.
 
-    The batch's own CRC and header are the caller's to check.
+    At most ``SMALL_COUNT`` messages.  The batch's own CRC and header are the caller's to check.
     """
     count, data, topic = batch.count, batch.data, batch.topic
     if batch.key_count:
         return False
-    numbers = struct.unpack_from(f">{count}I{2 * count}i", data, batch.frames_at - 12 * count)
-    field, magic = topic_field(topic.encode()), magic_of(topic.encode())
+    numbers = _COLUMNS[count].unpack_from(data, batch.frames_at - 12 * count)
+    field, magic = _topic_parts(topic)
     at, end = batch.frames_at, batch.frames_at + batch.frames_size
     for place in range(count):
         size = numbers[place]
@@ -91,8 +100,7 @@ def encode_small(
     topic: str, queue_id: int, bodies: Sequence[bytes], ids: Sequence[bytes], extras: Sequence[bytes], *, born_ms: int, born_host: bytes
 ) -> tuple[bytes, list[int]]:
     """(frames, their sizes): what ``frames.encode_frames`` makes of messages with flag 0 and an IPv4 host."""
-    packed = topic.encode()
-    field, magic = topic_field(packed), magic_of(packed)
+    field, magic = _topic_parts(topic)
     parts: list[bytes] = []
     sizes: list[int] = []
     for body, unique_id, extra in zip(bodies, ids, extras, strict=True):

@@ -32,7 +32,7 @@ from store.commands.security import MAX_COPY_BYTES, CopySecurity
 from store.queues.unit_tags import batch_due_times
 from store.settings import StoreSettings
 from store.state.log_time import LogTime
-from store.state.sequences import QueueKey, SequenceTable, TailSequences
+from store.state.sequences import FRESH, QueueKey, SequenceTable, TailSequences
 from store.state.state_machine import CommandOutcome
 from store.state.topics import Topics
 from store.state.transactions import Transactions
@@ -138,11 +138,12 @@ class MessageLog:
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
             raise NotReadyError(f"topic {batch.topic} is not created yet; nothing was stored")
         check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
+        committed = FRESH
         if batch.sequence is not None:
             # Before what its queue allows now: a refusal says that nothing of the batch is stored.
-            known = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
-            if known.duplicate_offset is not None:
-                outcome.duplicate, outcome.first_queue_offset = True, known.duplicate_offset
+            committed = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
+            if committed.duplicate_offset is not None:
+                outcome.duplicate, outcome.first_queue_offset = True, committed.duplicate_offset
                 return None
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
@@ -154,7 +155,7 @@ class MessageLog:
         part = Part(batch, topic, outcome, void=False)
         if batch.sequence is None:
             return part
-        verdict = self._sequences.expect(part.key, batch.sequence, batch.count)
+        verdict = self._sequences.expect(part.key, batch.sequence, batch.count, committed)
         if verdict.error is not None:
             raise verdict.error
         part.void = verdict.duplicate_offset is not None

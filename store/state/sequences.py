@@ -24,9 +24,9 @@ MAX_PIPELINED = 10_000
 QueueKey = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each batch, and that takes three times as long
 class Run:
-    """Messages ``first_sequence .. + count`` of a producer lie at ``first_queue_offset`` and on."""
+    """Messages ``first_sequence .. + count`` of a producer lie at ``first_queue_offset`` and on.  It is never changed."""
 
     first_sequence: int
     count: int
@@ -69,13 +69,12 @@ class ProducerState:
             self.epoch = made_by.epoch
             self.queues.clear()
         self.last_ms = at_ms
-        runs = list(self.queues.get(key, ()))
+        first, runs = made_by.first_sequence, self.queues.get(key, [])
         last = runs[-1] if runs else None
-        if last is not None and last.next_sequence == made_by.first_sequence and last.first_queue_offset + last.count == first_queue_offset:
-            runs[-1] = Run(last.first_sequence, last.count + count, last.first_queue_offset)
+        if last is not None and last.first_sequence + last.count == first and last.first_queue_offset + last.count == first_queue_offset:
+            self.queues[key] = [*runs[:-1], Run(last.first_sequence, last.count + count, last.first_queue_offset)]
         else:
-            runs.append(Run(made_by.first_sequence, count, first_queue_offset))
-        self.queues[key] = runs[-REMEMBERED_RUNS:]
+            self.queues[key] = [*runs[1 - REMEMBERED_RUNS :], Run(first, count, first_queue_offset)]
 
     def forget_topic(self, topic: str) -> None:
         self.queues = {key: runs for key, runs in self.queues.items() if key[0] != topic}
@@ -123,11 +122,11 @@ def judge(state: ProducerState | None, key: QueueKey, made_by: Sequence64, count
     if state is not None and made_by.epoch < state.epoch:
         text = f"producer {made_by.producer_id}: epoch {made_by.epoch} is fenced by epoch {state.epoch}"
         return Verdict(error=ProducerFencedError(text, epoch=state.epoch))
-    runs = state.queues.get(key, []) if state is not None and made_by.epoch == state.epoch else []
+    runs = state.queues.get(key) if state is not None and made_by.epoch == state.epoch else None
     expected = runs[-1].next_sequence if runs else 0
     if made_by.first_sequence == expected:
         return FRESH
-    if made_by.first_sequence + count <= expected:
+    if runs and made_by.first_sequence + count <= expected:
         for run in reversed(runs):
             if run.first_sequence <= made_by.first_sequence < run.next_sequence:
                 return Verdict(duplicate_offset=run.first_queue_offset + made_by.first_sequence - run.first_sequence)
@@ -291,12 +290,14 @@ class TailSequences:
         """Judge by what is committed only."""
         return judge(self._committed.get(made_by.producer_id), key, made_by, count)
 
-    def expect(self, key: QueueKey, made_by: Sequence64, count: int) -> Verdict:
+    def expect(self, key: QueueKey, made_by: Sequence64, count: int, committed: Verdict) -> Verdict:
         """Judge a batch before it has its place: one that continues what waits to be appended is let through as fresh.
 
-        What waits may still be dropped, so ``judge`` decides again when the batch gets its place.
+        What waits may still be dropped, so ``judge`` decides again when the batch gets its place.  ``committed``: what ``judge_committed``
+        said of it, which holds where nothing of its producer is in the log behind what is committed.
         """
-        verdict = self.judge(key, made_by, count)
+        is_all_committed = not self._registering and made_by.producer_id not in self._tail
+        verdict = committed if is_all_committed else self.judge(key, made_by, count)
         place = (made_by.producer_id, made_by.epoch, key)
         pipelined = self._pipelined.get(place, 0)
         if isinstance(verdict.error, OutOfOrderSequenceError) and made_by.first_sequence <= pipelined:
