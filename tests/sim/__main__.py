@@ -8,6 +8,7 @@ scripts/soak --minutes 30
 from __future__ import annotations
 
 import argparse
+import inspect
 import logging
 import multiprocessing
 import random
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--times", metavar="N:D:L,...", help="with --seed: scale the delay and duration of these faults, as --shrink says")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # what dying nodes log helps nobody; the trace does
+    sys.unraisablehook = _tell_unraisable
     if arguments.seed is None:
         return _run_many(_jobs(arguments), by=None if arguments.minutes is None else time.monotonic() + arguments.minutes * 60)
     if arguments.scenario is None:
@@ -71,6 +73,12 @@ def main() -> int:
         return shrink(arguments.scenario, arguments.seed)
     times = parse_times(arguments.times) if arguments.times else None
     return _run_one(arguments.scenario, arguments.seed, keep, times, arguments.trace)
+
+
+def _tell_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """As Python does it, but for coroutines of killed processes: they are freed unfinished, and what they raise then is no error."""
+    if not (inspect.iscoroutine(unraisable.object) or inspect.isasyncgen(unraisable.object)):
+        sys.__unraisablehook__(unraisable)
 
 
 def _positions(text: str | None) -> list[int] | None:
