@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from dledger_client.consumer.call_notes import CallNotes
-from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, call, call_async
+from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, ListenerCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.tasks import BackgroundTasks
 
@@ -39,7 +39,7 @@ class TaskExecutor:
     """Listeners as plain functions or coroutines on the event loop."""
 
     def __init__(self, listener: Listener, workers: int, notes: CallNotes = NO_NOTES) -> None:
-        self._listener, self._notes = listener, notes
+        self._listener = ListenerCalls(listener, notes)
         self._jobs: deque[Job] = deque()
         self._free = workers
         self._tasks = BackgroundTasks("consumer", self._start_worker)
@@ -60,7 +60,7 @@ class TaskExecutor:
                 calls = job.calls()
                 batch = next(calls, None)
                 while batch is not None:
-                    consumed = await call_async(self._listener, *batch, self._notes)
+                    consumed = await self._listener.call_async(*batch)
                     try:
                         batch = calls.send(consumed)
                     except StopIteration:
@@ -80,7 +80,7 @@ class ThreadExecutor:
     """Listeners as plain functions in a pool of threads; made on the event loop that ``ended`` runs on."""
 
     def __init__(self, listener: Listener, workers: int, notes: CallNotes = NO_NOTES) -> None:
-        self._listener, self._notes = listener, notes
+        self._listener = ListenerCalls(listener, notes)
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._done: deque[Job] = deque()
@@ -93,12 +93,12 @@ class ThreadExecutor:
         self._jobs.put(job)
 
     def _work(self) -> None:
-        listener, notes, jobs = self._listener, self._notes, self._jobs
+        listener, jobs = self._listener, self._jobs
         while (job := jobs.get()) is not None:
             calls = job.calls()
             batch = next(calls, None)
             while batch is not None:
-                consumed = call(listener, *batch, notes)
+                consumed = listener.call(*batch)
                 try:
                     batch = calls.send(consumed)
                 except StopIteration:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import reprlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -88,78 +90,92 @@ def check_listener(listener: Listener, *, on_a_loop: bool = True) -> Listener:
     return listener
 
 
-def consumed_count(result: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
-    """How many of the messages, from the first on, are consumed."""
-    if result is Action.COMMIT:
-        if not isinstance(context.ack_index, int):
-            raise TypeError(f"ack_index {context.ack_index!r}: expected a number of a message")
-        return len(messages) if context.ack_index < 0 else min(len(messages), context.ack_index + 1)
-    if not isinstance(result, Action):
-        _logger.warning("listener returned %r; expected Action.COMMIT or Action.RECONSUME_LATER: the messages will be redelivered", result)
+class ListenerCalls:
+    """Calls of one consumer's listener: each tells how many of its messages, from the first on, are consumed.
+
+    A wrong result is one in every call as a rule: it is logged the first time, the tenth, the hundredth, and so on.
+    """
+
+    def __init__(self, listener: Listener, notes: CallNotes = NO_NOTES) -> None:
+        self._listener, self._notes = listener, notes
+        self._name = getattr(listener, "__qualname__", type(listener).__name__)
+        self._mistakes: Counter[str] = Counter()  # by what is wrong
+
+    def call(self, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+        """In this thread."""
+        noting = self._notes.of_call(messages)
+        if noting is None:
+            return self._call(messages, context, None)
+        with noting as note:
+            return _noted(self._call(messages, context, note), messages, note)
+
+    def _call(self, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
+        try:
+            consumed = self._consumed(self._listener(list(messages), context), messages, context)
+        except BaseException as error:  # noqa: BLE001 - a worker thread has no caller to pass it on to
+            consumed = _failed(error, messages, context, note)
+        self._check_settings(context)
+        return consumed
+
+    async def call_async(self, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+        """On the event loop; the listener may be a coroutine function."""
+        noting = self._notes.of_call(messages)
+        if noting is None:
+            return await self._call_async(messages, context, None)
+        with noting as note:
+            return _noted(await self._call_async(messages, context, note), messages, note)
+
+    async def _call_async(self, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
+        try:
+            result = self._listener(list(messages), context)
+            if inspect.isawaitable(result):
+                waiting: Awaitable[Any] = result
+                result = await waiting
+            consumed = self._consumed(result, messages, context)
+        except FAULTS as error:
+            if is_own_end(error):
+                raise
+            consumed = _failed(error, messages, context, note)
+        self._check_settings(context)
+        return consumed
+
+    def _consumed(self, result: object, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
+        if result is Action.COMMIT:
+            if not isinstance(context.ack_index, int):
+                raise TypeError(f"ack_index {context.ack_index!r}: expected a number of a message")
+            return len(messages) if context.ack_index < 0 else min(len(messages), context.ack_index + 1)
+        if not isinstance(result, Action):
+            expected = "Action.COMMIT or Action.RECONSUME_LATER: the messages will be redelivered"
+            self._mistaken("result", f"returned {reprlib.repr(result)}; expected {expected}", context)
+        return 0
+
+    def _check_settings(self, context: ConsumeContext) -> None:
+        """Reset settings of the context that are out of range."""
+        level, pause = context.delay_level, context.suspend_ms
+        if not isinstance(level, int) or not -1 <= level <= MAX_DELAY_LEVEL:
+            self._mistaken("level", f"set delay_level {level!r}; expected -1, 0 or a level up to {MAX_DELAY_LEVEL}", context)
+            level = 0
+        context.delay_level = int(level)
+        if not isinstance(pause, int | float) or not 0 <= pause <= MAX_SETTING:
+            self._mistaken("pause", f"set suspend_ms {pause!r}; expected milliseconds", context)
+            context.suspend_ms = 0
+
+    def _mistaken(self, what: str, text: str, context: ConsumeContext) -> None:
+        self._mistakes[what] += 1
+        count = self._mistakes[what]
+        if str(count).strip("0") == "1":
+            again = f" ({count} times so far)" if count > 1 else ""
+            _logger.warning("listener %s of topic %s %s%s", self._name, context.topic, text, again)
+
+
+def _failed(error: BaseException, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
+    _logger.error(_FAILED, context.topic, context.queue_id, messages[0].queue_offset, exc_info=error)
+    if note is not None:
+        note.failed(error)
     return 0
-
-
-def call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, notes: CallNotes = NO_NOTES) -> int:
-    """Call a listener in this thread; how many messages it consumed."""
-    noting = notes.of_call(messages)
-    if noting is None:
-        return _call(listener, messages, context, None)
-    with noting as note:
-        return _noted(_call(listener, messages, context, note), messages, note)
-
-
-def _call(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
-    try:
-        consumed = consumed_count(listener(list(messages), context), messages, context)
-    except BaseException as error:  # a worker thread has no caller to pass it on to
-        _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
-        if note is not None:
-            note.failed(error)
-        consumed = 0
-    _check_settings(context)
-    return consumed
-
-
-async def call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, notes: CallNotes = NO_NOTES) -> int:
-    """Call a listener, which may be a coroutine function, on the event loop."""
-    noting = notes.of_call(messages)
-    if noting is None:
-        return await _call_async(listener, messages, context, None)
-    with noting as note:
-        return _noted(await _call_async(listener, messages, context, note), messages, note)
 
 
 def _noted(consumed: int, messages: list[ReceivedMessage], note: CallNote) -> int:
     if consumed < len(messages):
         note.redelivered(len(messages) - consumed)
     return consumed
-
-
-async def _call_async(listener: Listener, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
-    try:
-        result = listener(list(messages), context)
-        if inspect.isawaitable(result):
-            waiting: Awaitable[Any] = result
-            result = await waiting
-        consumed = consumed_count(result, messages, context)
-    except FAULTS as error:
-        if is_own_end(error):
-            raise
-        _logger.exception(_FAILED, context.topic, context.queue_id, messages[0].queue_offset)
-        if note is not None:
-            note.failed(error)
-        consumed = 0
-    _check_settings(context)
-    return consumed
-
-
-def _check_settings(context: ConsumeContext) -> None:
-    """Reset settings of the context that are out of range."""
-    level, pause = context.delay_level, context.suspend_ms
-    if not isinstance(level, int) or not -1 <= level <= MAX_DELAY_LEVEL:
-        _logger.warning("listener set delay_level %r; expected -1, 0 or a level up to %d", level, MAX_DELAY_LEVEL)
-        level = 0
-    context.delay_level = int(level)
-    if not isinstance(pause, int | float) or not 0 <= pause <= MAX_SETTING:
-        _logger.warning("listener set suspend_ms %r; expected milliseconds", pause)
-        context.suspend_ms = 0

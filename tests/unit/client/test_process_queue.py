@@ -19,7 +19,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import Calls, Job, ThreadExecutor
 from dledger_client.consumer.group_offsets import LocalOffsetStore
-from dledger_client.consumer.listener import Action, ConsumeContext, call, call_async
+from dledger_client.consumer.listener import Action, ConsumeContext, ListenerCalls
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.process_queue import ConcurrentProcessQueue, OrderlyProcessQueue
 from dledger_client.consumer.settings import PushOptions
@@ -280,7 +280,7 @@ def test_only_a_commit_is_a_commit(answer: object) -> None:
             raise answer
         return answer
 
-    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+    assert ListenerCalls(listener).call(fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1), StopIteration(), GeneratorExit()])
@@ -289,9 +289,9 @@ def test_nothing_a_listener_raises_ends_its_worker(error: BaseException) -> None
         messages.clear()
         raise error
 
-    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+    assert ListenerCalls(listener).call(fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
     if isinstance(error, FAULTS):
-        assert asyncio.run(call_async(listener, fakes(0, 3), ConsumeContext("t", "g0", 0))) == 0
+        assert asyncio.run(ListenerCalls(listener).call_async(fakes(0, 3), ConsumeContext("t", "g0", 0))) == 0
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()])
@@ -311,7 +311,7 @@ def test_a_worker_that_is_cancelled_is_no_listener_that_failed() -> None:
         return Action.COMMIT
 
     async def scenario() -> None:
-        working = asyncio.ensure_future(call_async(listener, fakes(0, 1), ConsumeContext("t", "g0", 0)))
+        working = asyncio.ensure_future(ListenerCalls(listener).call_async(fakes(0, 1), ConsumeContext("t", "g0", 0)))
         await asyncio.sleep(0)
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -328,7 +328,7 @@ def test_wishes_of_a_listener_that_cannot_be_followed_are_none(level: Any, pause
         return Action.RECONSUME_LATER
 
     context, messages = ConsumeContext("t", "g0", 0), fakes(0, 3)
-    assert call(listener, messages, context) == 0
+    assert ListenerCalls(listener).call(messages, context) == 0
     assert (context.delay_level, context.suspend_ms, len(messages)) == (0, 0, 3)
 
 
@@ -340,7 +340,7 @@ def test_a_truth_value_is_the_number_that_it_is_in_python() -> None:
         return Action.RECONSUME_LATER
 
     context = ConsumeContext("t", "g0", 0)
-    assert call(listener, fakes(0, 1), context) == 0
+    assert ListenerCalls(listener).call(fakes(0, 1), context) == 0
     assert (type(context.delay_level), context.delay_level) == (int, 1)
 
 
@@ -350,9 +350,12 @@ def test_a_listener_that_returns_nothing_is_warned_of(caplog: pytest.LogCaptureF
     def forgetful(_messages: list[ReceivedMessage], _context: ConsumeContext) -> None:
         return None
 
-    assert call(forgetful, fakes(0, 1), ConsumeContext("t", "g0", 0)) == 0
-    (warned,) = [record.message for record in caplog.records]
-    assert "returned None; expected Action.COMMIT or Action.RECONSUME_LATER" in warned
+    calls = ListenerCalls(forgetful)
+    for _ in range(12):
+        assert calls.call(fakes(0, 1), ConsumeContext("orders", "g0", 0)) == 0
+    first, tenth = [record.message for record in caplog.records]  # not a line for each call
+    assert "forgetful of topic orders returned None; expected Action.COMMIT or Action.RECONSUME_LATER" in first
+    assert tenth.endswith("(10 times so far)")
 
 
 def test_an_ack_index_that_is_no_number_commits_nothing() -> None:
@@ -360,7 +363,7 @@ def test_an_ack_index_that_is_no_number_commits_nothing() -> None:
         context.ack_index = 1.0  # type: ignore[assignment]
         return Action.COMMIT
 
-    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
+    assert ListenerCalls(listener).call(fakes(0, 3), ConsumeContext("t", "g0", 0)) == 0
 
 
 def test_a_commit_may_be_of_the_first_messages_only() -> None:
@@ -368,7 +371,7 @@ def test_a_commit_may_be_of_the_first_messages_only() -> None:
         context.ack_index = 1
         return Action.COMMIT
 
-    assert call(listener, fakes(0, 3), ConsumeContext("t", "g0", 0)) == 2
+    assert ListenerCalls(listener).call(fakes(0, 3), ConsumeContext("t", "g0", 0)) == 2
 
 
 def test_threads_run_every_job_and_tell_the_loop() -> None:
