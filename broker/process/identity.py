@@ -56,7 +56,13 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
         made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
         await write_identity(env.disk, made)
         return made
-    found = await read_identity(env.disk)
+    return await own_identity(env.disk, cluster, group, node_id, build)
+
+
+async def own_identity(disk: Disk, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
+    """The identity of a folder that has one.  DataDirectoryError when it is somebody else's, or not for ``build``."""
+    where = disk.local_path("")
+    found = await read_identity(disk)
     if (found.cluster, found.group, found.node_id) != (cluster, group, node_id):
         owner = f"node {found.node_id} of replica group {found.group}, cluster {found.cluster}"
         raise DataDirectoryError(

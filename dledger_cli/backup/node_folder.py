@@ -22,10 +22,8 @@ from pathlib import Path
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.process.identity import RESTORING_MARK, WITHOUT_LEVEL, FolderIdentity, write_identity
-from dledger.core.types import EntryId, EntryKind, HardState, NodeId
+from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
-from dledger.log.hard_state import HardStateFile
-from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
@@ -39,13 +37,10 @@ from dledger_cli.backup.manifest import GroupBackup
 from dledger_cli.backup.point import Point
 from dledger_cli.backup.reading import damaged, part_pieces, state_content
 from dledger_cli.backup.repository import Repository
-from dledger_wire.batches.batch import encode_command
+from dledger_cli.recovery.new_members import append_members, promise_term
 from dledger_wire.errors import ConfigError, CorruptEntryError, DataDirectoryError, StorageFullError
-from store.commands.replacement import SetReplacement
 from store.durability.persistence import ABORT_PATH
 
-# Far enough that an old cluster of the same name never has an entry of such a term, near enough that a peer does not refuse it.
-TERMS_AHEAD = 1 << 16
 VERIFIED_AGAIN_BYTES = 16 << 20  # everything was checked as it came
 
 
@@ -144,24 +139,12 @@ class NodeFolder:
     # What makes it another cluster
 
     async def _begin_anew(self, configuration: Configuration) -> None:
-        point, disk = self._point, self._disk
-        term = point.term + TERMS_AHEAD
-        promise = await HardStateFile.open(disk, log_is_empty=True)
-        await promise.save(HardState(term, None))
-        await promise.close()
+        point = self._point
+        term = await promise_term(self._disk, point.term, log_is_empty=True)
         segment_bytes = self._node.cluster.store.mappedFileSizeCommitLog
         config = LogConfig(segment_bytes=segment_bytes, fill_window_bytes=0, verify_bytes=VERIFIED_AGAIN_BYTES)
-        log, report = await Log.open(disk, config)
-        try:
-            if report.damaged or (log.last, log.chain_crc) != (EntryId(point.index, point.term), point.chain_crc):
-                raise DataDirectoryError(f"{self._folder}: what was written is not what is read back: {report}")
-            # A replacement of a member by a spare node, if one was under way, was one of the old cluster.
-            ended = encode_command(SetReplacement.KIND, SetReplacement().encode() | {"at_ms": point.stored_ms})
-            log.append(log.encode(term, EntryKind.CONFIG, [configuration.encode()]))
-            log.append(log.encode(term, EntryKind.NORMAL, [ended]))
-            await log.flush()
-        finally:
-            await log.close()
+        end = EntryId(point.index, point.term), point.chain_crc
+        await append_members(self._disk, config, end, term, configuration, at_ms=point.stored_ms)
 
 
 def _state_of(repository: Repository, state: GroupBackup | None) -> dict[str, bytes]:

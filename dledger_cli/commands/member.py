@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config, replica_group_of
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, config_path, confirm, load_config, replica_group_of, run
 from dledger_cli.output import note, print_json
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def register(root: typer.Typer) -> None:
     app.command("promote", epilog="Example: dledger member promote --id n3")(promote)
     app.command("remove", epilog="Example: dledger member remove --id n2 --yes")(remove)
     app.command("replace", epilog="Example: dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes")(replace)
+    app.command("unsafe-recover", epilog="Example: dledger member unsafe-recover --id n0 --data /var/lib/dledger")(unsafe_recover)
     root.add_typer(app, name="member")
 
 
@@ -85,6 +88,46 @@ def replace(
     if not changed.changed:
         note(f"{replaces} is not a member, and {node_id} is one already: nothing was changed")
     _show(changed, as_json=as_json)
+
+
+def unsafe_recover(
+    node_id: IdOption,
+    data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node's files are in DIR/ID.")],
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a stopped node the only voter of its replica group: most of the others are lost for good. Acknowledged messages may be lost.
+
+    Of several survivors take the one whose last entry has the highest term, then the highest index: answer n to look only. Then start it,
+    and add members. The lost ones must never start again with their old folders.
+    """
+    from broker.config.cluster_file import ClusterConfig
+    from broker.process.data_dir_lock import DataFolderLock
+    from broker.process.private_folder import UMASK
+    from dledger_cli.recovery.only_voter import look_at, make_only_voter
+
+    cluster, folder = ClusterConfig.load(config_path(config)), Path(data) / node_id
+    cluster.addresses_of(node_id)  # ConfigError unless the file has it
+    if cluster.security is not None:
+        os.umask(UMASK)
+    lock = DataFolderLock(str(folder))
+    if folder.is_dir():  # else there is no node to lock out
+        lock.acquire()
+    try:
+        found = run(look_at(cluster, node_id, folder))
+        group, others = found.identity.group, ", ".join(found.others) or "nobody"
+        note(f"{folder}: node {node_id} of replica group {group} has entries up to {found.last.index} of term {found.last.term}")
+        confirm(f"Let {node_id} go on without {others}? What only they had acknowledged is lost.", yes)
+        last = run(make_only_voter(found))
+    finally:
+        lock.release()
+    if as_json:
+        print_json(
+            {"group": group, "voters": [node_id], "folder": str(folder), "last_index": found.last.index, "last_term": found.last.term}
+        )
+        return
+    note(f"replica group {group}: voters {node_id}, from entry {last.index} of term {last.term} on; start the node, then add members")
 
 
 def _address_of(node_id: str, config: str | None) -> str:

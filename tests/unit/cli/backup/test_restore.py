@@ -27,10 +27,11 @@ from dledger.runtime.real_env import real_environment
 from dledger_cli.app import app
 from dledger_cli.backup import node_folder
 from dledger_cli.backup.manifest import Manifest
-from dledger_cli.backup.node_folder import TERMS_AHEAD, NodeFolder, check_empty, check_settings
+from dledger_cli.backup.node_folder import NodeFolder, check_empty, check_settings
 from dledger_cli.backup.point import Point, backup_for, end_of, point_at
 from dledger_cli.backup.repository import Repository
 from dledger_cli.files.check import check_node
+from dledger_cli.recovery.new_members import TERMS_AHEAD
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source

@@ -1,0 +1,49 @@
+"""Other members for a log that is on disk, with no node running on it: what makes it the log of another group of nodes.
+
+Owns the entries that say so, and their term.  The configuration stands behind everything that the log has, in a term that the old members
+do not reach, and names data folders that they do not know: neither side ever counts for the other.
+"""
+
+from __future__ import annotations
+
+from dledger.core.types import EntryId, EntryKind, HardState
+from dledger.log.config import LogConfig
+from dledger.log.hard_state import HardStateFile
+from dledger.log.log import Log
+from dledger.membership.configuration import Configuration
+from dledger.runtime.env import Disk
+from dledger_wire.batches.batch import encode_command
+from dledger_wire.errors import DataDirectoryError
+from store.commands.replacement import SetReplacement
+
+# Far enough that an old cluster of the same name never has an entry of such a term, near enough that a peer does not refuse it.
+TERMS_AHEAD = 1 << 16
+
+
+async def promise_term(disk: Disk, least: int, *, log_is_empty: bool) -> int:
+    """The term of the new members: ahead of ``least`` and of all that the folder's node promised.  Durable when this returns."""
+    promise = await HardStateFile.open(disk, log_is_empty=log_is_empty)
+    try:
+        term = max(least, promise.state.term) + TERMS_AHEAD
+        await promise.save(HardState(term, None))
+    finally:
+        await promise.close()
+    return term
+
+
+async def append_members(
+    disk: Disk, config: LogConfig, end: tuple[EntryId, int], term: int, configuration: Configuration, *, at_ms: int
+) -> EntryId:
+    """Append the configuration to a whole log that ends with ``end``, an entry and its chain CRC.  Durable when this returns."""
+    log, report = await Log.open(disk, config)
+    try:
+        if report.damaged or (log.last, log.chain_crc) != end:
+            raise DataDirectoryError(f"{disk.local_path('')}: what was written is not what is read back: {report}")
+        # A replacement of a member by a spare node, if one was under way, was one of the old members.
+        ended = encode_command(SetReplacement.KIND, SetReplacement().encode() | {"at_ms": at_ms})
+        log.append(log.encode(term, EntryKind.CONFIG, [configuration.encode()]))
+        log.append(log.encode(term, EntryKind.NORMAL, [ended]))
+        await log.flush()
+        return log.last
+    finally:
+        await log.close()

@@ -1,0 +1,135 @@
+"""A replica group whose majority is lost for good goes on with what one node has: that node becomes the only voter.
+
+Owns the look at the stopped node's folder and the order of the steps.  Raft cannot allow this: entries that only the lost nodes had
+acknowledged are gone, and those that the node has without knowing whether they were committed become so.  The node's store id changes, so
+that lost members that come back count nothing for it, and it counts nothing for them.
+
+A crash in between leaves a folder that does not vote for the old members any more; the command is given again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from broker.config.cluster_file import ClusterConfig, NodeSettings
+from broker.config.layer_settings import raft_settings_of
+from broker.process.folder_formats import refuse_newer_files
+from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, FolderIdentity, own_identity, write_identity
+from broker.spares.binding import bound_settings, read_binding
+from dledger.core.types import EntryId, Membership, NodeId
+from dledger.log.config import LogConfig
+from dledger.log.log import Log
+from dledger.membership.configuration import Configuration
+from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
+from dledger.membership.configuration_file import ConfigurationFile
+from dledger.replica.unsynced import PATH as UNSYNCED_PATH
+from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
+from dledger.runtime.real_disk import RealDisk
+from dledger.snapshot import install
+from dledger_cli.recovery.new_members import append_members, promise_term
+from dledger_wire.clock import SystemClock
+from dledger_wire.errors import DataDirectoryError, StorageDamagedError
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A stopped node and what it has.  ``last`` is compared by term, then index: of several survivors the greatest one has the most."""
+
+    disk: RealDisk
+    settings: NodeSettings
+    identity: FolderIdentity
+    last: EntryId
+    chain_crc: int
+    configuration: Configuration
+
+    @property
+    def node_id(self) -> NodeId:
+        return NodeId(self.settings.node.id)
+
+    @property
+    def others(self) -> tuple[NodeId, ...]:
+        """The members that it goes on without."""
+        return tuple(member for member in self.configuration.members if member != self.node_id)
+
+
+async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivor:
+    """What the node has.  DataDirectoryError or StorageDamagedError when its group cannot go on with that.
+
+    As at a start, an incomplete last write is cut off, and a copy of the log that had come whole takes its place.
+    """
+    _check_owner(folder)
+    disk = RealDisk(str(folder), direct_folders=(LOG_FOLDER, SNAPSHOT_FOLDER))
+    await refuse_newer_files(disk)
+    names = await disk.list("")
+    if RESTORING_MARK in names or IDENTITY_FILE not in names:
+        raise DataDirectoryError(f"{folder} is not the folder of a node; expected --data with the folder above it")
+    settings = await _settings_of(cluster, node_id, disk)
+    identity = await own_identity(disk, cluster.cluster, settings.group.name, node_id)
+    await install.finish(disk, CONFIGURATION_PATH)
+    log, report = await Log.open(disk, _log_config(settings))
+    try:
+        if report.damaged:
+            first = report.damaged[0]
+            text = f"{first}; no other node can repair it: use another survivor, or restore a backup"
+            raise StorageDamagedError(text, file=first.file, pos=first.pos, index=first.index)
+        found = await ConfigurationFile(disk).find_all(log, 0)
+        configuration = found[-1][1] if found else _of_file(settings)
+        if node_id not in configuration.members:
+            raise DataDirectoryError(f"{folder}: node {node_id} was removed from replica group {settings.group.name}")
+        if not log.last.index:
+            raise DataDirectoryError(f"{folder}: the log is empty; start with an empty folder")
+        return Survivor(disk, settings, identity, log.last, log.chain_crc, configuration)
+    finally:
+        await log.close()
+
+
+async def make_only_voter(survivor: Survivor) -> EntryId:
+    """Let the group of a node that was looked at consist of it alone; the log's last entry then."""
+    disk, node_id = survivor.disk, survivor.node_id
+    store_id = secrets.token_hex(16)
+    membership = Membership((node_id,)).with_stores({node_id: store_id})
+    configuration = Configuration(membership, {node_id: survivor.configuration.addresses[node_id]})
+    end, now_ms = (survivor.last, survivor.chain_crc), SystemClock().wall_ms()
+    term = await promise_term(disk, survivor.last.term, log_is_empty=False)
+    last = await append_members(disk, _log_config(survivor.settings), end, term, configuration, at_ms=now_ms)
+    await write_identity(disk, replace(survivor.identity, store_id=store_id))
+    if await disk.exists(UNSYNCED_PATH):  # it would wait for what it may have lost
+        await disk.remove(UNSYNCED_PATH)
+    return last
+
+
+def _check_owner(folder: Path) -> None:
+    """DataDirectoryError unless the folder is there, and this process's user's: the node could not read what another one writes."""
+    if not folder.is_dir():
+        raise DataDirectoryError(f"{folder}: no such folder; expected --data with the folder above the node's")
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = str(owner)
+        raise DataDirectoryError(f"{folder} belongs to user {name}; expected that user to give this command (sudo -u {name} ...)")
+
+
+async def _settings_of(cluster: ClusterConfig, node_id: str, disk: RealDisk) -> NodeSettings:
+    spare = cluster.spare(node_id)
+    if spare is None:
+        return cluster.node(node_id)
+    binding = await read_binding(disk)
+    if binding is None:
+        raise DataDirectoryError(f"{disk.local_path('')}: spare node {node_id} belongs to no replica group yet")
+    return bound_settings(cluster, spare, binding)
+
+
+def _log_config(settings: NodeSettings) -> LogConfig:
+    return LogConfig(segment_bytes=settings.cluster.store.mappedFileSizeCommitLog, fill_window_bytes=0)
+
+
+def _of_file(settings: NodeSettings) -> Configuration:
+    """A group that has not told its log yet who is in it: as the cluster file says."""
+    membership = raft_settings_of(settings).membership
+    return Configuration(membership, {member: settings.peers[member] for member in membership.members})
