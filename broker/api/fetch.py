@@ -70,6 +70,7 @@ class _Answer:
         self._has_filtered_enough = False
         self._stopwatch = context.measures.stopwatch
         self.waited_s = 0.0  # for messages that were not there yet
+        self.topic_epoch = ""  # of what was read
 
     async def next_chunk(self) -> tuple[Chunk, bool]:
         """The next chunk, and whether it is the last one."""
@@ -77,7 +78,7 @@ class _Answer:
 
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
-        self._check_topic_epoch()
+        topic_epoch = self._current_topic_epoch(request.incarnation)
         chunk = await store.read(
             request.topic,
             request.queue_id,
@@ -87,7 +88,7 @@ class _Answer:
             fetch_filter=self._wanted,
             given=self._given,
         )
-        self._check_topic_epoch()
+        self.topic_epoch = self._current_topic_epoch(topic_epoch)
         if request.verify:
             await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)
             request.verify = False
@@ -106,11 +107,12 @@ class _Answer:
     def _has_filtered_long(self) -> bool:
         return self._clock.monotonic_ms() - self._filters_since_ms >= MAX_FILTERED_MS
 
-    def _check_topic_epoch(self) -> None:
+    def _current_topic_epoch(self, wanted: str) -> str:
         """Checked before and after reading: the topic may have been recreated meanwhile."""
-        wanted = self._request.incarnation
-        if wanted and (topic := self._store.topics.require(self._request.topic)).topic_epoch != wanted:
+        topic = self._store.topics.require(self._request.topic)
+        if wanted not in ("", topic.topic_epoch):
             raise TopicNotFoundError(f"topic {topic.name} of epoch {wanted} does not exist; its current epoch is {topic.topic_epoch}")
+        return topic.topic_epoch
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
         """The first chunk with messages, after waiting at most as long as the request says; or an empty one that tells how far was read."""
@@ -178,6 +180,7 @@ class FetchService:
         given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
         answer = _Answer(self._context, request, given)
         chunk, end = await answer.first_chunk()
+        request.incarnation = answer.topic_epoch  # the rest is of the same topic
         self._check_lock(request)  # the owner may have changed during a long poll
         self._check_reader(request, caller)  # and rights may have been taken away, then as later on
         while not end:
@@ -228,6 +231,7 @@ class FetchService:
 
     def _encode(self, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool) -> bytes:
         header = self._header(request, chunk.next_offset, end=end)
+        header.incarnation = request.incarnation
         header.count = chunk.count
         header.has_offsets = bool(chunk.offsets)
         header.first_offset = chunk.first_offset

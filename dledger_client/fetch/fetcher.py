@@ -386,5 +386,6 @@ def _chunk_of(
         raise garbage(source.address, error.message) from None
     if chunk.count and not (offset <= chunk.offsets[0] and chunk.offsets[-1] < chunk.next_offset):
         raise garbage(source.address, f"messages {chunk.offsets[0]} to {chunk.offsets[-1]}, then {chunk.next_offset}; asked for {offset}")
+    chunk.topic_epoch = header.incarnation or request.incarnation
     chunk.lag = ReplicaLag(header.lag_entries, header.leader_silent_ms if header.HasField("leader_silent_ms") else None)
     return chunk

@@ -35,6 +35,7 @@ class LongRead:
         pauses, failover = JitteredBackoff(self._router.random), ReplicaFailover(self._router.clock, self._timeout_ms)
         untried: list[Source] = []
         offset, is_filtered = wanted.offset, bool(wanted.tag_hashes or wanted.sql)
+        topic_epoch = wanted.incarnation  # or that of what was read first
         while offset < end:
             if not untried:
                 untried = await self._sources(failover, group, wanted)
@@ -42,6 +43,7 @@ class LongRead:
             request = broker_pb2.FetchRequest()
             request.CopyFrom(wanted)
             request.offset = offset
+            request.incarnation = topic_epoch
             if not is_filtered:
                 request.max_messages = min(end - offset, 0xFFFFFFFF)
             try:
@@ -51,6 +53,7 @@ class LongRead:
                         _check_lag(chunk, source, end, max_lag)
                         chunk.cut(end)
                         offset = chunk.next_offset
+                        topic_epoch = chunk.topic_epoch
                         if chunk.count:
                             yield chunk
                         if offset > before:

@@ -74,6 +74,7 @@ class Chunk:
 
     Attributes:
         lag: How far the replica was behind.
+        topic_epoch: Identifies the topic, see ``QueueOffsets``; empty when the replica did not tell it.
 
     Examples:
         >>> async for chunk in consumer.read_chunks("orders", 0, 0, 1_000):
@@ -98,6 +99,7 @@ class Chunk:
         self.offsets, self.sizes, self.frames = offsets, sizes, frames
         self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
         self.lag = ReplicaLag()
+        self.topic_epoch = ""
 
     group = RenamedAttribute("replica_group")
 
@@ -225,7 +227,9 @@ class _Rows:
         chunk, row_end = self.chunk, int(self.chunk.sizes[: row + 1].sum())
         frame = bytes(chunk.frames[row_end - int(chunk.sizes[row]) : row_end])
         place = chunk.topic, chunk.replica_group, chunk.queue_id, chunk.replica, chunk.offsets[row : row + 1], chunk.sizes[row : row + 1]
-        return Chunk(*place, frame, self.offsets[row] + 1, chunk.max_offset, bodiless=chunk.bodiless)
+        alone = Chunk(*place, frame, self.offsets[row] + 1, chunk.max_offset, bodiless=chunk.bodiless)
+        alone.topic_epoch = chunk.topic_epoch
+        return alone
 
     def store_host(self, row: int) -> bytes:
         host = bytes(self.columns.heads["store_host"][row].tobytes())
@@ -264,6 +268,11 @@ class ReceivedMessage:
     def topic(self) -> str:
         """The topic."""
         return self._rows.chunk.topic
+
+    @property
+    def topic_epoch(self) -> str:
+        """Identifies the topic that it was read from, see ``QueueOffsets``; empty when the replica did not tell it."""
+        return self._rows.chunk.topic_epoch
 
     @property
     def replica_group(self) -> str:

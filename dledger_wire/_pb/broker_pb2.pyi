@@ -218,6 +218,7 @@ class FetchResponse(google.protobuf.message.Message):
     LEADER_SILENT_MS_FIELD_NUMBER: builtins.int
     PIECES_FIELD_NUMBER: builtins.int
     MASTER_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
     STORE_ID_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
@@ -244,6 +245,8 @@ class FetchResponse(google.protobuf.message.Message):
     """how long ago it last heard from a leader; 0: it leads; unset: never since it started"""
     master: builtins.bool
     """the replica that answers is the master, as far as it knows"""
+    incarnation: builtins.str
+    """of the topic, see TopicInfo"""
     store_id: builtins.str
     """with pieces: of the data folder two levels above each file (identity.json)"""
     payload: builtins.bytes
@@ -273,11 +276,12 @@ class FetchResponse(google.protobuf.message.Message):
         leader_silent_ms: builtins.int | None = ...,
         pieces: collections.abc.Iterable[global___LogPiece] | None = ...,
         master: builtins.bool = ...,
+        incarnation: builtins.str = ...,
         store_id: builtins.str = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "error", b"error", "leader_silent_ms", b"leader_silent_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "master", b"master", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_leader_silent_ms", b"_leader_silent_ms", "advised_replica", b"advised_replica", "applied_index", b"applied_index", "count", b"count", "end", b"end", "error", b"error", "first_offset", b"first_offset", "has_offsets", b"has_offsets", "header_size", b"header_size", "incarnation", b"incarnation", "lag_entries", b"lag_entries", "leader_silent_ms", b"leader_silent_ms", "master", b"master", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "payload", b"payload", "pieces", b"pieces", "request_id", b"request_id", "store_id", b"store_id"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_leader_silent_ms", b"_leader_silent_ms"]) -> typing.Literal["leader_silent_ms"] | None: ...
 
 global___FetchResponse = FetchResponse
@@ -608,7 +612,7 @@ class GroupOffset(google.protobuf.message.Message):
     lock_epoch: builtins.int
     """of an orderly consumer; a commit without the current one is refused while the queue is locked"""
     incarnation: builtins.str
-    """in answers: of the topic, see TopicInfo"""
+    """of the topic, see TopicInfo; a commit that names another than there is now is refused, empty: whichever"""
     def __init__(
         self,
         *,
