@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import NotReadyError, OffsetOutOfRangeError, TopicNotFoundError, error_from_code
+from dledger_wire.errors import DledgerError, NotReadyError, OffsetOutOfRangeError, OffsetsResetError, TopicNotFoundError, error_from_code
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import CallContext, Server
-from store.commands.consumer_groups import CommitOffsets, OffsetRow, ResetOffsets
+from store.commands.consumer_groups import CommitOffsets, OffsetRow, OffsetsResult, ResetOffsets
 from store.commands.security import Action
+from store.state.sequences import QueueKey
 
 TIMEOUT_S = 5.0
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
@@ -34,10 +35,21 @@ class GroupOffsetsService:
         at_most(len(request.offsets), "offsets to commit")
         if not request.initial:
             await self._check_ends(request)
-        names_topics = request.initial or (request.reset and any(row.HasField("generation") for row in request.offsets))
+        if request.initial or request.reset:
+            refused = await self._move(request)
+        else:
+            refused = await self._commit(request)
+        reply = broker_pb2.CommitOffsetsResponse()
+        for (topic, queue_id), error in refused.items():
+            reply.refused.add(topic=topic, queue_id=queue_id).error.CopyFrom(to_detail(error))
+        return reply
+
+    async def _move(self, request: broker_pb2.CommitOffsetsRequest) -> dict[QueueKey, DledgerError]:
+        """Let the group begin, or move it; what was refused."""
+        names_topics = request.initial or any(row.HasField("generation") or row.incarnation for row in request.offsets)
         if names_topics:
             self._check_topics(request)
-        rows = tuple(_row(each) for each in request.offsets)
+        rows = self._rows(request.group, request.offsets)
         command = (
             ResetOffsets(group=request.group, offsets=rows)
             if request.reset
@@ -52,11 +64,54 @@ class GroupOffsetsService:
             raise
         if request.reset:
             self._offsets_reset(request.group)
-        reply = broker_pb2.CommitOffsetsResponse()
-        for row in result.refused:
-            refused = reply.refused.add(topic=row.topic, queue_id=row.queue_id)
-            refused.error.CopyFrom(to_detail(error_from_code(row.code, row.message, {})))
-        return reply
+        return _refused(result)
+
+    async def _commit(self, request: broker_pb2.CommitOffsetsRequest) -> dict[QueueKey, DledgerError]:
+        """What was refused.  Rows whose topic is gone hold up no others; TopicNotFoundError when there are no others."""
+        rows = [row for row in request.offsets if not self._is_of_former(row)]
+        refused: dict[QueueKey, DledgerError] = {}
+        while rows or not request.offsets:
+            try:
+                result = await self._context.command(CommitOffsets(group=request.group, offsets=self._rows(request.group, rows)), TIMEOUT_S)
+            except TopicNotFoundError:
+                there = [row for row in rows if self._is_there(row)]
+                if len(there) == len(rows):
+                    raise
+                rows = there
+                continue
+            refused = _refused(result)
+            if not any(self._is_to_be_repeated(row, refused.get(_queue(row))) for row in rows):
+                break
+        else:
+            raise _gone(request.offsets[0])
+        kept = {_queue(row) for row in rows}
+        for row in request.offsets:
+            if _queue(row) not in kept or (_queue(row) in refused and self._is_of_former(row)):
+                refused[_queue(row)] = _gone(row)
+        return refused
+
+    def _is_to_be_repeated(self, row: broker_pb2.GroupOffset, error: DledgerError | None) -> bool:
+        """Whether it is refused for a generation that it did not name: the group was reset on the way."""
+        return isinstance(error, OffsetsResetError) and not row.HasField("generation") and not self._is_of_former(row)
+
+    def _is_there(self, row: broker_pb2.GroupOffset) -> bool:
+        return self._context.store.topics.get(row.topic) is not None and not self._is_of_former(row)
+
+    def _is_of_former(self, row: broker_pb2.GroupOffset) -> bool:
+        """Whether the row names another topic than there is now under its name."""
+        topic = self._context.store.topics.get(row.topic)
+        return bool(row.incarnation) and (topic is None or topic.topic_epoch != row.incarnation)
+
+    def _rows(self, group: str, rows: Iterable[broker_pb2.GroupOffset]) -> tuple[OffsetRow, ...]:
+        """As they go into the log.  One that names its topic has the generation of now: it is refused when the topic is made anew first."""
+        known = self._context.store.consumer_offsets
+        found = []
+        for row in rows:
+            generation = row.generation if row.HasField("generation") else None
+            if generation is None and row.incarnation:
+                generation = known.generation(group, row.topic, row.queue_id)
+            found.append(OffsetRow(row.topic, row.queue_id, row.offset, generation, row.lock_epoch))
+        return tuple(found)
 
     def _check_topics(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """TopicNotFoundError when a group would begin in a topic made anew, or be moved, to where it was meant to in the one before.
@@ -67,28 +122,27 @@ class GroupOffsetsService:
         self._context.require_master()
         for row in request.offsets:
             topic = self._context.store.topics.require(row.topic)
-            if row.HasField("generation") and row.generation != topic.created_pos:
-                raise TopicNotFoundError(f"topic {row.topic!r} was deleted and recreated", topic=row.topic)
+            if self._is_of_former(row) or (row.HasField("generation") and row.generation != topic.created_pos):
+                raise _gone(row)
 
     async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
-        """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.
+        """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.  Which topics there are is certain afterwards.
 
         Consumers in a session name a generation or an epoch, which is checked instead: the topic may have been recreated since they read.
         """
         rows = [row for row in request.offsets if request.reset or (not row.HasField("generation") and not row.lock_epoch)]
-        if not any(self._is_beyond(row) for row in rows):
+        if not any(self._is_of_former(row) or self._is_beyond(row) for row in rows):
             return
         self._context.require_master()
         await self._context.raft.read_barrier(TIMEOUT_S)  # the consumer may have read from a follower that has applied more
         for row in rows:
             if self._is_beyond(row):
-                end = self._context.store.queues.max_offset((row.topic, row.queue_id))
+                end = self._context.store.queues.max_offset(_queue(row))
                 text = f"group {request.group}: {row.topic}/{row.queue_id}: offset {row.offset} to commit; the queue ends at {end}"
                 raise OffsetOutOfRangeError(text, topic=row.topic, queue_id=row.queue_id, min_offset=0, max_offset=end)
 
     def _is_beyond(self, row: broker_pb2.GroupOffset) -> bool:
-        store = self._context.store
-        return store.topics.get(row.topic) is not None and row.offset > store.queues.max_offset((row.topic, row.queue_id))
+        return self._is_there(row) and row.offset > self._context.store.queues.max_offset(_queue(row))
 
     async def offsets(self, request: broker_pb2.GroupOffsetsRequest, caller: CallContext) -> broker_pb2.GroupOffsetsResponse:
         self._context.require_reader(any_replica=request.any_replica)
@@ -114,6 +168,14 @@ class GroupOffsetsService:
         return reply
 
 
-def _row(each: broker_pb2.GroupOffset) -> OffsetRow:
-    generation = each.generation if each.HasField("generation") else None
-    return OffsetRow(each.topic, each.queue_id, each.offset, generation, each.lock_epoch)
+def _refused(result: OffsetsResult) -> dict[QueueKey, DledgerError]:
+    return {(row.topic, row.queue_id): error_from_code(row.code, row.message, {}) for row in result.refused}
+
+
+def _queue(row: broker_pb2.GroupOffset) -> QueueKey:
+    return (row.topic, row.queue_id)
+
+
+def _gone(row: broker_pb2.GroupOffset) -> DledgerError:
+    text = "was deleted and recreated" if row.incarnation or row.HasField("generation") else "does not exist"
+    return TopicNotFoundError(f"topic {row.topic!r} {text}", topic=row.topic)
