@@ -76,13 +76,21 @@ async def send_back(
     grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
     retried until the deadline; then the outcome is unknown, and the call may be repeated.
     """
+    request = send_back_request(consumer_group, topic, queue_id, offsets, delay_level, max_reconsume_times)
+    return await ask_to_take_back(router, request, replica_group, deadline_ms)
+
+
+def send_back_request(
+    consumer_group: str, topic: str, queue_id: int, offsets: Iterable[int], delay_level: int, max_reconsume_times: int
+) -> retry_pb2.SendBackRequest:
+    """What ``send_back`` asks for; its numbers are checked."""
     within(0, MAX_U32, queue_id=queue_id)
     offsets = list(offsets)
     for offset in offsets:
         within(0, MAX_OFFSET, offset=offset)
     within(DEAD_LETTER, MAX_DELAY_LEVEL, delay_level=delay_level)
     within(0, MAX_U32, max_reconsume_times=max_reconsume_times)
-    request = retry_pb2.SendBackRequest(
+    return retry_pb2.SendBackRequest(
         group=consumer_group,
         topic=topic,
         queue_id=queue_id,
@@ -90,7 +98,6 @@ async def send_back(
         delay_level=delay_level,
         max_reconsume_times=max_reconsume_times,
     )
-    return await ask_to_take_back(router, request, replica_group, deadline_ms)
 
 
 async def ask_to_take_back(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self, Unpack
@@ -13,6 +13,7 @@ from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues
+from dledger_client.consumer.position_epochs import PositionEpochs
 from dledger_client.consumer.topic_offsets import NO_TIME, TopicOffsets
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_arrow
@@ -89,9 +90,14 @@ class PullConsumer(GroupPositions):
         self._reads_followers = read_from != "leader" or replica is not None
         self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
         self._fetcher.metrics = FetchMetrics(group)
+        self._epochs = epochs = PositionEpochs()
         fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
         self._long_read = LongRead(self._router, fetcher, timeout_ms)
-        self._pieces = ReadAhead(lambda group, what: fetcher.read(group, what, clock.monotonic_ms() + timeout_ms), is_on=read_ahead)
+
+        def fetch(group: str, what: broker_pb2.FetchRequest) -> Awaitable[list[Chunk]]:
+            return fetcher.read(group, what, clock.monotonic_ms() + timeout_ms)
+
+        self._pieces = ReadAhead(lambda group, what: epochs.read(group, what, fetch), is_on=read_ahead)
 
     @property
     def _description(self) -> str:
@@ -188,7 +194,9 @@ class PullConsumer(GroupPositions):
             or_followers = self._reads_followers
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
-        return await self._offsets.held(topic, asked_time, or_followers=or_followers, partial=partial)
+        found = await self._offsets.held(topic, asked_time, or_followers=or_followers, partial=partial)
+        self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
+        return found
 
     async def new_queues(self, topic: str, known: Collection[tuple[str, int]], *, wait_ms: int = 0) -> dict[tuple[str, int], QueueOffsets]:
         """The readable queues of a topic besides those you know: a topic can get more queues, and grow into other replica groups.
@@ -217,7 +225,9 @@ class PullConsumer(GroupPositions):
             ...     positions |= {queue: held.min_offset for queue, held in new.items()}
         """
         within(0, MAX_U32, wait_ms=wait_ms)
-        return await self._added.find(topic, known, wait_ms)
+        found = await self._added.find(topic, known, wait_ms)
+        self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
+        return found
 
     @renamed_arguments(group_name="replica_group")
     async def fetch(
@@ -233,6 +243,7 @@ class PullConsumer(GroupPositions):
         tags: str = "*",
         sql: str = "",
         linearizable: bool = False,
+        topic_epoch: str = "",
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on.
 
@@ -252,6 +263,8 @@ class PullConsumer(GroupPositions):
                 'us')``.
             linearizable: Read everything that was acknowledged before the call, from the leader or from a follower
                 that has caught up.
+            topic_epoch: Only from this very topic, see ``read_chunks``. Empty: a consumer of a group continues in the
+                topic that it read, or began to read by ``committed`` or ``offsets``; any other one reads what there is.
 
         Returns:
             The messages; empty at the end of the queue.
@@ -259,7 +272,8 @@ class PullConsumer(GroupPositions):
         Raises:
             OffsetOutOfRangeError: The queue does not hold the offset; ``min_offset`` and ``max_offset`` say what it
                 holds.
-            TopicNotFoundError: The topic does not exist.
+            TopicNotFoundError: The topic does not exist, or was deleted and created again: begin again, by ``committed`` or
+                ``offsets``.
             TopicPermissionError: The topic cannot be read.
             InvalidArgumentError: An argument is outside its range, or the filter has a mistake.
             UnreachableError: No replica responded within ``timeout_ms``.
@@ -279,6 +293,7 @@ class PullConsumer(GroupPositions):
             tags=tags,
             sql=sql,
             linearizable=linearizable,
+            topic_epoch=topic_epoch,
         )
         messages = [message for chunk in chunks for message in self.with_tags(chunk, tags)]
         if messages and (spans := tracing.spans()) is not None:
@@ -299,6 +314,7 @@ class PullConsumer(GroupPositions):
         tags: str = "*",
         sql: str = "",
         linearizable: bool = False,
+        topic_epoch: str = "",
     ) -> list[Chunk]:
         """Like ``fetch``, without decoding: chunks of frames, with the replica's lag and where to read on.
 
@@ -314,6 +330,7 @@ class PullConsumer(GroupPositions):
                 see ``with_tags``.
             sql: Only messages whose properties match this SQL92 filter.
             linearizable: Read everything that was acknowledged before the call.
+            topic_epoch: See ``fetch``.
 
         Returns:
             The chunks; the last one's ``next_offset`` is where to read on.
@@ -341,6 +358,7 @@ class PullConsumer(GroupPositions):
             tag_hashes=wanted.tag_hashes,
             sql=wanted.sql,
             linearizable=bool(linearizable),
+            incarnation=topic_epoch,
         )
         return await self._pieces.read(group, request)
 
@@ -486,6 +504,7 @@ class PullConsumer(GroupPositions):
         )
         async with aclosing(self._long_read.chunks(group, request, end, max_lag)) as chunks:
             async for chunk in chunks:
+                self._epochs.was_read(chunk)
                 yield chunk
 
     async def scan_chunks(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.admin.send_back import SendBackResult, ask_to_take_back, send_back_request
 from dledger_client.cluster.router import Router
 from dledger_client.consumer.group_offsets import commit_pages
+from dledger_client.consumer.position_epochs import PositionEpochs
 from dledger_client.consumer.topic_offsets import TopicOffsets
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.runtime.argument_ranges import MAX_U32, check_positions, check_text, within
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
@@ -23,10 +24,18 @@ class GroupPositions:
     group: str
     _router: Router
     _offsets: TopicOffsets
+    _epochs: PositionEpochs
     _timeout_ms: int
 
     @renamed_arguments(group_name="replica_group")
-    async def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
+    async def commit(
+        self,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        replica_group: str | None = None,
+        reset: bool = False,
+        topic_epoch: str = "",
+    ) -> None:
         """Store offsets of the consumer group; durable on a majority.
 
         Args:
@@ -34,9 +43,12 @@ class GroupPositions:
             replica_group: The replica group of the queues; needed when a topic is in several.
             reset: Store the offsets even when they are lower, and discard those that consumers of the group commit
                 meanwhile.
+            topic_epoch: The topic that they are of, see ``ReceivedMessage``; empty: the one that was read last, or whose
+                ``committed`` and ``offsets`` were asked for.
 
         Raises:
             InvalidArgumentError: The consumer has no group, or a value is outside its range.
+            TopicNotFoundError: The topic was deleted since, even if it was created again. Offsets of other topics are stored.
             StaleLockError: An orderly push consumer of the group holds the queue.
 
         Examples:
@@ -49,12 +61,17 @@ class GroupPositions:
         for (topic, queue_id), offset in positions.items():
             group = await self._group_of(topic, queue_id, replica_group)
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
-            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset)
+            epoch = topic_epoch or (self._epochs.of((topic, group, queue_id)) if offset else "")
+            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset, incarnation=epoch)
         for group, request in by_group.items():
             for page in commit_pages(request):
-                answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
-                for refused in answer.refused:
-                    raise from_detail(refused.error)
+                try:
+                    answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
+                    for refused in answer.refused:
+                        raise from_detail(refused.error)
+                except TopicNotFoundError:
+                    self._epochs.refused((each.topic, group, each.queue_id) for each in page.offsets)
+                    raise
 
     async def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
         """The committed offsets of the consumer group in a topic.
@@ -69,7 +86,9 @@ class GroupPositions:
         Examples:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
-        return await self._offsets.committed(topic, self.group, partial=partial)
+        found = await self._offsets.committed(topic, self.group, partial=partial)
+        self._epochs.told(topic, {queue: each.topic_epoch for queue, each in found.items()})
+        return {queue: each.offset for queue, each in found.items()}
 
     @renamed_arguments(group_name="replica_group")
     async def send_back(
@@ -100,23 +119,17 @@ class GroupPositions:
         Raises:
             InvalidArgumentError: The consumer has no group.
             OutcomeUnknownError: Leadership changed during the request; repeat the call.
+            TopicNotFoundError: The topic that was read was deleted since, even if it was created again.
 
         Examples:
             >>> results = await consumer.send_back("orders", 0, [17], delay_level=3)
         """
         if not self.group:
             raise InvalidArgumentError("sending back needs a consumer group; expected group=NAME")
-        return await send_back(
-            self._router,
-            self.group,
-            topic,
-            queue_id,
-            offsets,
-            replica_group=await self._group_of(topic, queue_id, replica_group),
-            deadline_ms=self._deadline_ms(),
-            delay_level=delay_level,
-            max_reconsume_times=max_reconsume_times,
-        )
+        group = await self._group_of(topic, queue_id, replica_group)
+        request = send_back_request(self.group, topic, queue_id, offsets, delay_level, max_reconsume_times)
+        request.incarnation = self._epochs.of((topic, group, queue_id))
+        return await ask_to_take_back(self._router, request, group, self._deadline_ms())
 
     def _deadline_ms(self) -> int:
         return self._router.deadline_ms(self._timeout_ms)

@@ -14,6 +14,7 @@ from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AskGroup
+from dledger_client.consumer.group_offsets import CommittedOffset
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -66,14 +67,14 @@ class TopicOffsets:
 
         return ask
 
-    async def committed(self, topic: str, consumer_group: str, *, partial: bool) -> dict[tuple[str, int], int]:
+    async def committed(self, topic: str, consumer_group: str, *, partial: bool) -> dict[tuple[str, int], CommittedOffset]:
         """What a consumer group has committed, by (replica group, queue id)."""
         request = broker_pb2.GroupOffsetsRequest(groups=[consumer_group])
 
-        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], int]:
+        async def ask(part: TopicQueues, deadline_ms: int) -> dict[tuple[str, int], CommittedOffset]:
             answer = await self._router.call_leader(part.replica_group, methods.GROUP_OFFSETS, request, deadline_ms=deadline_ms)
             rows = (each for positions in answer.groups for each in positions.offsets if each.topic == topic)
-            return {(part.replica_group, each.queue_id): each.offset for each in rows}
+            return {(part.replica_group, each.queue_id): CommittedOffset(each.offset, each.generation, each.incarnation) for each in rows}
 
         return await self._of_parts(topic, ask, partial=partial)
 

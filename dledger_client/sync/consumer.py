@@ -185,6 +185,7 @@ class PullConsumer(GroupPositions):
         tags: str = "*",
         sql: str = "",
         linearizable: bool = False,
+        topic_epoch: str = "",
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on.
 
@@ -204,6 +205,8 @@ class PullConsumer(GroupPositions):
                 'us')``.
             linearizable: Read everything that was acknowledged before the call, from the leader or from a follower
                 that has caught up.
+            topic_epoch: Only from this very topic, see ``read_chunks``. Empty: a consumer of a group continues in the
+                topic that it read, or began to read by ``committed`` or ``offsets``; any other one reads what there is.
 
         Returns:
             The messages; empty at the end of the queue.
@@ -211,7 +214,8 @@ class PullConsumer(GroupPositions):
         Raises:
             OffsetOutOfRangeError: The queue does not hold the offset; ``min_offset`` and ``max_offset`` say what it
                 holds.
-            TopicNotFoundError: The topic does not exist.
+            TopicNotFoundError: The topic does not exist, or was deleted and created again: begin again, by ``committed`` or
+                ``offsets``.
             TopicPermissionError: The topic cannot be read.
             InvalidArgumentError: An argument is outside its range, or the filter has a mistake.
             UnreachableError: No replica responded within ``timeout_ms``.
@@ -231,6 +235,7 @@ class PullConsumer(GroupPositions):
                 tags=tags,
                 sql=sql,
                 linearizable=linearizable,
+                topic_epoch=topic_epoch,
             )
         )
 
@@ -248,6 +253,7 @@ class PullConsumer(GroupPositions):
         tags: str = "*",
         sql: str = "",
         linearizable: bool = False,
+        topic_epoch: str = "",
     ) -> list[Chunk]:
         """Like ``fetch``, without decoding: chunks of frames, with the replica's lag and where to read on.
 
@@ -263,6 +269,7 @@ class PullConsumer(GroupPositions):
                 see ``with_tags``.
             sql: Only messages whose properties match this SQL92 filter.
             linearizable: Read everything that was acknowledged before the call.
+            topic_epoch: See ``fetch``.
 
         Returns:
             The chunks; the last one's ``next_offset`` is where to read on.
@@ -286,6 +293,7 @@ class PullConsumer(GroupPositions):
                 tags=tags,
                 sql=sql,
                 linearizable=linearizable,
+                topic_epoch=topic_epoch,
             )
         )
 

@@ -17,7 +17,9 @@ class GroupPositions(SyncClient[AsyncGroupPositions]):
     """Where a consumer group is, and what it gave back; use ``PullConsumer``."""
 
     @renamed_arguments(group_name="replica_group")
-    def commit(self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False) -> None:
+    def commit(
+        self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False, topic_epoch: str = ""
+    ) -> None:
         """Store offsets of the consumer group; durable on a majority.
 
         Args:
@@ -25,15 +27,18 @@ class GroupPositions(SyncClient[AsyncGroupPositions]):
             replica_group: The replica group of the queues; needed when a topic is in several.
             reset: Store the offsets even when they are lower, and discard those that consumers of the group commit
                 meanwhile.
+            topic_epoch: The topic that they are of, see ``ReceivedMessage``; empty: the one that was read last, or whose
+                ``committed`` and ``offsets`` were asked for.
 
         Raises:
             InvalidArgumentError: The consumer has no group, or a value is outside its range.
+            TopicNotFoundError: The topic was deleted since, even if it was created again. Offsets of other topics are stored.
             StaleLockError: An orderly push consumer of the group holds the queue.
 
         Examples:
             >>> consumer.commit({("orders", 0): 100})
         """
-        self._run(self._inner.commit(positions, replica_group=replica_group, reset=reset))
+        self._run(self._inner.commit(positions, replica_group=replica_group, reset=reset, topic_epoch=topic_epoch))
 
     def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
         """The committed offsets of the consumer group in a topic.
@@ -79,6 +84,7 @@ class GroupPositions(SyncClient[AsyncGroupPositions]):
         Raises:
             InvalidArgumentError: The consumer has no group.
             OutcomeUnknownError: Leadership changed during the request; repeat the call.
+            TopicNotFoundError: The topic that was read was deleted since, even if it was created again.
 
         Examples:
             >>> results = consumer.send_back("orders", 0, [17], delay_level=3)

@@ -1,0 +1,65 @@
+"""Which topic the positions of a pull consumer are of, when one after the other has the same name.
+
+Owns what was told with them.  A position that was read up to, or begun at, means nothing in a topic that was deleted and created again:
+reading on there, or committing it, would pass over messages that nobody in the group has seen.  So requests name the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from dledger_client.fetch.records import Chunk
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import TopicNotFoundError
+
+Queue = tuple[str, str, int]  # (topic, replica group, queue id)
+
+
+class PositionEpochs:
+    """Topic epochs of one consumer, by queue; empty where none was told.
+
+    What was read counts until a request for it is refused and the consumer asks again where to begin: not before, since it may ask for
+    other reasons, and not at the refusal, since it may try the same again.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[Queue, str] = {}
+        self._told: dict[Queue, str] = {}  # with where to begin
+        self._refused: set[Queue] = set()
+
+    def of(self, queue: Queue) -> str:
+        return self._read.get(queue, self._told.get(queue, ""))
+
+    def told(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
+        """Where to begin was told of these queues, by (replica group, queue id)."""
+        for place, epoch in epochs.items():
+            queue = (topic, *place)
+            self._told[queue] = epoch
+            if queue in self._refused:
+                self._refused.discard(queue)
+                self._read.pop(queue, None)
+
+    def was_read(self, chunk: Chunk) -> None:
+        self._read[chunk.topic, chunk.replica_group, chunk.queue_id] = chunk.topic_epoch
+
+    def refused(self, queues: Iterable[Queue]) -> None:
+        """The topic that was named does not exist any more."""
+        self._refused.update(queues)
+
+    async def read(
+        self, replica_group: str, request: broker_pb2.FetchRequest, fetch: Callable[[str, broker_pb2.FetchRequest], Awaitable[list[Chunk]]]
+    ) -> list[Chunk]:
+        """Fetch, for a group in the topic that its position is of.  Nothing is in front of the first offset, whichever topic that is."""
+        queue = (request.topic, replica_group, request.queue_id)
+        named = broker_pb2.FetchRequest()
+        named.CopyFrom(request)
+        if request.group and request.offset and not request.incarnation:
+            named.incarnation = self.of(queue)
+        try:
+            chunks = await fetch(replica_group, named)
+        except TopicNotFoundError:
+            self.refused([queue])
+            raise
+        if chunks:
+            self.was_read(chunks[-1])
+        return chunks

@@ -1,0 +1,299 @@
+"""Positions of a pull consumer's group when the topic is deleted and created again: those of the topic before mean nothing in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from broker.api.fetch import FetchService
+from broker.api.group_offsets import GroupOffsetsService
+from broker.node import BrokerNode
+from dledger_client.aio import PullConsumer
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.rpc import methods
+from store.commands.consumer_groups import OffsetRow, ResetOffsets
+from tests.unit.client.push_rig import numbers, send
+from tests.unit.client.sim_rig import Rig, until
+
+GROUP = "g"
+
+
+async def make_anew(rig: Rig, count: int = 60) -> None:
+    """Other messages are in the topic from then on."""
+    async with rig.admin() as admin:
+        await admin.delete_topic("t")
+        await admin.create_topic("t", queues=1)
+    await send(rig, count, first=100)
+
+
+async def drain(consumer: PullConsumer, offset: int) -> list[bytes]:
+    """What a user's loop reads, which commits behind each piece."""
+    bodies = []
+    while found := await consumer.fetch("t", 0, offset, 20):
+        bodies += [message.body for message in found]
+        offset = found[-1].queue_offset + 1
+        await consumer.commit({("t", 0): offset})
+    return bodies
+
+
+def test_what_was_read_of_the_topic_before_is_not_committed() -> None:
+    """docs/reference/semantics.md, row G9.  Neither are those of other topics in the same call held up by it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("other")
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 50)) == 50
+            assert await consumer.fetch("other", 0, 0) == []
+            await make_anew(rig)
+            with pytest.raises(TopicNotFoundError, match="recreated"):
+                await consumer.commit({("t", 0): 50, ("other", 0): 0})
+            with pytest.raises(TopicNotFoundError):
+                await consumer.send_back("t", 0, [49])
+            assert (await consumer.committed("t"), await consumer.committed("other")) == ({}, {("g0", 0): 0})
+            assert await drain(consumer, 0) == numbers(60, 100)
+            assert await consumer.committed("t") == {("g0", 0): 60}
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("read_from", ["leader", "follower"])
+@pytest.mark.parametrize("count", [10, 60])
+def test_a_consumer_of_a_group_does_not_read_on_in_a_topic_made_anew(read_from: str, count: int) -> None:
+    """docs/reference/semantics.md, row G9; ``count``: the new topic ends in front of what was read, or behind it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP, read_from=read_from) as consumer:
+            assert await drain(consumer, 0) == numbers(50)
+            await make_anew(rig, count)
+            for _ in range(2):  # it does not get through by trying again
+                with pytest.raises(TopicNotFoundError):
+                    await drain(consumer, 50)
+            held = await consumer.offsets("t")
+            assert await consumer.committed("t") == {}
+            assert await drain(consumer, held["g0", 0].min_offset) == numbers(count, 100)
+            assert await consumer.committed("t") == {("g0", 0): count}
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("read_from", ["leader", "follower"])
+def test_a_committed_position_of_the_topic_before_is_not_begun_at(read_from: str) -> None:
+    """docs/reference/semantics.md, row G9."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as before:
+            await before.commit({("t", 0): 50})
+        async with rig.consumer(GROUP, read_from=read_from) as consumer:
+            committed = await consumer.committed("t")
+            assert committed == {("g0", 0): 50}
+            await make_anew(rig)
+            with pytest.raises(TopicNotFoundError):
+                await drain(consumer, committed["g0", 0])
+            assert await consumer.committed("t") == {}
+            assert await drain(consumer, 0) == numbers(60, 100)
+
+    Rig().run(scenario)
+
+
+def ends(node: BrokerNode) -> list[int]:
+    """Where the queues of the topic end on this replica."""
+    return [queue.max_offset for queue in node.store.queues if queue.key[0] == "t"]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_replica_that_lags_does_not_move_a_group_in_the_topic_made_anew(seed: int) -> None:
+    """docs/reference/semantics.md, row G9.  What it gives is of the topic before."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        lagging = rig.followers[0]
+        lags = rig.cluster.hosts[lagging]
+        await until(lambda: lags.node is not None and ends(lags.node) == [50])
+        for other in rig.cluster.hosts.values():
+            if other is not lags:
+                rig.cluster.net.cut(other.ip, lags.ip)
+                rig.cluster.net.cut(lags.ip, other.ip)
+        await make_anew(rig)
+        async with rig.consumer(GROUP, replica=lagging) as stale, rig.consumer(GROUP, read_from="follower") as consumer:
+            assert len(await stale.fetch("t", 0, 0, 50)) == 50
+            with pytest.raises(TopicNotFoundError):
+                await stale.commit({("t", 0): 50})
+            await consumer.commit({("t", 0): 10})
+            for _ in range(4):  # whichever replica's turn it is
+                offset = (await consumer.committed("t"))["g0", 0]
+                assert [message.body for message in await consumer.fetch("t", 0, offset)] == numbers(32, 110)
+
+    Rig(seed).run(scenario)
+
+
+def test_what_waits_at_the_start_of_a_topic_goes_on_in_the_one_made_anew() -> None:
+    """Nothing is in front of it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer(GROUP) as consumer:
+            assert await consumer.fetch("t", 0, 0) == []
+            await make_anew(rig)
+            await consumer.commit({("t", 0): 0})
+            assert await drain(consumer, 0) == numbers(60, 100)
+
+    Rig().run(scenario)
+
+
+def test_who_reads_for_no_group_reads_what_there_is_at_the_offset() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer("") as consumer:
+            (before,) = await consumer.fetch("t", 0, 40, 1)
+            await make_anew(rig)
+            (after,) = await consumer.fetch("t", 0, 40, 1)
+            assert [before.body, after.body] == [*numbers(1, 40), *numbers(1, 140)]
+            assert before.topic_epoch != after.topic_epoch
+            with pytest.raises(TopicNotFoundError):
+                await consumer.fetch("t", 0, 41, topic_epoch=before.topic_epoch)
+            assert len(await consumer.fetch("t", 0, 41, 1, topic_epoch=after.topic_epoch)) == 1
+
+    Rig().run(scenario)
+
+
+def test_a_commit_can_name_the_topic_that_its_positions_are_of() -> None:
+    """For who has read on meanwhile."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            before = (await consumer.fetch("t", 0, 0, 50))[-1]
+            await make_anew(rig)
+            assert len(await consumer.fetch("t", 0, 0)) == 32
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 50}, topic_epoch=before.topic_epoch)
+            await consumer.commit({("t", 0): 32})
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 50}, topic_epoch=before.topic_epoch, reset=True)
+            assert await consumer.committed("t") == {("g0", 0): 32}
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("count", [0, 60])
+def test_a_topic_made_anew_while_the_commit_is_on_its_way_takes_no_position_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    checked = GroupOffsetsService._check_ends
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("other")
+        await send(rig, 50)
+        remade: list[DledgerError] = []
+
+        async def and_made_anew(self: GroupOffsetsService, request: broker_pb2.CommitOffsetsRequest) -> None:
+            await checked(self, request)
+            if not remade:
+                remade.append(TopicNotFoundError(""))
+                await make_anew(rig, count)
+
+        async with rig.consumer(GROUP) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 50)) == 50
+            monkeypatch.setattr(GroupOffsetsService, "_check_ends", and_made_anew)
+            with pytest.raises(TopicNotFoundError, match="recreated"):
+                await consumer.commit({("t", 0): 50, ("other", 0): 0})
+            assert await consumer.committed("t") == {}
+            assert await consumer.committed("other") == {("g0", 0): 0}
+
+    Rig().run(scenario)
+
+
+def test_replicas_of_before_tell_nothing_and_are_read_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = FetchService._header
+
+    def untold(self: FetchService, request: broker_pb2.FetchRequest, next_offset: int, *, end: bool) -> broker_pb2.FetchResponse:
+        request.incarnation = ""
+        return encoded(self, request, next_offset, end=end)
+
+    async def scenario(rig: Rig) -> None:
+        monkeypatch.setattr(FetchService, "_header", untold)
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            assert await drain(consumer, 0) == numbers(50)
+            await make_anew(rig)
+            assert await drain(consumer, 50) == numbers(10, 150)
+            assert await consumer.committed("t") == {("g0", 0): 60}
+
+    Rig().run(scenario)
+
+
+def test_a_long_read_does_not_go_on_in_a_topic_made_anew() -> None:
+    """docs/reference/semantics.md, row T2, also for who names no topic."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer("") as consumer:
+            chunks = consumer.read_chunks("t", 0, 0, 50, chunk_bytes=1)
+            assert [message.body for message in (await anext(chunks)).messages()] == numbers(1)
+            await make_anew(rig)
+            with pytest.raises(TopicNotFoundError):
+                await anext(chunks)
+
+    Rig().run(scenario)
+
+
+def test_a_topic_that_is_gone_holds_no_commits_of_others_up() -> None:
+    """Nobody names a topic here, as push consumers and clients of before do."""
+
+    async def scenario(rig: Rig) -> None:
+        for topic in ("t", "other"):
+            await rig.topic(topic)
+        await send(rig, 50)
+        async with rig.admin() as admin, rig.consumer(GROUP) as consumer:
+            await admin.delete_topic("t")
+            request = broker_pb2.CommitOffsetsRequest(group=GROUP)
+            for topic in ("t", "other"):
+                request.offsets.add(topic=topic, queue_id=0, offset=0)
+            answer = await consumer._router.call_leader("g0", methods.COMMIT_OFFSETS, request, deadline_ms=10_000_000)
+            assert [(each.topic, each.error.code) for each in answer.refused] == [("t", TopicNotFoundError.code)]
+            assert await consumer.committed("other") == {("g0", 0): 0}
+            del request.offsets[1:]
+            with pytest.raises(TopicNotFoundError, match="'t' does not exist"):
+                await consumer._router.call_leader("g0", methods.COMMIT_OFFSETS, request, deadline_ms=10_000_000)
+
+    Rig().run(scenario)
+
+
+def test_a_reset_while_the_commit_is_on_its_way_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of a pull consumer names no generation."""
+    made_rows = GroupOffsetsService._rows
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        resets: list[asyncio.Future[object]] = []
+
+        def and_reset(self: GroupOffsetsService, group: str, rows: Iterable[broker_pb2.GroupOffset]) -> tuple[OffsetRow, ...]:
+            found = made_rows(self, group, rows)
+            if not resets:
+                reset = ResetOffsets(group=group, offsets=(OffsetRow("t", 0, 10),))
+                resets.append(self._context.raft.propose(self._context.store.command(reset)))
+            return found
+
+        async with rig.consumer(GROUP) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 20)) == 20
+            monkeypatch.setattr(GroupOffsetsService, "_rows", and_reset)
+            await consumer.commit({("t", 0): 20})
+            assert (await consumer.committed("t"), len(resets)) == ({("g0", 0): 20}, 1)
+
+    Rig().run(scenario)
