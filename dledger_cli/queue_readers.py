@@ -1,6 +1,7 @@
 """Reading all queues of a topic at once, also those that it gets meanwhile.
 
-Owns one task a queue, and the task that looks for added queues.  A queue that was taken away from its topic is left.
+Owns one task a queue, and the task that looks for added queues.  A queue that was taken away from its topic is left; one of a topic that
+was created again since is an added queue.
 """
 
 from __future__ import annotations
@@ -94,19 +95,23 @@ class QueueReaders:
 
         try:
             await self._read_on(queue, offset)
-        except (InvalidArgumentError, TopicNotFoundError):
-            if await self._has(queue):
+        except (InvalidArgumentError, TopicNotFoundError) as error:
+            is_added_again = isinstance(error, TopicNotFoundError) and self._watch is not None
+            if await self._has(queue) and not is_added_again:
                 raise
             del self._readers[queue]
 
     async def _read_on(self, queue: Place, offset: int) -> None:
         group, queue_id = queue
         how: dict[str, Any] = {"replica_group": group, "wait_ms": self._wait_ms, "tags": self._tags, "sql": self._sql}
+        topic_epoch = ""
         while True:
             found = False
-            chunks = await self._consumer.fetch_chunks(self._topic, queue_id, offset, BATCH, **how)
+            chunks = await self._consumer.fetch_chunks(
+                self._topic, queue_id, offset, BATCH, topic_epoch=topic_epoch if offset else "", **how
+            )
             for chunk in chunks:
-                offset = chunk.next_offset
+                offset, topic_epoch = chunk.next_offset, chunk.topic_epoch
                 if messages := self._consumer.with_tags(chunk, self._tags):
                     found = True
                     await self._answers.put(Answer(queue, messages))
@@ -123,7 +128,7 @@ class QueueReaders:
 
         while True:
             with contextlib.suppress(TopicNotFoundError):  # the readers of its queues tell
-                found = await self._consumer.new_queues(self._topic, self.queues, wait_ms=LOOK_MS)
+                found = await self._consumer.new_queues(self._topic, self._readers.keys(), wait_ms=LOOK_MS)
                 try:
                     self.read(await start_of(found))
                     continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ CONSUME_EXAMPLES = (
     "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
     "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'"
 )
+_Queue = tuple[str, str, int]  # (topic, replica group, queue id)
+
 POLL_MS = 500
 COMMIT_EVERY_S = 1.0
 
@@ -140,7 +143,7 @@ class _Printer:
 
     def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None, escaped: bool = False) -> None:
         self.count = 0
-        self.positions: dict[tuple[str, str, int], int] = {}  # (topic, replica group, queue) -> offset after the last printed message
+        self.positions: dict[_Queue, tuple[int, str]] = {}  # offset after the last printed message, and the epoch of its topic
         self._most = most
         self._as_json = as_json
         self._line = line
@@ -169,7 +172,10 @@ class _Printer:
     def _written(self, messages: list[ReceivedMessage]) -> None:
         """Only what has left the buffers counts: positions are committed also when a write fails, and must not be past it."""
         self.count += len(messages)
-        self.positions |= {(message.topic, message.replica_group, message.queue_id): message.queue_offset + 1 for message in messages}
+        self.positions |= {
+            (message.topic, message.replica_group, message.queue_id): (message.queue_offset + 1, message.topic_epoch)
+            for message in messages
+        }
 
 
 async def _consume(
@@ -283,12 +289,15 @@ class _Committing:
             await self.all()
 
     async def all(self) -> None:
+        from dledger_wire.errors import TopicNotFoundError
+
         positions, self._printer.positions = self._printer.positions, {}
-        by_group: dict[str, dict[tuple[str, int], int]] = {}
-        for (topic, group, queue_id), offset in positions.items():
-            by_group.setdefault(group, {})[topic, queue_id] = offset
-        for group, offsets in by_group.items():
-            await self._consumer.commit(offsets, replica_group=group)
+        by_group: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
+        for (topic, group, queue_id), (offset, epoch) in positions.items():
+            by_group.setdefault((group, epoch), {})[topic, queue_id] = offset
+        for (group, epoch), offsets in by_group.items():
+            with contextlib.suppress(TopicNotFoundError):  # nothing is to be kept of a topic that is gone
+                await self._consumer.commit(offsets, replica_group=group, topic_epoch=epoch)
 
 
 class _Idle:

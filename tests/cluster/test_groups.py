@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 
+import pytest
+
+from dledger_client import Admin, PullConsumer
 from tests.cluster.harness import Cluster
+from tests.cluster.test_tools import start
 
 
 def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> None:
@@ -24,3 +29,26 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
     result = cluster.cli("group", "describe", "nobody")
     assert result.returncode == 1
     assert "no consumer group 'nobody'" in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--follower"]])
+def test_a_group_reads_a_topic_made_anew_from_its_start(cluster: Cluster, options: list[str]) -> None:
+    """docs/reference/semantics.md, row G9.  The command is stopped while the topic is made anew, so that it sees only the new one."""
+    cluster.cli_ok("topic", "create", "t", "--queues", "1")
+    cluster.produce("t", [b"%d" % number for number in range(20)])
+    with start(cluster, "consume", "t", "--group", "audit", *options) as reader, Admin(cluster.bootstrap) as admin:
+        assert reader.stdout is not None
+        try:
+            assert [reader.stdout.readline() for _ in range(20)] == [b"%d\n" % number for number in range(20)]
+            reader.send_signal(signal.SIGSTOP)
+            admin.delete_topic("t")
+            admin.create_topic("t", queues=1)
+            cluster.produce("t", [b"%d" % number for number in range(100, 130)])
+            reader.send_signal(signal.SIGCONT)
+            assert [reader.stdout.readline() for _ in range(30)] == [b"%d\n" % number for number in range(100, 130)]
+            reader.send_signal(signal.SIGINT)
+            assert reader.wait(30) == 130
+        finally:
+            reader.kill()
+    with PullConsumer(cluster.bootstrap, "audit") as consumer:
+        assert consumer.committed("t") == {("g0", 0): 30}

@@ -21,6 +21,7 @@ FIRST = 100
 
 def messages(count: int) -> list[Any]:
     fixed = {"topic": "orders", "replica_group": "g0", "queue_id": 0, "msg_id": "7F00", "keys": "", "tags": "", "properties": {}}
+    fixed["topic_epoch"] = "7"
     times = {"born_timestamp": 1, "store_timestamp": 2}
     return [SimpleNamespace(**fixed, **times, queue_offset=FIRST + number, body=b"%06d" % number) for number in range(count)]
 
@@ -31,7 +32,8 @@ class Group:
     def __init__(self) -> None:
         self.committed: dict[tuple[str, int], int] = {}
 
-    async def commit(self, offsets: dict[tuple[str, int], int], replica_group: str) -> None:
+    async def commit(self, offsets: dict[tuple[str, int], int], replica_group: str, topic_epoch: str) -> None:
+        assert (replica_group, topic_epoch) == ("g0", "7")
         self.committed |= offsets
 
 

@@ -120,6 +120,34 @@ def test_what_reads_all_queues_follows_a_topic_that_moves_to_another_replica_gro
     Rig(groups=2).run(scenario)
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+@pytest.mark.parametrize("read_from", ["leader", "follower"])
+@pytest.mark.parametrize("count", [10, 60])
+def test_what_reads_all_queues_reads_a_topic_made_anew_from_its_start(group: str, read_from: str, count: int) -> None:
+    """docs/reference/semantics.md, row G9; ``count``: it ends in front of what was read, or behind it."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        sent = await send_to(rig, "g0", 50)
+        seen: list[bytes] = []
+        async with rig.consumer(group, read_from=read_from) as consumer, rig.admin() as admin:
+            readers = QueueReaders(consumer, "t", tags="*", sql="", wait_ms=500)
+            readers.read(await begin(await consumer.offsets("t")))
+            readers.follow(begin)
+            while len(seen) < 50:
+                seen.extend(message.body for message in (await readers.next()).messages)
+            await until(readers._answers.full)  # nobody takes them, so nothing is fetched until the topic is there again
+            await admin.delete_topic("t")
+            await rig.topic()
+            sent += await send_to(rig, "g0", count, 100)
+            while len(seen) < len(sent):
+                seen.extend(message.body for message in (await readers.next()).messages)
+            assert seen == sent
+            await readers.close()
+
+    Rig().run(scenario)
+
+
 @pytest.mark.parametrize("how", [{"tags": "none", "sql": ""}, {"tags": "*", "sql": "amount > 10"}])
 def test_a_filter_that_leaves_everything_out_is_answered_while_other_messages_come(how: dict[str, str]) -> None:
     """``dledger consume`` notices then that it is idle, or that nobody reads its output."""
