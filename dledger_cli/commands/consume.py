@@ -291,13 +291,13 @@ class _Committing:
     async def all(self) -> None:
         from dledger_wire.errors import TopicNotFoundError
 
-        positions, self._printer.positions = self._printer.positions, {}
         by_group: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
-        for (topic, group, queue_id), (offset, epoch) in positions.items():
+        for (topic, group, queue_id), (offset, epoch) in self._printer.positions.items():
             by_group.setdefault((group, epoch), {})[topic, queue_id] = offset
         for (group, epoch), offsets in by_group.items():
             with contextlib.suppress(TopicNotFoundError):  # nothing is to be kept of a topic that is gone
                 await self._consumer.commit(offsets, replica_group=group, topic_epoch=epoch)
+        self._printer.positions.clear()  # only now: an interrupt ends a commit that is under way, and those at the end are all that is left
 
 
 class _Idle:

@@ -89,6 +89,32 @@ def test_a_batch_that_was_not_written_is_not_committed(monkeypatch: pytest.Monke
     assert printer.count == disk.lines == 50
 
 
+def test_a_commit_that_an_interrupt_ends_is_made_at_the_end(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    class SlowGroup(Group):
+        def __init__(self) -> None:
+            super().__init__()
+            self.began, self.goes_on = asyncio.Event(), asyncio.Event()
+
+        async def commit(self, offsets: dict[tuple[str, int], int], replica_group: str, topic_epoch: str) -> None:
+            self.began.set()
+            await self.goes_on.wait()
+            await super().commit(offsets, replica_group, topic_epoch)
+
+    async def scenario() -> None:
+        group, printer = SlowGroup(), _Printer(0, as_json=False)
+        committing = _Committing(group, printer)  # type: ignore[arg-type]
+        printer.show(messages(5))
+        under_way = asyncio.create_task(committing.all(), name="commit")
+        await group.began.wait()
+        under_way.cancel()
+        await asyncio.wait([under_way])
+        group.goes_on.set()
+        await committing.all()
+        assert group.committed == {("orders", 0): FIRST + 5}
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("start", "offset"), [("first", 100), ("last", 190), ("-5", 185), ("-0", 190), ("-500", 100)])
 def test_where_reading_starts(start: str, offset: int) -> None:
     assert _Start.of(start).offset(QueueOffsets(100, 190, 150)) == offset
