@@ -83,6 +83,7 @@ class World(StruckWorld):
         self.latecomers = Group(rig, "two", "latecomers", "10.0.6", consume_from_where="last")
         self.groups = [self.sharers, self.orderlies]
         self.looks = 0  # at whole topics, meanwhile
+        self.pulled: set[bytes] = set()  # of the first topic, by a group without push consumers
         self._numbers = 0
         self._remade = asyncio.Event()
         self._healed = asyncio.Event()
@@ -99,12 +100,15 @@ class World(StruckWorld):
         remaking = asyncio.gather(*map(self._remake, self.topics.values()))
         work = [self._produce, self._delay, self._transact, self._look]
         working = asyncio.gather(*(each(topic) for each in work for topic in self.topics.values()))
+        pulling = asyncio.create_task(self._pull(self.topics["one"]), name="pull")
         await asyncio.gather(remaking, self.strike(FAULTS))
         self._healed.set()
         await asyncio.sleep(2)  # the last life gets some, too
         self._remade.set()
         await working
         await self._settle()
+        pulling.cancel()
+        await asyncio.wait([pulling])
         await self._account()
 
     # Topics
@@ -187,6 +191,26 @@ class World(StruckWorld):
             if result.outcome is TransactionOutcome.COMMITTED:
                 topic.taken(body, since)
 
+    # A group of a pull consumer
+
+    async def _pull(self, topic: LivingTopic) -> None:
+        async with self.rig.consumer("pullers", read_from="any") as consumer:
+            while True:
+                with contextlib.suppress(DledgerError):
+                    held, committed = await consumer.offsets(topic.name), await consumer.committed(topic.name)
+                    await self._read_on(consumer, topic, {place: committed.get(place, held[place].min_offset) for place in held})
+                await asyncio.sleep(0.1)
+
+    async def _read_on(self, consumer: PullConsumer, topic: LivingTopic, positions: dict[tuple[str, int], int]) -> None:
+        while True:
+            await asyncio.sleep(2 * self.draw.random())  # else it is always there when a topic made anew is still short
+            for (group, queue_id), offset in positions.items():
+                messages = await consumer.fetch(topic.name, queue_id, offset, 5, replica_group=group, wait_ms=50)
+                if messages:
+                    self.pulled.update(message.body for message in messages)
+                    positions[group, queue_id] = messages[-1].queue_offset + 1
+                    await consumer.commit({(topic.name, queue_id): positions[group, queue_id]}, replica_group=group)
+
     # Looks at whole topics
 
     async def _look(self, topic: LivingTopic) -> None:
@@ -215,6 +239,7 @@ class World(StruckWorld):
             topic = self.topics[group.topic]
             await self.until(lambda group=group, topic=topic: topic.owed <= set(group.bodies()), f"{group.name} miss messages")
         owed = self.topics["one"].owed
+        await self.until(lambda: owed <= self.pulled, "pullers miss messages")
         await self.until(lambda: not account.refused_for_good(_of(self.sharers.seen, owed)), "refused, and never again")
         for group in (*self.groups, self.latecomers):
             await group.stop()

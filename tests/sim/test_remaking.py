@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import store.append.redelivery
+from dledger_client.consumer.position_epochs import PositionEpochs
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.send_backs import SendBacks
 from tests.sim import remaking
@@ -40,8 +41,18 @@ def marks_outlive_their_topic(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBacks, "forget_topic", lambda *_: None)
 
 
+def pulled_positions_are_of_no_topic(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PositionEpochs, "of", lambda *_: "")
+
+
 @pytest.mark.parametrize(
-    ("fault", "seed"), [(what_waits_goes_to_the_next_topic, 0), (offsets_outlive_their_topic, 0), (marks_outlive_their_topic, 0)]
+    ("fault", "seed"),
+    [
+        (what_waits_goes_to_the_next_topic, 0),
+        (offsets_outlive_their_topic, 0),
+        (marks_outlive_their_topic, 2),
+        (pulled_positions_are_of_no_topic, 2),
+    ],
 )
 def test_a_fault_put_in_on_purpose_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
