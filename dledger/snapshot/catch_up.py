@@ -77,9 +77,10 @@ class CatchUp:
         self._task: asyncio.Task[None] | None = None
         self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
+        self._none_sound = False  # all did in one attempt: rather this node or what lies before it is damaged
         self.state = ""  # for operators; empty when no snapshot is in progress
         self.lacks_room = False  # the disk had no room for the snapshot when that was looked at last
-        self.copied_bytes = 0  # of all attempts
+        self.copied_bytes = 0  # of all attempts, which tells a leader that there is progress; none after one with damaged bytes only
 
     @property
     def running(self) -> bool:
@@ -121,7 +122,7 @@ class CatchUp:
             await asyncio.sleep(PAUSE_S)
             return
         await self._target.replace_log(plan)
-        self._leftover = False
+        self._leftover = self._none_sound = False
         self.state = ""
 
     # Whom to ask
@@ -130,7 +131,7 @@ class CatchUp:
         offer = self._target.snapshot_wanted
         if offer is None:
             raise NotReadyError("the snapshot is no longer needed")
-        problems, lacks_room = [], False
+        problems, lacks_room, damaged = [], False, 0
         for node, address in self._candidates(offer):
             channel = connect_to(self._env.network, address, self._identity.principal_of(node))
             try:
@@ -139,6 +140,7 @@ class CatchUp:
                 return plan
             except CorruptEntryError as error:
                 self._distrusted[node] = None
+                damaged += 1
                 problems.append(f"{node}: {error.message}")
             except DledgerError as error:
                 problems.append(f"{node}: {error.message}")
@@ -146,6 +148,7 @@ class CatchUp:
             finally:
                 await channel.close()
         self.lacks_room = lacks_room
+        self._none_sound |= bool(problems) and damaged == len(problems)
         raise UnreachableError(f"no peer provided a snapshot: {'; '.join(problems)}")
 
     def _candidates(self, offer: FetchSnapshot) -> list[tuple[NodeId, str]]:
@@ -217,8 +220,12 @@ class CatchUp:
             piece = await _read(stream)
             pos, data = _checked(plan, piece)
             await receiver.take(pos, data)
-            self.copied_bytes += len(data)
+            self._received(len(data))
             self.state = f"fetching a snapshot from {node}: {receiver.received_bytes >> 20} of {plan.size_bytes >> 20} MiB"
+
+    def _received(self, size_bytes: int) -> None:
+        if not self._none_sound:  # else what is fetched again in each attempt would look like progress without end
+            self.copied_bytes += size_bytes
 
     async def _fetch_file(self, channel: Channel, plan: SnapshotPlan, number: int, file: PlanFile) -> None:
         own = self._identity
@@ -232,7 +239,7 @@ class CatchUp:
             if pos != len(content) or not data:
                 raise CorruptEntryError(f"{file.path}: a piece at {pos}, expected one at {len(content)}")
             content += data
-            self.copied_bytes += len(data)
+            self._received(len(data))
         if len(content) != file.size_bytes or crc32c(content) != file.crc:
             raise CorruptEntryError(f"{file.path} does not match the plan")
         await self._env.disk.write_atomic(received_state_path(number), bytes(content))
