@@ -50,6 +50,7 @@ class ConsumerOffsets:
         self._on_reset = on_reset
         self._offsets: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
         self._generations: RowTable[GroupTopic, dict[int, int]] = RowTable(dict, _encoded)
+        self._reset_versions: dict[str, int] | None = None  # by group; None: to be made of the generations
         self._deleted: dict[str, int] = {}  # of the newest deletions that this process applied
 
     def groups(self) -> list[str]:
@@ -85,9 +86,13 @@ class ConsumerOffsets:
         return (self._generations.get((group, topic)) or {}).get(queue_id) or self._created_pos(topic) or 0
 
     def reset_version(self, group: str) -> int:
-        """Grows with every reset of any position of the group."""
-        found = (max(queues.values()) for (name, _), queues in self._generations.items() if name == group and queues)
-        return max(found, default=0)
+        """Grows with every reset of any position of the group.  It is asked for with each heartbeat of each member."""
+        if self._reset_versions is None:
+            found: dict[str, int] = {}
+            for (name, _), queues in self._generations.items():
+                found[name] = max((found.get(name, 0), *queues.values()))
+            self._reset_versions = found
+        return self._reset_versions.get(group, 0)
 
     def deleted_at(self, group: str) -> int:
         """The log index at which a group was last deleted; 0 when it was not, or long ago.  Not replicated, only known everywhere."""
@@ -110,6 +115,7 @@ class ConsumerOffsets:
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[1] == topic]:
                 table.pop(key)
+        self._reset_versions = None
 
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(CommitOffsets, self._commit)
@@ -144,6 +150,7 @@ class ConsumerOffsets:
     def _reset(self, command: ResetOffsets, context: CommandContext) -> OffsetsResult:
         group = command.group
         self._check_topics(command.offsets)
+        self._reset_versions = None
         for row in command.offsets:
             self._offsets.change((group, row.topic), dict)[row.queue_id] = row.offset
             self._generations.change((group, row.topic), dict)[row.queue_id] = context.pos
@@ -161,6 +168,7 @@ class ConsumerOffsets:
         for table in (self._offsets, self._generations):
             for key in [key for key in table if key[0] == group]:
                 table.pop(key)
+        self._reset_versions = None
         for topic, queue_id in queues:
             self._on_reset(group, topic, queue_id)
         self._deleted.pop(group, None)
@@ -183,6 +191,7 @@ class ConsumerOffsets:
     def load(self, data: JsonObject) -> None:
         self._offsets.load(_loaded(data["offsetTable"]))
         self._generations.load(_loaded(data.get("generationTable", {})))
+        self._reset_versions = None
 
 
 def _encoded(key: GroupTopic, queues: dict[int, int]) -> bytes:

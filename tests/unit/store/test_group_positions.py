@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -13,6 +14,7 @@ from store.commands.queue_locks import LockQueues, UnlockQueues
 from store.commands.registry import decode_command
 from store.state.consumer_offsets import ConsumerOffsets
 from store.state.queue_locks import QueueLocks
+from store.state.row_table import RowTable
 from store.state.state_machine import CommandContext, ReplicatedState
 
 ResultT = TypeVar("ResultT")
@@ -141,6 +143,30 @@ def test_snapshots_hold_everything_and_a_deleted_topic_leaves_nothing() -> None:
     for section in (copy.offsets, copy.locks):
         section.forget_topic("t")
     assert (copy.offsets.groups(), copy.locks.owners(), copy.offsets.reset_version("g")) == ([], [], 0)
+
+
+def test_heartbeats_do_not_look_at_all_that_was_ever_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of each member asks for the version: ten thousand reset positions would keep a master from its work."""
+    found, walks = Positions(), 0
+    found.topics |= {f"t{number}": 7 for number in range(100)}
+    found.reset(*([f"t{number}", 0, 1] for number in range(100)))
+    items = RowTable.items
+
+    def counted(table: RowTable[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        nonlocal walks
+        walks += 1
+        return items(table)
+
+    monkeypatch.setattr(RowTable, "items", counted)
+    assert {found.offsets.reset_version(group) for group in ["g"] * 50} == {found.pos}
+    assert {found.offsets.reset_version(group) for group in ("other", "another")} == {0}
+    assert walks == 1
+    found.reset(["t5", 0, 2])
+    assert found.offsets.reset_version("g") == found.pos
+    found.offsets.forget_topic("t5")
+    assert found.offsets.reset_version("g") == found.pos - 1
+    found.offsets.load({"offsetTable": {}})
+    assert found.offsets.reset_version("g") == 0
 
 
 def test_a_snapshot_of_before_generations_is_read() -> None:
