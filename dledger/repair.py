@@ -56,8 +56,10 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
     if (request.cluster, request.group) != (identity.cluster, identity.group):
         raise InvalidArgumentError(f"group: expected {identity.cluster}/{identity.group}, got {request.cluster}/{request.group}")
     wanted = EntryId(request.entry.index, request.entry.term)
-    if wanted.index > commit_index or wanted.index < log.first_index:
+    if wanted.index > commit_index:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not committed here")
+    if wanted.index < log.first_index:
+        raise InvalidArgumentError(f"entry {wanted.index} was deleted here with the head of the log, which begins at {log.first_index}")
     entries = await log.read(wanted.index, 0, wanted.index)
     if not entries:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is no longer in the log")

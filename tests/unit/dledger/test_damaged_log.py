@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 
 import pytest
 
@@ -568,6 +569,27 @@ def test_K6_the_same_damage_on_every_copy_is_loud_and_nothing_is_dropped() -> No
         assert {other: bytes(cluster.disks[other].files[FIRST]) for other in cluster.names} == before
 
     run(scenario())
+
+
+def test_S20_damage_in_what_the_others_have_deleted_is_called_that(caplog: pytest.LogCaptureFixture) -> None:
+    """They have no bytes for it; that it was never committed would be another thing, for which it would be cut."""
+
+    async def scenario() -> None:
+        cluster, name = await filled()
+        await cluster.kill(name)
+        for node in cluster.nodes.values():
+            await cluster.machines[node.identity.node_id].save()
+            assert await node.truncate_head(node.commit_index) > 16
+        flip(cluster.disks[name], 20_000)
+        with pytest.raises(StorageDamagedError, match="no peer could provide the bytes; replace this node as a member"):
+            await cluster.start_one(name)
+        await cluster.stop()
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    told = [record.message for record in caplog.records if "cannot provide entry" in record.message]
+    assert told
+    assert all("was deleted here with the head of the log, which begins at" in message for message in told)
 
 
 def test_K3_a_lost_file_is_not_taken_for_an_empty_one() -> None:
