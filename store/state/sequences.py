@@ -76,6 +76,9 @@ class ProducerState:
         else:
             self.queues[key] = [*runs[1 - REMEMBERED_RUNS :], Run(first, count, first_queue_offset)]
 
+    def knows_topic(self, topic: str) -> bool:
+        return any(name == topic for name, _ in self.queues) or any(name == topic for name, _ in self.earlier)
+
     def forget_topic(self, topic: str) -> None:
         self.queues = {key: runs for key, runs in self.queues.items() if key[0] != topic}
         self.earlier = {key: count for key, count in self.earlier.items() if key[0] != topic}
@@ -203,7 +206,7 @@ class SequenceTable:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its queues start anew."""
-        for producer_id in list(self._producers):
+        for producer_id in [producer_id for producer_id, state in self._producers.items() if state.knows_topic(topic)]:
             if (state := self._changeable(producer_id)) is not None:
                 state.forget_topic(topic)
 
