@@ -660,6 +660,24 @@ def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_mixture(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Members change while the head is deleted, disks are full while leadership moves, clocks jump while nodes copy: several at a time.
+
+    No damage: what the others have deleted, nobody can repair.  One clock leaps at a time.
+    """
+    kinds = sorted(set(STRIKES) - {"bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
+    chosen, plan = draw.sample(kinds, draw.randint(3, 8)), []
+    for _ in range(draw.randint(4, 10)):
+        kind, nodes = draw.choice((*chosen, "expire", "members")), (draw.choice((LEADER, *names)),)
+        if kind == "slow-link":
+            nodes = tuple(draw.sample(names, 2))
+        elif kind == "expire" and draw.random() < 0.6:
+            nodes = tuple(names)
+        lasts_s, blocks = draw.random() * draw.choice((0.3, 1.0, 3.0)), kind == "clock-leap" or draw.random() < 0.5
+        plan.append(Fault(kind, draw.random() * 0.4, nodes, lasts_s, draw.choice(list(Loss)), blocks, draw.random()))
+    return plan
+
+
 def _some_of(all_kinds: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:
     kinds = draw.sample(all_kinds, draw.randint(2, 8))
     plan = []

@@ -36,6 +36,7 @@ from tests.sim.faults import (
     plan_folders,
     plan_kill_the_leader,
     plan_members,
+    plan_mixture,
     plan_recipes,
     plan_retention,
     plan_rot,
@@ -162,6 +163,7 @@ SCENARIOS["async"] = Scenario(
 )
 SCENARIOS["async-blackout"] = Scenario(plan_async_blackout, messages=60, nodes=(3, 3, 5), read_chance=0.0, store=_ASYNC + "50")
 SCENARIOS["disks"] = replace(SCENARIOS["retention"], plan=plan_disks, nodes=(3, 3, 5))
+SCENARIOS["mixture"] = replace(SCENARIOS["disks"], plan=plan_mixture)
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
 NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
