@@ -32,10 +32,12 @@ class Session:
 
 @dataclass(slots=True)
 class GroupSessions:
-    """The sessions of one consumer group, by session id; ``expected``: clients that a new master waits for a little."""
+    """The sessions of one consumer group, by session id; ``expected``: clients that a new master waits for a little;
+    ``next_list_ms``: before that the members are not told again who they are."""
 
     sessions: dict[str, Session] = field(default_factory=dict)
     expected: dict[str, None] = field(default_factory=dict)
+    next_list_ms: int = 0
 
     def members(self) -> list[Session]:
         """The sessions that have a stream."""

@@ -12,6 +12,7 @@ no later master can have started its timer, and the lease is over wherever and w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -33,6 +34,8 @@ SESSION_MS = 1300
 SWEEP_MS = 50
 LATE_MS = 200  # a sweep later than this means that the process was paused and received nothing meanwhile
 GATHER_S = 0.005  # changes of one group within this time are sent together, heartbeats are confirmed together
+# Of the lists of one group's members: three changes for each of a thousand that start would else be three thousand lists to a thousand.
+LIST_BYTES_PER_S = 50_000_000
 MAX_MEMBERS = MAX_SUBSCRIPTIONS = 10_000
 MAX_CONSUMED = 200_000  # queues that one member consumes
 CONFIRM_TIMEOUT_S = 1.0
@@ -269,21 +272,30 @@ class TermSessions:
         self._changed.set()
 
     async def _send_members(self) -> None:
+        pause_s: float | None = None  # until a group that has changed may be told again
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
             await asyncio.sleep(GATHER_S)
             self._changed.clear()
-            changed, self._changed_groups = self._changed_groups, {}
-            for name in changed:
-                group = self.table.of(name)
-                if group.expected and self._is_settling:
-                    self._changed_groups[name] = None
-                    continue
-                group.expected.clear()
-                message = group.members_message()
-                for session in group.members():
-                    if session.stream is not None:
-                        session.stream.send(message)
+            changed, self._changed_groups, now_ms = self._changed_groups, {}, self._clock.monotonic_ms()
+            waiting = [self._send_list(name, now_ms) for name in changed]
+            pause_s = min((wait_ms / 1000 for wait_ms in waiting if wait_ms), default=None)
+
+    def _send_list(self, name: str, now_ms: int) -> int:
+        """Tell a group's members who they are, or leave that for later; in how many ms, when that is known."""
+        group = self.table.of(name)
+        if group.next_list_ms > now_ms or (group.expected and self._is_settling):
+            self._changed_groups[name] = None
+            return max(0, group.next_list_ms - now_ms)
+        group.expected.clear()
+        message, members = group.members_message(), group.members()
+        for session in members:
+            if session.stream is not None:
+                session.stream.send(message)
+        group.next_list_ms = now_ms + len(members) * len(message) * 1000 // LIST_BYTES_PER_S
+        return 0
 
     def _send_granted(self, session: Session, locks: list[sessions_pb2.HeldLock]) -> None:
         current = self.table.of(session.group).sessions.get(session.session_id)  # it may have rejoined meanwhile

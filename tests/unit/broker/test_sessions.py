@@ -94,6 +94,26 @@ def test_members_hear_of_each_other_and_of_silence() -> None:
     Rig().run(scenario)
 
 
+def test_a_large_group_that_starts_is_not_told_of_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list goes to every member: one for each change would be more than a master can send."""
+    monkeypatch.setattr("broker.groups.term_sessions.LIST_BYTES_PER_S", 50_000)
+    count = 20
+
+    async def scenario(rig: Rig) -> None:
+        everybody = [Attending(rig, f"c{number:02}") for number in range(count)]
+        for each in everybody:
+            await each.join()
+            await until(lambda each=each: bool(each.of("welcome")))
+            await asyncio.sleep(0.01)
+        await until(lambda: all(len(each.members) == count for each in everybody))
+        first = everybody[0].of("members")
+        assert 1 < len(first) < count - 3
+        await everybody[-1].say(leave=sessions_pb2.SessionLeave())
+        await until(lambda: len(everybody[0].members) == count - 1)
+
+    Rig().run(scenario)
+
+
 def test_locks_are_granted_waited_for_and_freed() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
