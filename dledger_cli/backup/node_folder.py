@@ -111,12 +111,8 @@ class NodeFolder:
             await receiver.close()
         for number, data in enumerate(files.values()):
             await disk.write_atomic(received_state_path(number), data)
-        state = point.state
-        record = content(0, 0, None)
-        if state is not None:
-            record = content(state.last_index, state.configuration_index, state.members())
         with _quiet("dledger.snapshot.install"):
-            if not await install.decide(disk, install.installation_of(plan, record)):
+            if not await install.decide(disk, install.installation_of(plan, content(0, 0, None))):
                 raise StorageFullError(f"{self._folder}: no space left; nothing was restored there")
             await install.finish(disk, CONFIGURATION_PATH)
 

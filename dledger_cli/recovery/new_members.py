@@ -11,6 +11,8 @@ from dledger.log.config import LogConfig
 from dledger.log.hard_state import HardStateFile
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
+from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
+from dledger.membership.configuration_file import content
 from dledger.runtime.env import Disk
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.errors import DataDirectoryError
@@ -42,8 +44,11 @@ async def append_members(
         # A replacement of a member by a spare node, if one was under way, was one of the old members.
         ended = encode_command(SetReplacement.KIND, SetReplacement().encode() | {"at_ms": at_ms})
         log.append(log.encode(term, EntryKind.CONFIG, [configuration.encode()]))
+        index = log.last.index
         log.append(log.encode(term, EntryKind.NORMAL, [ended]))
         await log.flush()
+        # A start reads no older configuration: the members in it are the old ones, and must not be dialled if they still run.
+        await disk.write_atomic(CONFIGURATION_PATH, content(log.last.index, index, configuration).encode())
         return log.last
     finally:
         await log.close()

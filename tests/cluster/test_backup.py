@@ -94,9 +94,9 @@ def numbers(messages: list[tuple[int, bytes, int]]) -> list[tuple[int, int]]:
     return [(int(body[:8]), offset) for offset, body, _ in messages]
 
 
-def restored(make_cluster: Callable[..., Cluster], repository: Path, *options: str, nodes: int = 3) -> Cluster:
-    """A new cluster of another name on other ports, from the repository alone."""
-    new = make_cluster(nodes=nodes, settings=SETTINGS | {"cluster": "restored"})
+def restored(make_cluster: Callable[..., Cluster], repository: Path, *options: str, nodes: int = 3, name: str = "restored") -> Cluster:
+    """A new cluster on other ports, from the repository alone."""
+    new = make_cluster(nodes=nodes, settings=SETTINGS | {"cluster": name})
     new.cli_ok("restore", "--from", str(repository), "--config", str(new.local.file), "--data", str(new.data), *options)
     new.cli_ok("verify", "--data", str(new.data))
     new.start()
@@ -215,3 +215,17 @@ def test_a_backup_that_is_killed_or_loses_its_node_harms_nothing(make_cluster: C
     assert made["groups"][cluster.config.groups[0].name]["node"] != victim
     assert cluster.cli("verify", "--backup", str(repository)).returncode == 0
     assert len(json.loads(cluster.cli_ok("backup", "--to", str(repository), "--list", "--json"))["backups"]) == 1
+
+
+def test_a_restored_cluster_keeps_the_name_of_one_that_still_serves_and_has_nothing_to_do_with_it(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster, repository = make_cluster(settings=SETTINGS), tmp_path / "repository"
+    cluster.start()
+    cluster.cli_ok("topic", "create", TOPIC, "--queues", "1")
+    cluster.cli_ok("produce", TOPIC, "--count", "50", "--size", "100")
+    backup(cluster, repository)
+    new = restored(make_cluster, repository, name=cluster.config.cluster)
+    new.cli_ok("produce", TOPIC, "--count", "10", "--size", "100")
+    cluster.cli_ok("produce", TOPIC, "--count", "20", "--size", "100")
+    assert [len(read_all(each, TOPIC)) for each in (cluster, new)] == [70, 60]

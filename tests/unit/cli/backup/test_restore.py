@@ -18,9 +18,12 @@ from typer.testing import CliRunner
 from broker.config.cluster_file import ClusterConfig
 from broker.process.identity import FolderIdentity, open_identity, write_identity
 from dledger.core.types import EntryKind
+from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.hard_state import newest_of, read_copies
+from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
+from dledger.membership.configuration_file import ConfigurationFile
 from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
 from dledger.runtime.real_env import real_environment
@@ -63,6 +66,18 @@ async def promise_of(folder: Path) -> tuple[int, str | None]:
     return newest.state.term, newest.state.vote
 
 
+async def configurations_of(folder: Path) -> list[int]:
+    """The entries of the configurations that a start goes by: what older ones name is the old cluster, which may still run."""
+    log, _ = await Log.open(RealDisk(str(folder)), LogConfig(segment_bytes=64 << 10, fill_window_bytes=0))
+    try:
+        found = await ConfigurationFile(RealDisk(str(folder))).find_all(log, 0)
+    finally:
+        await log.close()
+    members = {node.address for node in new_cluster().groups[0].nodes}
+    assert all(set(configuration.addresses.values()) == members for _, configuration in found)
+    return [index for index, _ in found]
+
+
 def test_all_nodes_get_one_log_and_are_a_cluster_of_their_own(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two_backups(tmp_path) as (repository, (_, second), replica):
@@ -101,9 +116,8 @@ def test_a_time_behind_the_first_backup_is_replayed_from_its_state(tmp_path: Pat
         assert point.state == manifests[is_end].groups[GROUP]
         await restore(repository, manifests[1], point, "n0", tmp_path / "n0")
         assert texts(await entries_of(tmp_path / "n0")) == list(range(number + 1))
-        upto = json.loads((tmp_path / "n0" / "configuration.json").read_text())["upto"]
-        assert upto == point.state.last_index
-        assert json.loads((tmp_path / "n0" / "config" / "applied.json").read_text().splitlines()[1])["index"] == upto
+        assert await configurations_of(tmp_path / "n0") == [point.index + 1]
+        assert json.loads((tmp_path / "n0" / "config" / "applied.json").read_text().splitlines()[1])["index"] == point.state.last_index
 
     asyncio.run(scenario())
 
@@ -116,6 +130,7 @@ def test_a_time_before_the_first_backup_replays_a_log_that_has_its_beginning(tmp
         await restore(repository, manifests[0], point, "n0", tmp_path / "n0")
         assert texts(await entries_of(tmp_path / "n0")) == list(range(6))
         assert not (tmp_path / "n0" / "config").exists()
+        assert await configurations_of(tmp_path / "n0") == [point.index + 1]
         with pytest.raises(InvalidArgumentError, match=r"the earliest it can give is 2023-11-14T22:13:20.000\+00:00"):
             point_at(repository, manifests, manifests[0], GROUP, at_ms(0) - 1_000_000)
 
