@@ -278,7 +278,7 @@ SECURITY = (
     LogEvent("certificate_unusable", "A new certificate cannot be used; the old one stays in use.", "Mend the file that the text names."),
     LogEvent(
         "plaintext_accepted",
-        "`security.tls.step` still lets connections without TLS in.",
+        "`security.tls.step` still lets connections without TLS in; the line may have the address of one.",
         "Go on to the next step, see [secure a running cluster](../guides/secure-a-running-cluster.md).",
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ from dledger_wire.tcp.rare_warning import RareWarning
 
 RESERVE_SHARE = 4
 LEAST_CHANCE_S = 1.0  # nobody gives way to a newer one before
+
+_logger = logging.getLogger(__name__)
+
+
+def _in_plaintext(text: str) -> None:
+    _logger.warning("%s", text, extra={"event": "plaintext_accepted"})
 
 
 def nothing() -> None:
@@ -44,7 +51,7 @@ class Arrivals:
         self.limits = limits
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.warning = RareWarning()
-        self._plaintext = RareWarning()
+        self._plaintext = RareWarning(_in_plaintext)
         self._clock = clock
         self._here: dict[Arrival, None] = {}
         self._of_source: Counter[str] = Counter()

@@ -1,19 +1,25 @@
-"""A log line of what may happen any number of times: refused connections, broken openings."""
+"""A log line of what may happen any number of times: refused connections, broken openings, connections without TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 REPEAT_WARNING_S = 10.0
 
 _logger = logging.getLogger(__name__)
 
 
-class RareWarning:
-    """A log line that comes at most every ``REPEAT_WARNING_S`` however often its cause does."""
+def _refused(text: str) -> None:
+    _logger.warning("%s", text, extra={"event": "connection_refused"})
 
-    def __init__(self) -> None:
+
+class RareWarning:
+    """A log line that comes at most every ``REPEAT_WARNING_S`` however often its cause does; ``write`` writes it."""
+
+    def __init__(self, write: Callable[[str], None] = _refused) -> None:
+        self._write = write
         self._next_s = 0.0
         self._suppressed = 0
 
@@ -23,5 +29,5 @@ class RareWarning:
             self._suppressed += 1
             return
         more = f" ({self._suppressed} more like it before)" if self._suppressed else ""
-        _logger.warning("%s%s", text, more, extra={"event": "connection_refused"})
+        self._write(text + more)
         self._next_s, self._suppressed = now_s + REPEAT_WARNING_S, 0

@@ -391,7 +391,9 @@ def test_a_client_of_an_older_tls_is_told_of_in_one_line(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_on_the_way_to_tls_a_port_takes_both_and_afterwards_one(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_on_the_way_to_tls_a_port_takes_both_and_afterwards_one(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
     secured.certificate(secured.NODE, "n0")
 
     async def both() -> None:
@@ -411,6 +413,8 @@ def test_on_the_way_to_tls_a_port_takes_both_and_afterwards_one(loop: Callable[[
             await rig.well()
 
     rig = Rig(Limits(), NetworkSecurity(secured.tls("n0")))
-    with asyncio.Runner(loop_factory=loop) as runner:
+    with caplog.at_level(logging.WARNING), asyncio.Runner(loop_factory=loop) as runner:
         runner.run(both())
+    (record,) = [each for each in caplog.records if "a connection without TLS" in each.message]
+    assert record.__dict__["event"] == "plaintext_accepted", "it was taken: nobody is to look for a limit"
     rig.run(scenario, loop)
