@@ -21,7 +21,7 @@ from dledger.membership.feature_levels import NO_LEVELS, FeatureLevels
 from dledger.membership.handshake import Handshake
 from dledger.transport.peer_link import PeerLink
 from dledger_wire.addresses import is_address
-from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
 from dledger_wire.security import principal
@@ -213,8 +213,8 @@ class RaftLinks:
         self._refused.pop(peer, None)
         self.owner.reached()
 
-    def refused(self, peer: NodeId, error: InvalidArgumentError) -> None:
-        """A link to ``peer`` did not come about, since one of both knows the other otherwise."""
+    def refused(self, peer: NodeId, error: DledgerError) -> None:
+        """A link to ``peer`` did not come about, since one of both knows the other otherwise, or did not prove to it who it is."""
         self._refused[peer] = error.message
 
     def broke(self, peer: NodeId) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dledger.core.messages import AppendResponse, HeartbeatResponse, Message
 from dledger.core.types import NodeId
-from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, UnreachableError
+from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, connect_to
 
@@ -153,8 +153,9 @@ class PeerLink:
             await wake.wait()
 
     def _tell(self, error: DledgerError) -> None:
-        if isinstance(error, InvalidArgumentError):
+        if isinstance(error, InvalidArgumentError | AuthenticationFailedError):
             self._links.refused(self.peer, error)
+        if isinstance(error, InvalidArgumentError):
             self._links.owner.link_refused(self.peer, error)
         text = f"{type(error).__name__}: {error.message}"
         if text != self._last_trouble:  # once per reason, not twice a second

@@ -13,6 +13,7 @@ from dledger.core.messages import Heartbeat
 from dledger.core.types import EntryId, Role
 from dledger.node import RaftNode
 from dledger_wire.errors import (
+    AuthenticationFailedError,
     BusyError,
     DeadlineExceededError,
     DledgerError,
@@ -24,6 +25,8 @@ from dledger_wire.errors import (
     ReadOnlyError,
     StorageFailedError,
 )
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import ByteStream
 from tests.unit.dledger.raft_rig import Cluster, Recorder, Text, run
 
 pytestmark = pytest.mark.usefixtures("both_ways_of_writing")
@@ -572,6 +575,32 @@ def test_a_peer_of_another_cluster_or_with_another_folder_is_refused(caplog: pyt
 
     run(scenario())
     assert any("comes with data folder wiped" in record.message for record in caplog.records)
+
+
+def test_a_peer_that_cannot_prove_who_it_is_is_told_of_until_it_can() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        name = cluster.followers(leader)[0].identity.node_id
+        why = AuthenticationFailedError("certificate has expired")
+
+        async def refuse(stream: ByteStream, context: object) -> None:
+            raise why
+
+        await cluster.kill(name)
+        cluster.net.servers[cluster.addresses[name]] = (name, {methods.RAFT_LINK.path: refuse})
+
+        def told() -> str:
+            return next(peer.refused for peer in leader.status().peers if peer.node_id == name)
+
+        await cluster.until(lambda: told() == why.message, "the leader tells why the member does not answer")
+        del cluster.net.servers[cluster.addresses[name]]
+        await cluster.start_one(name)
+        await cluster.until(lambda: leader.is_connected(name) and not told(), "and no longer when it does")
+        await cluster.stop()
+
+    run(scenario())
 
 
 def test_one_node_alone_is_a_group() -> None:
