@@ -117,6 +117,10 @@ class BoundedTable:
         self.table.props["no-data-label"] = self._empty
         self._show()
 
+    def not_answered(self) -> None:
+        """There was no answer: rows that are there stay, and without any it does not say that it is still asking."""
+        self.table.props["no-data-label"] = self._empty
+
     def on_row(self, act: Callable[[str], object]) -> None:
         """Call ``act`` with the key of a row that was clicked."""
         self.table.on("rowClick", lambda event: act(str(event.args[1][self._key])), [[], [self._key], None])

@@ -145,7 +145,12 @@ class _NodePage:
 
     async def show_details(self) -> None:
         """What it alone knows."""
-        found = await self._view.admin.node_details(self._id)
+        try:
+            found = await self._view.admin.node_details(self._id)
+        except DledgerError:
+            for table in (self._files, self._facts, self._settings):
+                table.not_answered()
+            raise
         free, total = size(found.disk_free_bytes), size(found.disk_total_bytes)
         self._figures.show({"Disk free": free, "Disk size": total, "Processor time": span(found.cpu_s * 1000)})
         self._files.set_rows(

@@ -46,6 +46,14 @@ def test_who_lags_and_why_the_leader_changed_stand_on_the_first_page(browser: Br
         expect(page).to_have_url(f"{console.url}/group?name=shipping")
 
 
+def test_a_node_that_does_not_answer_is_not_said_to_be_asked_still(browser: Browser, console: ConsoleProcess) -> None:
+    with looking(browser, console.url) as page:
+        page.goto("/node?id=n9")
+        expect(page.locator(".state-bad")).to_contain_text("there is no node 'n9'")
+        for table in ("Files", "Versions and connections", "Settings in force"):
+            expect(page.get_by_label(table).first).to_contain_text("not known yet")
+
+
 def test_leadership_is_handed_over_after_a_question(browser: Browser, console: ConsoleProcess, shop: Shop) -> None:
     new = next(node for node in ("n0", "n1", "n2") if node != shop.leader())
     before = transfers_to(shop, new)
