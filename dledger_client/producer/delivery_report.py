@@ -137,7 +137,7 @@ class DeliveryReport:
     def result_of(self, index: int) -> SendResult:
         report, index_in_part = self._part_of(index)
         if report.error is not None:
-            raise report.error
+            raise report.error.with_traceback(None)  # the messages of a batch share it, and each raise would lengthen it for the next
         return SendResult(
             SendStatus.SEND_OK,
             report.ids[index_in_part].tobytes().decode("ascii"),

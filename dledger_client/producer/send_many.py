@@ -145,7 +145,7 @@ class SendManyFuture:
         leaves = list(_leaves(self._report, 0, self._count))
         error = _error_of(leaves, self._count)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # one of a batch, which may have been raised before
         return SendManyResult(self._report.topic, self._count, leaves)
 
     def exception(self, timeout: float | None = None) -> DledgerError | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore, CommittedOffset
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport, SendFuture
+from dledger_client.producer.send_many import SendManyFuture
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.transactions.resolver import TransactionResolver
 from dledger_wire._pb import transaction_pb2
@@ -305,3 +307,19 @@ def test_a_message_that_cannot_be_added_keeps_nobody_behind_it_waiting(monkeypat
             assert (await second).queue_offset == 0
 
     Rig().run(scenario)
+
+
+def test_the_error_that_a_batch_shares_grows_with_no_message() -> None:
+    """Whoever logs the error of each message would otherwise log those of all before it, and keep their frames in memory."""
+    report = DeliveryReport(threading.Lock(), "t", "g0", 0)
+    report.fail(NotSentError("no leader"))
+    depths = []
+    for number in range(3):
+        with pytest.raises(NotSentError) as raised:
+            SendFuture(report, number).result()
+        depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    for _ in range(3):
+        with pytest.raises(NotSentError) as raised:
+            SendManyFuture(report, 3).result()
+        depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert (len(set(depths[:3])), len(set(depths[3:]))) == (1, 1)
