@@ -335,7 +335,7 @@ class TransactionProducer(Producer):
         spans = tracing.spans()
         if spans is None:
             return await self._answer_of_listener(message, None)
-        with spans.processing([message], "", operation="check") as note:
+        with spans.processing([message], "", operation="check", in_callback=True) as note:
             return await self._answer_of_listener(message, note)
 
     async def _answer_of_listener(self, message: ReceivedMessage, note: Work | None) -> TransactionState:

@@ -53,7 +53,7 @@ class ListenerNotes:
 
     def of_call(self, messages: list[ReceivedMessage]) -> AbstractContextManager[CallNote] | None:
         spans = tracing.spans()
-        span = None if spans is None else spans.processing(messages, self._group)
+        span = None if spans is None else spans.processing(messages, self._group, in_callback=True)
         return span if self._instruments is None else _counted(self._metrics_of(messages[0].topic, self._instruments), messages, span)
 
     def _metrics_of(self, topic: str, instruments: Instruments) -> CallMetrics:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -27,6 +28,7 @@ from opentelemetry.trace import (
 
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, traced
+from dledger_client.producer.accumulator import no_message
 from dledger_client.producer.batches import size_of
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.message_columns import MessageColumns
@@ -75,6 +77,8 @@ class Spans:
 
     def send(self, message: Message, send: Callable[[Message], Future]) -> Future:
         """Send one message as part of a trace."""
+        if not isinstance(message, Message):
+            raise no_message(message)
         span = self._sending([message])
         with self._failing(span):
             future = send(_carrying(message, span))
@@ -157,14 +161,19 @@ class Spans:
         self._end(self._start(name, SpanKind.CLIENT, attributes, links=_links(messages), start_time=begin_ns))
 
     @contextlib.contextmanager
-    def processing(self, messages: Sequence[ReceivedMessage], consumer_group: str, *, operation: str = "process") -> Iterator[Work]:
-        """A span that is current inside of the block.  Of one message it continues the trace; of several it begins one."""
+    def processing(
+        self, messages: Sequence[ReceivedMessage], consumer_group: str, *, operation: str = "process", in_callback: bool = False
+    ) -> Iterator[Work]:
+        """A span that is current inside of the block.  Of one message it continues the trace; of several it begins one.
+
+        ``in_callback``: what a client calls does not belong to the span that was current when that client was started.
+        """
         first = messages[0]
         attributes = _attributes(operation, first.topic) | _group(consumer_group)
         is_copy = "RETRY_TOPIC" in first.properties  # stored in another topic than the one that is named
         if not is_copy:
             attributes |= _place(first.replica_group, first.queue_id)
-        parent = None
+        parent = Context() if in_callback else None
         if len(messages) == 1:
             attributes |= _of_message(len(first.body), first.keys, first.tags) | {"messaging.message.id": first.msg_id}
             if not is_copy and operation != CHECK:
@@ -172,7 +181,8 @@ class Spans:
             if first.reconsume_times:
                 attributes["messaging.dledger.message.reconsume_times"] = first.reconsume_times
             context = first.trace_context
-            parent = None if context is None else trace.set_span_in_context(NonRecordingSpan(_span_context(context)))
+            if context is not None:
+                parent = trace.set_span_in_context(NonRecordingSpan(_span_context(context)))
         else:
             attributes["messaging.batch.message_count"] = len(messages)
         span = self._start(f"{operation} {first.topic}", SpanKind.CONSUMER, attributes, context=parent, links=_links(messages))

@@ -19,6 +19,7 @@ from dledger_client.message_fields import MessageFields
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_wire.errors import InvalidArgumentError
 from tests.unit.client.sim_rig import Rig
+from tests.unit.client.tracing_rig import recorded
 
 FULL = Message("t", b"body", tags="a", keys=["k1", "k2"], flag=7, delay_level=3, properties={"name": "value"})
 IS_COMPILED = not isinstance(MessageFields.__init__, FunctionType)
@@ -104,6 +105,9 @@ def test_what_is_no_message_is_refused_by_name() -> None:
             await producer.send(Message("t", b"x"))
             with pytest.raises(TypeError, match="a message to send is a Message, not str"):
                 producer.send_async("text")  # type: ignore[arg-type]
+            with recorded() as spans, pytest.raises(TypeError, match="a message to send is a Message, not str"):
+                producer.send_async("text")  # type: ignore[arg-type]
+            assert not spans.names()
 
     Rig().run(scenario)
 

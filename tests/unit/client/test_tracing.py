@@ -326,6 +326,30 @@ def test_a_call_with_several_messages_begins_a_trace_and_links_to_theirs() -> No
     Rig().run(scenario)
 
 
+def test_the_span_in_which_clients_were_started_is_not_the_parent_of_what_they_call_later() -> None:
+    """With asyncio their tasks keep the context of the start, maybe a request's or a start-up's, long after it ended."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:  # before anybody traces: without a context
+            await producer.send_batch([Message("t", b"one"), Message("t", b"two")])
+        async with rig.transactions(lambda _message: TransactionState.UNKNOWN) as producer:
+            await producer.prepare(Message("t", b"half"))
+        with recorded() as spans:
+            with spans.tracer.start_as_current_span("start"):
+                consumer = push(rig, lambda _messages, _context: Action.COMMIT, consume_message_batch_max_size=2)
+                await consumer.start()
+                producer = rig.transactions(lambda _message: TransactionState.COMMIT)
+                producer.start()
+            await until(lambda: spans.names().count("process t") == 2 and "check t" in spans.names())
+            await consumer.shutdown()
+            await producer.close()
+        assert [parent(span) for span in spans.named("process t")] == [None] * 2
+        assert parent(spans.one("check t")) is None
+
+    Rig().run(scenario)
+
+
 def test_a_program_that_fetches_puts_its_work_into_the_trace() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
