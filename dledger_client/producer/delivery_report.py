@@ -154,6 +154,8 @@ class DeliveryReport:
 class SendFuture(ReportPlace):
     """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
+    ``concurrent.futures.wait`` and ``as_completed`` take none: wait for many with the producer's ``flush``.
+
     Args:
         report: The report of the batch.
         index: The number of the message in the batch.
@@ -178,6 +180,33 @@ class SendFuture(ReportPlace):
         """
         report = self._report
         return report.settled if report.parts is None else report.settled_at(self._index)
+
+    def running(self) -> bool:
+        """Whether the result is not known yet.
+
+        Examples:
+            >>> waits = future.running()
+        """
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """For code that takes any future; a send goes on.
+
+        Returns:
+            False.
+
+        Examples:
+            >>> cancelled = future.cancel()
+        """
+        return False
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled: never.
+
+        Examples:
+            >>> cancelled = future.cancelled()
+        """
+        return False
 
     def result(self, timeout: float | None = None) -> SendResult:
         """The result of the send.

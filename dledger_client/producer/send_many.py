@@ -125,6 +125,33 @@ class SendManyFuture:
         """
         return self._report.settled
 
+    def running(self) -> bool:
+        """Whether the result of a body is not known yet.
+
+        Examples:
+            >>> waits = future.running()
+        """
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """For code that takes any future; a send goes on.
+
+        Returns:
+            False.
+
+        Examples:
+            >>> cancelled = future.cancel()
+        """
+        return False
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled: never.
+
+        Examples:
+            >>> cancelled = future.cancelled()
+        """
+        return False
+
     def result(self, timeout: float | None = None) -> SendManyResult:
         """The result of the call.
 

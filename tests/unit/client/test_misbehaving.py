@@ -323,3 +323,12 @@ def test_the_error_that_a_batch_shares_grows_with_no_message() -> None:
             SendManyFuture(report, 3).result()
         depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
     assert (len(set(depths[:3])), len(set(depths[3:]))) == (1, 1)
+
+
+@pytest.mark.parametrize("make", [lambda report: SendFuture(report, 0), lambda report: SendManyFuture(report, 1)])
+def test_code_for_futures_of_the_standard_library_can_ask_those_of_sends(make: Callable[[DeliveryReport], Any]) -> None:
+    report = DeliveryReport(threading.Lock(), "t", "g0", 0)
+    future = make(report)
+    assert (future.running(), future.cancel(), future.cancelled()) == (True, False, False)
+    report.fail(NotSentError("no leader"))
+    assert (future.running(), future.cancel(), future.cancelled()) == (False, False, False)
