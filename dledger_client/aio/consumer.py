@@ -31,6 +31,7 @@ from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import check_topic
 
 
 class PullConsumer(GroupPositions):
@@ -225,7 +226,9 @@ class PullConsumer(GroupPositions):
             ...     positions |= {queue: held.min_offset for queue, held in new.items()}
         """
         within(0, MAX_U32, wait_ms=wait_ms)
-        found = await self._added.find(topic, known, wait_ms)
+        if not isinstance(known, Collection):
+            raise InvalidArgumentError(f"known {known!r}: expected queues, (replica group, queue id)")
+        found = await self._added.find(check_topic(topic), known, wait_ms)
         self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
         return found
 
@@ -566,6 +569,7 @@ class PullConsumer(GroupPositions):
 
         async with aclosing(TopicScan(topic, parts, read, queues_at_once).chunks()) as chunks:
             async for chunk in chunks:
+                self._router.require_open()  # one that is ready is not given out any more once the consumer is closed
                 yield chunk
 
     async def scan_arrow(

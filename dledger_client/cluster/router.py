@@ -89,6 +89,10 @@ class Router:
         """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""
         self._cache.topic_listeners.append(listener)
 
+    def require_open(self) -> None:
+        """ClientClosedError once the client is closed."""
+        self._channels.require_open()
+
     def deadline_ms(self, timeout_ms: int) -> int:
         """When a call that begins now has to be answered.  ClientClosedError once the client is closed."""
         self._channels.require_open()

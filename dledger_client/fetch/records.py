@@ -197,11 +197,12 @@ class Chunk:
 
 
 class _Rows:
-    """The columns of a chunk as Python lists, each made when it is first asked for."""
+    """The columns of a chunk as Python lists, each made when it is first asked for; the chunk may be cut meanwhile."""
 
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
         self.columns = chunk.columns
+        self._frames, self._sizes = chunk.frames, chunk.sizes
         self.offsets: list[int] = chunk.offsets.tolist()
         self.bodies = cut_bytes(chunk.frames, self.columns.body_at, self.columns.body_length)
         self.has_compressed = not chunk.bodiless and bool((self.columns.heads["sys_flag"] & int(SysFlag.COMPRESSED)).any())
@@ -213,7 +214,7 @@ class _Rows:
 
     @cached_property
     def properties(self) -> list[bytes]:
-        return cut_bytes(self.chunk.frames, self.columns.properties_at, self.columns.properties_length)
+        return cut_bytes(self._frames, self.columns.properties_at, self.columns.properties_length)
 
     @cached_property
     def born_hosts(self) -> list[str]:
@@ -224,10 +225,11 @@ class _Rows:
 
     def alone(self, row: int) -> Chunk:
         """A chunk with this message only."""
-        chunk, row_end = self.chunk, int(self.chunk.sizes[: row + 1].sum())
-        frame = bytes(chunk.frames[row_end - int(chunk.sizes[row]) : row_end])
-        place = chunk.topic, chunk.replica_group, chunk.queue_id, chunk.replica, chunk.offsets[row : row + 1], chunk.sizes[row : row + 1]
-        alone = Chunk(*place, frame, self.offsets[row] + 1, chunk.max_offset, bodiless=chunk.bodiless)
+        chunk, sizes, offset = self.chunk, self._sizes[row : row + 1], self.offsets[row]
+        row_end = int(self._sizes[: row + 1].sum())
+        frame = bytes(self._frames[row_end - int(sizes[0]) : row_end])
+        place = chunk.topic, chunk.replica_group, chunk.queue_id, chunk.replica, np.array([offset], chunk.offsets.dtype), sizes
+        alone = Chunk(*place, frame, offset + 1, chunk.max_offset, bodiless=chunk.bodiless)
         alone.topic_epoch = chunk.topic_epoch
         return alone
 

@@ -60,3 +60,18 @@ def test_the_result_of_many_bodies_is_pickled() -> None:
                 assert (again.topic, again.count, again.ranges, again.msg_ids()) == ("t", 100, result.ranges, result.msg_ids())
 
     Rig().run(scenario)
+
+
+def test_messages_hold_on_to_what_is_cut_from_their_chunk_later() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer, rig.consumer() as consumer:
+            await producer.send_many("t", [b"first", b"second"], keys=["o-1", "o-2"])
+            whole, chunk = [(await consumer.fetch_chunks("t", 0, 0))[0] for _ in range(2)]
+            expected, messages = whole.messages(), chunk.messages()
+            chunk.cut(1)
+            assert [each.body for each in chunk.messages()] == [b"first"]
+            assert [fields(message) for message in pickle.loads(pickle.dumps(messages))] == [fields(each) for each in expected]  # noqa: S301
+            assert [fields(message) for message in messages] == [fields(each) for each in expected]
+
+    Rig().run(scenario)

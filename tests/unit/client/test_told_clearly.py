@@ -203,6 +203,10 @@ def test_calls_with_wrong_arguments_are_refused_by_name() -> None:
                 await consumer.send_back("t", 0, [-1])
             with pytest.raises(InvalidArgumentError, match="delay_level 19: expected -1 to 18"):
                 await consumer.send_back("t", 0, [0], delay_level=19)
+            with pytest.raises(InvalidNameError, match="topic name 5: expected text"):
+                await consumer.new_queues(5, ())  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError, match=re.escape("known None: expected queues, (replica group, queue id)")):
+                await consumer.new_queues("t", None)  # type: ignore[arg-type]
             for positions, text in (
                 (None, "positions None: expected offsets by (topic, queue id)"),
                 ([("t", 0, 1)], "positions [('t', 0, 1)]: expected offsets by (topic, queue id)"),

@@ -13,7 +13,7 @@ import pytest
 from dledger_client.aio import PullConsumer
 from dledger_client.fetch.records import Chunk
 from dledger_client.fetch.topic_scan import Span, TopicScan
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
+from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_other_replicas import COUNT, bounds, expire, fill
 
@@ -90,6 +90,25 @@ def test_chunks_of_a_scan_are_messages_of_their_queue() -> None:
             assert sorted(body for bodies in found.values() for body in bodies) == sorted(
                 b"%d" % number for number in range(1, 20, 2) for _ in range(3)
             )
+
+    Rig().run(scenario)
+
+
+def test_a_scan_ends_when_its_consumer_is_closed() -> None:
+    """docs/reference/semantics.md, row R10: chunks that were ready by then were given out."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer:
+            for number in range(4):
+                await producer.send_many("t", [b"x"] * 10, queue_id=number)
+        consumer = rig.consumer()
+        chunks = consumer.scan_chunks("t", queues_at_once=4)
+        await anext(chunks)
+        await asyncio.sleep(1)  # until the others are ready
+        await consumer.close()
+        with pytest.raises(ClientClosedError):
+            await anext(chunks)
 
     Rig().run(scenario)
 
