@@ -243,7 +243,7 @@ class ClusterCalls:
 async def answers_of(ask: Callable[[str], Awaitable[T]], groups: Iterable[str]) -> Answers[T]:
     """``ask(group)`` of these replica groups, at once.  Raises errors that no other attempt would change."""
     names = sorted(groups)
-    found = await asyncio.gather(*(_outcome(ask(name)) for name in names))
+    found = await asyncio.gather(*(_outcome(ask, name) for name in names))
     answers: Answers[T] = Answers({})
     for name, outcome in zip(names, found, strict=True):
         if not isinstance(outcome, DledgerError):
@@ -255,8 +255,8 @@ async def answers_of(ask: Callable[[str], Awaitable[T]], groups: Iterable[str]) 
     return answers
 
 
-async def _outcome(asking: Awaitable[T]) -> tuple[T] | DledgerError:
+async def _outcome(ask: Callable[[str], Awaitable[T]], group: str) -> tuple[T] | DledgerError:
     try:
-        return (await asking,)
+        return (await ask(group),)
     except DledgerError as error:
         return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import dledger_client
 import dledger_client.aio
 from broker.api.admin import AWAY_MS
 from dledger_client.admin import consumer_groups, replica_comparison
-from dledger_client.admin.calls import ClusterCalls
+from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
@@ -68,6 +69,30 @@ def test_a_closed_admin_says_so_at_once_and_calls_no_node_unreachable() -> None:
         assert asyncio.get_running_loop().time() - began_s < 1
 
     Rig().run(scenario)
+
+
+def test_a_call_that_is_cancelled_as_it_begins_leaves_no_question_unasked() -> None:
+    """Python warned of a coroutine that nobody had awaited."""
+    asked: list[Coroutine[Any, Any, None]] = []
+
+    async def answer(_group: str) -> None: ...
+
+    def ask(group: str) -> Coroutine[Any, Any, None]:
+        asked.append(answer(group))
+        return asked[-1]
+
+    async def scenario() -> None:
+        calling = asyncio.ensure_future(answers_of(ask, ["g0", "g1"]))
+        await asyncio.sleep(0)  # the questions are tasks that have not begun
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+    asyncio.run(scenario())
+    begun = [inspect.getcoroutinestate(each) for each in asked]
+    for each in asked:
+        each.close()
+    assert set(begun) <= {inspect.CORO_CLOSED}
 
 
 def test_leaders_and_members_are_changed() -> None:
