@@ -254,6 +254,11 @@ class OrderlyProcessQueue(_ProcessQueue):
         self.resume()
 
     @property
+    def consume_offset(self) -> int:
+        """The lowest message not yet consumed, also while a worker goes through many."""
+        return self._consume_offset if self._job is None else max(self._consume_offset, self._job.consume_offset)
+
+    @property
     def is_idle(self) -> bool:
         return self._job is None or not self._job.active
 
@@ -332,6 +337,12 @@ class _OrderlyJob:
         self.active = False
         self.failed: Messages = []
         self.context = process_queue.context(attempts)
+
+    @property
+    def consume_offset(self) -> int:
+        """The offset after what was consumed up to now; 0 before that.  Safe from any thread."""
+        consumed = self.consumed
+        return self._messages[consumed - 1].queue_offset + 1 if consumed else 0
 
     def calls(self) -> Calls:
         self.active = True

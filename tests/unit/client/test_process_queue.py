@@ -273,6 +273,25 @@ def test_an_orderly_batch_that_comes_again_is_the_same_and_what_came_later_has_a
     asyncio.run(scenario())
 
 
+def test_the_position_of_an_orderly_queue_follows_the_listener_call_by_call() -> None:
+    """It stood still until the worker had gone through up to 256 messages: they all came again when the consumer was killed before."""
+
+    async def main() -> None:
+        bench = Bench(orderly=True, consume_message_batch_max_size=2)
+        queue = OrderlyProcessQueue(QUEUE, bench, 10, 7)
+        queue.add(fakes(10, 20), 100, 20)
+        assert bench.executor.begin() == [10, 11]
+        positions = [queue.consume_offset]
+        for consumed in (2, 2, 1):
+            bench.executor.answer(0, consumed)
+            positions.append(queue.consume_offset)
+        assert positions == [10, 12, 14, 15]
+        await bench.rest()
+        assert queue.consume_offset == 15
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("no"), SystemExit(1), Action.RECONSUME_LATER, None, True])
 def test_only_a_commit_is_a_commit(answer: object) -> None:
     def listener(_messages: list[ReceivedMessage], _context: ConsumeContext) -> object:
