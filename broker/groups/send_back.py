@@ -76,7 +76,7 @@ class SendBackService:
         rule = self._rule(request)
         topic = self._context.store.topics.require(request.topic)
         if request.incarnation not in ("", topic.topic_epoch):
-            text = f"topic {topic.name!r} was deleted and made again since the messages were read"
+            text = f"topic {topic.name!r} was deleted and recreated since the messages were read"
             raise TopicNotFoundError(text, topic=topic.name, incarnation=topic.topic_epoch)
         work = _Work((request.group, request.topic, request.queue_id), term, rule, {}, topic.created_pos)
         try:
