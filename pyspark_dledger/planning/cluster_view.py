@@ -185,7 +185,9 @@ class ClusterInspector:
                 topics = await self._topics(group, wanted, deadline_ms)
                 counts = {TopicPart(topic.name, group): int(topic.read_queues) for topic in topics if topic.read_queues}
                 bounds = await questions.bounds(counts)
-                if wanted.options.linearizable and bounds:
+                # Where an available-now query ends must not come from a leader that another one has replaced without its knowing.
+                is_confirmed = wanted.options.linearizable or (wanted.from_leaders and not self._state.is_leaderless(group))
+                if is_confirmed and bounds:
                     part, held = next(iter(bounds.items()))
                     number = held.numbers()[0]
                     await self._confirm_leader(QueueId(*part, number), int(held.max_offsets[number]), deadline_ms)

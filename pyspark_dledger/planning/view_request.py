@@ -18,7 +18,7 @@ class ViewRequest:
     ``may_lack``: topics that need not exist.  ``start_times``: resolve the timestamps of the start as well.  ``whole``:
     for a batch or the start of a stream, which must see every matching topic and every queue, so no group may be
     unreachable (with failOnDataLoss=false and named topics, one may).  ``from_leaders``: what followers have committed
-    does not do.  ``groups``: the only replica groups to ask, None for all that may have the topics.
+    does not do, and leaders make sure that they lead.  ``groups``: the only replica groups to ask, None for all that may have the topics.
     """
 
     options: ReadOptions

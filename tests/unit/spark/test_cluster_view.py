@@ -204,6 +204,31 @@ def test_without_a_leader_followers_tell_what_they_have_committed() -> None:
     Rig().run(scenario)
 
 
+def test_where_an_available_now_query_ends_is_told_by_who_still_leads() -> None:
+    class Replaced(ClusterInspector):
+        """Asks a leader that does not know yet of its successor, and of what that one has stored, until it is made to look."""
+
+        knows = False
+
+        async def _ask(self, group: str, method: Any, *rest: Any) -> Any:
+            answer = await super()._ask(group, method, *rest)
+            if method is methods.QUEUE_OFFSETS and not self.knows:
+                for entry in answer.topics:
+                    entry.max_offsets = bytes(len(entry.max_offsets))
+            return answer
+
+        async def _confirm_leader(self, queue: QueueId, offset: int, deadline_ms: int) -> None:
+            await super()._confirm_leader(queue, offset, deadline_ms)
+            self.knows = True
+
+    async def scenario(rig: Rig) -> None:
+        await fill(rig, "t", 6)
+        view = await Replaced(rig.router()).read_view(ViewRequest(options(), from_leaders=True))
+        assert held_of(view.bounds) == {QueueId("t", "g0", number): (0, 3) for number in range(2)}
+
+    Rig().run(scenario)
+
+
 def test_a_group_that_is_silent_stops_nobody_who_can_do_without_it() -> None:
     class OneIsDead(ClusterInspector):
         """Knows of a second group, of which nobody answers."""
