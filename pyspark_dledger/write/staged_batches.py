@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -235,7 +236,8 @@ def _columns_of(batch: pa.RecordBatch, topic: str) -> MessageColumns:
     if bodies.null_count:
         raise InvalidArgumentError(f"topic {topic}: row without a body")
     keys, tags = (_texts(batch.column(name)) if name in batch.schema.names else "" for name in ("keys", "tags"))
-    return MessageColumns.of(topic, bodies.cast(pa.binary()), keys, tags)
+    with _topic_told(topic):
+        return MessageColumns.of(topic, bodies.cast(pa.binary()), keys, tags)
 
 
 def _texts(column: pa.Array) -> str | list[str]:
@@ -274,19 +276,26 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
             raise InvalidArgumentError("row without a topic; expected option topic or a value in column topic")
         if body is None:
             raise InvalidArgumentError(f"topic {name}: row without a body")
-        yield (
-            Message(
+        with _topic_told(name):
+            message = Message(
                 name,
                 body.encode() if isinstance(body, str) else body,
                 tags=tags or "",
-                keys=_keys(name, keys),
+                keys=_keys(keys),
                 properties=properties,
                 delay_level=level or 0,
                 deliver_at_ms=deliver_ms or 0,
-            ),
-            key,
-            queue_id,
-        )
+            )
+        yield message, key, queue_id
+
+
+@contextmanager
+def _topic_told(topic: str) -> Iterator[None]:
+    """Add to an error what only its row knows: rows of one write may be for many topics."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"topic {topic}: {error.message}", **error.details) from None
 
 
 def _properties(columns: Mapping[str, list[Any]], none: list[Any]) -> Iterable[dict[str, str] | None]:
@@ -305,10 +314,10 @@ def _traced(properties: dict[str, str] | None, parent: str | None, state: str | 
     return others | {TRACEPARENT: parent} | ({TRACESTATE: state} if state else {})
 
 
-def _keys(topic: str, keys: str | list[str | None] | None) -> str | list[str]:
+def _keys(keys: str | list[str | None] | None) -> str | list[str]:
     """The keys of a row as ``Message`` expects them."""
     if isinstance(keys, list) and None in keys:
-        raise InvalidArgumentError(f"topic {topic}: null in keys {keys}; expected strings (array_compact removes nulls)")
+        raise InvalidArgumentError(f"null in keys {keys}; expected strings (array_compact removes nulls)")
     return keys or ""  # type: ignore[return-value]
 
 

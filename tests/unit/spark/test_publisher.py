@@ -405,9 +405,13 @@ def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> 
         ({"body": b"x", "properties": [("TAGS", "x")]}, "property 'TAGS' is reserved"),
         ({"body": b"x", "tags": "a|b"}, "a message has one tag"),
         ({"body": b"x", "keys": ["a", None]}, "null in keys"),
+        ({"body": b"x", "keys": "k" * 40_000}, "properties take"),
+        ({"body": b"x", "properties": [("a", "x" * 40_000)]}, "properties take"),
+        ({"body": b"x", "delay_level": 19}, "delay level 19: expected 0 to 18"),
     ):
-        with pytest.raises(DledgerError, match=words):
+        with pytest.raises(DledgerError, match=words) as caught:
             add(row)
+        assert caught.value.message.startswith(f"topic {TARGET}: ")
 
 
 def test_the_largest_body_is_what_the_cluster_says() -> None:
