@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger_client.runtime.argument_ranges import MAX_U32
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
 from pyspark_dledger.options.access import ACCESS_KNOWN, AccessOptions, parse_access
@@ -196,8 +197,8 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         group_id=check_group(group_id) if group_id else "",
         limits=_limits(given, stream=stream),
         columns=columns if columns is not None else _wanted_columns(given),
-        fetch_bytes=given.size("fetchBytes", 32 << 20, least=64 << 10),
-        read_timeout_ms=given.duration_ms("readTimeoutMs", 120_000, least=100),
+        fetch_bytes=given.size("fetchBytes", 32 << 20, least=64 << 10, most=MAX_U32),
+        read_timeout_ms=given.duration_ms("readTimeoutMs", 120_000, least=100, most=MAX_U32),
         max_outage_ms=given.duration_ms("maxOutageMs", 600_000, least=0),
         access=parse_access(given),
     )
@@ -214,7 +215,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         bootstrap=given.text("bootstrap"),
         topic=given.optional("topic") or "",
-        send_timeout_ms=given.duration_ms("sendTimeoutMs", 120_000, least=100),
+        send_timeout_ms=given.duration_ms("sendTimeoutMs", 120_000, least=100, most=MAX_U32),
         staging_topic=check_topic(given.text("stagingTopic", STAGING_TOPIC)),
         application=application,
         version=version,

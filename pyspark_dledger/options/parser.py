@@ -65,19 +65,19 @@ class OptionParser:
     def number(self, name: str, default: int, *, least: int) -> int:
         return self._parsed(name, default, least, int, "a whole number")
 
-    def size(self, name: str, default: int, *, least: int) -> int:
+    def size(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
         """In bytes."""
-        return self._parsed(name, default, least, size, "a size (64m, 1GiB, a number of bytes)")
+        return self._parsed(name, default, least, size, "a size (64m, 1GiB, a number of bytes)", most)
 
-    def duration_ms(self, name: str, default: int, *, least: int) -> int:
-        return self._parsed(name, default, least, duration_ms, "a duration (500ms, 15m, a number of milliseconds)")
+    def duration_ms(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
+        return self._parsed(name, default, least, duration_ms, "a duration (500ms, 15m, a number of milliseconds)", most)
 
     def moment_ms(self, name: str) -> int:
         """A timestamp; the option must be set."""
         expected = "a time (milliseconds since 1970 of 13 digits, 2026-01-31, 2026-01-31T12:30:00+01:00)"
         return self._parsed(name, 0, 0, moment_ms, expected)
 
-    def _parsed(self, name: str, default: int, least: int, parse: Callable[[str], int], expected: str) -> int:
+    def _parsed(self, name: str, default: int, least: int, parse: Callable[[str], int], expected: str, most: int | None = None) -> int:
         value = self.optional(name)
         if value is None:
             return default
@@ -85,8 +85,9 @@ class OptionParser:
             found = parse(value)
         except ValueError:
             found = least - 1
-        if found < least:
-            raise InvalidArgumentError(f"option {name}: {value!r}; expected {expected} of at least {least}")
+        if found < least or (most is not None and found > most):
+            limit = "" if most is None else f" and at most {most}"
+            raise InvalidArgumentError(f"option {name}: {value!r}; expected {expected} of at least {least}{limit}")
         return found
 
     def flag(self, name: str, default: bool) -> bool:

@@ -66,8 +66,25 @@ def _filled(option: str, named: Mapping[str, ByQueue], groups: Mapping[str, Iter
             raise InvalidArgumentError(
                 f'option {option}: topic {topic} has queues in the replica groups {", ".join(own)}; expected "group:{short}" for "{short}"'
             )
-        found[topic] = {(group or "".join(own), queue): value for (group, queue), value in queues.items()}
+        filled = {(group or "".join(own), queue): value for (group, queue), value in queues.items()}
+        if len(filled) < len(queues):
+            group, twice = next((group, queue) for group, queue in queues if group and ("", queue) in queues)
+            raise InvalidArgumentError(f'option {option}: topic {topic}, queue "{group}:{twice}": named twice, also as "{twice}"')
+        found[topic] = filled
     return found
+
+
+def check_order(start: ReadBound, end: ReadBound) -> None:
+    """Raise InvalidArgumentError for a queue whose end is before its start: nothing would be read of it, without a word."""
+    for kind, starts, ends in (("", start.queues, end.queues), ("ByTimestamp", start.times, end.times)):
+        for topic, queues in starts.items():
+            for place, first in queues.items():
+                last = ends.get(topic, {}).get(place, LATEST)
+                if 0 <= last < first:
+                    raise InvalidArgumentError(
+                        f"option endingOffsets{kind}: topic {topic}, queue {place[0]}:{place[1]}: {last}; "
+                        f"expected at least {first}, as startingOffsets{kind} has it"
+                    )
 
 
 def parse_read_bound(given: OptionParser, which: str, default: int, *, both: bool) -> ReadBound:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from dledger_client.runtime.argument_ranges import FIRST_TIME_MS
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET
 
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -38,7 +38,7 @@ def moment_ms(text: str) -> int:
 
 def is_moment_ms(value: int) -> bool:
     """Whether it can be a time, or 0: a number of seconds would be one in January 1970."""
-    return value == 0 or value >= FIRST_TIME_MS
+    return value == 0 or FIRST_TIME_MS <= value <= MAX_OFFSET
 
 
 def _whole(text: str, units: dict[str, int]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import NO_FILTERS, Filters
-from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound
+from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, check_order
 from pyspark_dledger.planning.queue_offsets import MAX_OFFSET, Array, PartBounds, QueueId, TopicPart
 
 # A Python task has an overhead of about 50 ms, so smaller partitions cost more than they gain.
@@ -40,8 +40,9 @@ def resolve(
     """The range of every queue.
 
     Raises OffsetOutOfRangeError if requested offsets are expired or beyond the end, InvalidArgumentError if the options
-    name a queue that does not exist.
+    name a queue that does not exist, or that ends before it starts.
     """
+    check_order(start, end)
     check_named_queues(bounds, start, "startingOffsets", filters)
     check_named_queues(bounds, end, "endingOffsets", filters)
     ranges: list[OffsetRange] = []

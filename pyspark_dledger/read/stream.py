@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from dledger_client.cluster.retry import is_retriable
 from dledger_wire.errors import DledgerError, NotReadyError, OffsetOutOfRangeError
 from pyspark_dledger.options.model import ReadOptions
-from pyspark_dledger.options.read_bounds import EARLIEST
+from pyspark_dledger.options.read_bounds import EARLIEST, check_order
 from pyspark_dledger.planning import cluster_queries
 from pyspark_dledger.planning.checkpoint import NOWHERE, KnownOffsets, StreamOffsets
 from pyspark_dledger.planning.cluster_view import ClusterView
@@ -84,7 +84,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = options.start.with_groups("startingOffsets", groups)
         cluster_queries.widen_to_replicas(view, options, named_offsets(start))
         check_named_queues(view.bounds, start, "startingOffsets", options.filters)
-        check_named_queues(view.bounds, options.end.with_groups("endingOffsets", groups), "endingOffsets", options.filters)
+        end = options.end.with_groups("endingOffsets", groups)
+        check_order(start, end)
+        check_named_queues(view.bounds, end, "endingOffsets", options.filters)
         starts = {part: offsets_of(part, held, start, fail_on_data_loss=options.fail_on_data_loss) for part, held in view.bounds.items()}
         return self._known.write(starts, view.topic_epochs)
 

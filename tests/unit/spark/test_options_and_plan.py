@@ -80,6 +80,19 @@ def test_keys_are_compared_without_regard_to_case() -> None:
         ({"groupId": "a b"}, "group name 'a b'"),
         ({"topic": "a", "subscribe": "b"}, "option topic: set twice, under two names"),
         ({"bootstrap": " "}, "option bootstrap: missing"),
+        (
+            {"fetchBytes": "5g"},
+            "a number of bytes) of at least 65536 and at most 4294967295",
+        ),
+        (
+            {"readTimeoutMs": "50d"},
+            "option readTimeoutMs: '50d'; expected a duration (500ms, 15m, a number of milliseconds) of at least 100 and",
+        ),
+        ({"startingTimestamp": "9" * 20}, f"option startingTimestamp: '{'9' * 20}'; expected a time (milliseconds since 1970 of 13 digits"),
+        (
+            {"endingOffsetsByTimestamp": f'{{"orders":{{"0":{"9" * 20}}}}}'},
+            f"0: {'9' * 20}; expected milliseconds since 1970, of 13 digits",
+        ),
     ],
 )
 def test_every_mistake_gets_one_line_with_option_and_expectation(extra: dict[str, str], words: str) -> None:
@@ -128,6 +141,34 @@ def test_a_queue_by_its_number_is_that_of_the_topics_only_group() -> None:
         InvalidArgumentError, match='option endingOffsets: topic orders has queues in the replica groups g0, g1; expected "group:0"'
     ):
         asked.end.with_groups("endingOffsets", {"orders": {"g1", "g0"}})
+    twice = parse_read_options({**BASE, "startingOffsets": '{"orders":{"0":5,"g0:0":6}}'})
+    with pytest.raises(InvalidArgumentError, match='option startingOffsets: topic orders, queue "g0:0": named twice, also as "0"'):
+        twice.start.with_groups("startingOffsets", {"orders": {"g0"}})
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (
+            {"startingOffsets": '{"orders":{"g0:0":50}}', "endingOffsets": '{"orders":{"g0:0":10}}'},
+            "option endingOffsets: topic orders, queue g0:0: 10; expected at least 50, as startingOffsets has it",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"orders":{"g0:0":1764200000001}}',
+                "endingOffsetsByTimestamp": '{"orders":{"g0:0":1764200000000}}',
+            },
+            "option endingOffsetsByTimestamp: topic orders, queue g0:0: 1764200000000; expected at least 1764200000001",
+        ),
+    ],
+)
+def test_a_queue_that_ends_before_it_starts_is_a_mistake(named: dict[str, str], words: str) -> None:
+    asked = parse_read_options({**BASE, **named})
+    with pytest.raises(InvalidArgumentError) as caught:
+        resolve(bounds_of({Q0: (0, 100)}), asked.start, asked.end, fail_on_data_loss=False)
+    assert words in caught.value.message
+    earliest = parse_read_options({**BASE, "startingOffsets": '{"orders":{"g0:0":10}}', "endingOffsets": '{"orders":{"g0:0":10}}'})
+    assert resolve(bounds_of({Q0: (0, 100)}), earliest.start, earliest.end, fail_on_data_loss=True) == []
 
 
 def test_sizes_durations_and_times_have_units() -> None:

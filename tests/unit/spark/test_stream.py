@@ -409,6 +409,11 @@ def test_a_bound_of_a_new_stream_names_queues_that_exist(seen: Seen, which: str,
         reader(**{which: named}).initialOffset()
 
 
+def test_a_new_stream_that_ends_before_it_starts_is_a_mistake(seen: Seen) -> None:
+    with pytest.raises(InvalidArgumentError, match="option endingOffsets: topic t, queue g0:0: 10; expected at least 50"):
+        reader(startingOffsets='{"t":{"0":50}}', endingOffsets='{"t":{"0":10}}').initialOffset()
+
+
 def test_the_group_has_the_end_of_the_last_batch_when_there_is_nothing_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[QueueId, int]] = []
     monkeypatch.setattr(cluster_queries, "commit_progress", lambda _options, positions: told.append(dict(positions)))
