@@ -51,7 +51,7 @@ async def unfinished_writes(control: AsyncPullConsumer, topic: str, group: str) 
 async def finish_all(publisher: Publisher, control: AsyncPullConsumer, topic: str, group: str, *, look_only: bool) -> list[Finished]:
     """Complete every incomplete write."""
     found = []
-    for write, parts, _ in await unfinished_writes(control, topic, group):
+    for write, parts, *_ in await unfinished_writes(control, topic, group):
         result = "not finished"
         if not look_only:
             try:

@@ -20,7 +20,7 @@ import asyncio
 import hashlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ GROUPS_AT_ONCE = 16  # each has some 16 MiB under way
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
 
 MAX_MANIFEST_BYTES = 64 << 20  # opened
+MAX_TOPICS, SHOWN_TOPICS = 1_000, 5  # that a manifest names, that an error lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,14 @@ class Published:
 
 
 class Manifest(NamedTuple):
-    """``topic``: the option of the write; "" when rows name theirs; None: not known, as of one by an older version."""
+    """``topic``: the option of the write; "" when rows name theirs; None: not known, as of one by an older version.  ``topics``: those of
+    its rows; none when they are not known, or too many.
+    """
 
     write: WriteName
     parts: Sequence[StagedRange]
     topic: str | None = None
+    topics: Sequence[str] = ()
 
 
 def read_manifest(body: bytes) -> Manifest | None:
@@ -125,8 +129,8 @@ def read_manifest(body: bytes) -> Manifest | None:
         if loaded["version"] not in READ_VERSIONS:
             return None
         parts = [StagedRange(**part) for part in loaded["parts"]]
-        topic = loaded.get("topic")
-        return Manifest(WriteName(loaded["application"], loaded["number"]), parts, topic if isinstance(topic, str) else None)
+        topic, topics = loaded.get("topic"), [str(each) for each in loaded.get("topics", ())]
+        return Manifest(WriteName(loaded["application"], loaded["number"]), parts, topic if isinstance(topic, str) else None, topics)
     except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
         return None
 
@@ -149,12 +153,16 @@ class Publisher:
         self._maker = maker
         self._queue = TargetQueue(staging_group, staging_topic, CONTROL_QUEUE)
 
-    async def publish(self, write: WriteName, parts: Sequence[StagedRange], topic: str | None = None) -> Published:
-        """Publish what the tasks staged, or what an earlier attempt staged, even if this one has no rows.  ``topic``: the option.
+    async def publish(
+        self, write: WriteName, parts: Sequence[StagedRange], topic: str | None = None, topics: Collection[str] = ()
+    ) -> Published:
+        """Publish what the tasks staged, or what an earlier attempt staged, even if this one has no rows.  ``topic``: the option;
+        ``topics``: those of the rows.
 
         Raises ProducerFencedError if a later write of the application exists, InvalidArgumentError if this one was to another topic.
         """
-        manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number, "topic": topic}
+        named = sorted(topics) if len(topics) <= MAX_TOPICS else []
+        manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number, "topic": topic, "topics": named}
         body = zlib.compress(json.dumps(manifest | {"parts": [asdict(part) for part in parts]}).encode())
         try:
             note = await self._note(write, MANIFEST, body)
@@ -167,7 +175,7 @@ class Publisher:
             is_done = await self._notes(write) > DONE
             earlier = await self._earlier(write, note.first_offset, is_done=is_done)
             if parts:
-                _check_topic(earlier, topic)
+                _check_topic(earlier, topic, named)
             if is_done:
                 return Published(None, resumed=True)
             parts = earlier.parts
@@ -304,20 +312,27 @@ class Publisher:
             raise CorruptBatchError(f"{part}: found {size} bytes with crc {crc:#010x}")
 
 
-def _check_topic(earlier: Manifest, topic: str | None) -> None:
-    """Rows for another topic would be taken for repeated ones, and be lost without a word."""
-    if None in (earlier.topic, topic) or earlier.topic == topic:
+def _check_topic(earlier: Manifest, topic: str | None, topics: Sequence[str]) -> None:
+    """Rows for other topics would be taken for repeated ones, and be lost without a word."""
+    # A batch of a query may name other topics when it runs again, as those of the day.
+    is_query = earlier.write.application.startswith(QUERY)
+    has_others = bool(earlier.topics and topics) and not is_query and set(earlier.topics).isdisjoint(topics)
+    if None in (earlier.topic, topic) or (earlier.topic == topic and not has_others):
         return
-    write, before = earlier.write, _shown(earlier.topic)
+    write, before = earlier.write, _shown(earlier.topic, earlier.topics)
     expected = "a txnAppId for each topic"
-    if write.application.startswith(QUERY):
+    if is_query:
         expected = (
             f"{before} until this batch is done, if the query is to write elsewhere from now on, or a checkpoint of its own, not a copy"
         )
     raise InvalidArgumentError(
-        f"write {write.number} of {write.application} was made to {before}, so nothing was stored in {_shown(topic)}; expected {expected}"
+        f"write {write.number} of {write.application} was made to {before}, so nothing was stored in {_shown(topic, topics)}; "
+        f"expected {expected}"
     )
 
 
-def _shown(topic: str | None) -> str:
-    return f"topic {topic}" if topic else "the topics that its rows name"
+def _shown(topic: str | None, topics: Sequence[str]) -> str:
+    if len(topics) == 1 or (topic and not topics):
+        return f"topic {topics[0] if topics else topic}"
+    more = ", ..." if len(topics) > SHOWN_TOPICS else ""
+    return f"topics {', '.join(topics[:SHOWN_TOPICS])}{more}" if topics else "the topics that its rows name"

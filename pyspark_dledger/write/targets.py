@@ -56,6 +56,11 @@ class Targets:
         self._queues: dict[str, list[TargetQueue]] = {}
         self._limits: dict[str, int] = {}
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those whose queues were asked for: a row goes to one of them."""
+        return frozenset(self._queues)
+
     def queues_of(self, topic: str) -> Sequence[TargetQueue]:
         if topic not in self._queues:
             self._queues[topic] = writable_queues(self._consumer, topic)

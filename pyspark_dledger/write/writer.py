@@ -39,10 +39,11 @@ T = TypeVar("T")
 
 @dataclass
 class StagedTask(WriterCommitMessage):
-    """A task's report to the driver: what it staged for each replica group."""
+    """A task's report to the driver: what it staged for each replica group, and the topics of its rows."""
 
     query_id: str
     staged: list[StagedRange]
+    topics: frozenset[str] = frozenset()
 
 
 def prepare(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StagingTopic:
@@ -124,7 +125,7 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
             sender.add(staged)
     for staged in batcher.finish():
         sender.add(staged)
-    found = StagedTask(query_id, sender.finish())
+    found = StagedTask(query_id, sender.finish(), targets.topics)
     freeze_loaded()
     return found
 
@@ -144,11 +145,13 @@ def commit_write(
     options: WriteOptions, staging: StagingTopic, write: WriteName, messages: Sequence[WriterCommitMessage | None]
 ) -> Published:
     """Publish what the successful tasks staged, or complete an earlier attempt, which may have had other rows."""
-    parts = [part for message in messages if isinstance(message, StagedTask) for part in message.staged]
+    tasks = [message for message in messages if isinstance(message, StagedTask)]
+    parts = [part for task in tasks for part in task.staged]
     if not parts and not write.may_be_repeated:
         return Published(0, resumed=False)
 
-    return with_publisher(options, staging, lambda publisher, _control: publisher.publish(write, parts, options.topic))
+    topics = frozenset[str]().union(*(task.topics for task in tasks))
+    return with_publisher(options, staging, lambda publisher, _control: publisher.publish(write, parts, options.topic, topics))
 
 
 def with_publisher(options: WriteOptions, staging: StagingTopic, work: Callable[[Publisher, AsyncPullConsumer], Awaitable[T]]) -> T:

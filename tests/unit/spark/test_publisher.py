@@ -145,6 +145,14 @@ def test_rows_for_another_topic_are_not_taken_for_those_of_an_earlier_write() ->
         async with publisher(rig) as again:
             with pytest.raises(InvalidArgumentError, match=f"to the topics that its rows name, so nothing was stored in topic {TARGET}"):
                 await again.publish(empty, [part], TARGET)
+        named = WriteName("txn:rows", 1)
+        async with publisher(rig) as by_rows:
+            assert not (await by_rows.publish(named, [], "", {"a", "b"})).resumed
+            assert (await by_rows.publish(named, [part], "", {"b"})).resumed
+            with pytest.raises(
+                InvalidArgumentError, match="was made to topics a, b, so nothing was stored in topic c; expected a txnAppId"
+            ):
+                await by_rows.publish(named, [part], "", {"c"})
         DyingSender.left = 6
         with pytest.raises(ConnectionAbortedError):
             async with publisher(rig, DyingSender) as dying:
@@ -255,7 +263,7 @@ def test_a_commit_without_rows_is_one_all_the_same(monkeypatch: pytest.MonkeyPat
     class Recorder:
         def __init__(self, *_rest: Any) -> None: ...
 
-        async def publish(self, write: WriteName, parts: Any, _topic: str) -> Published:
+        async def publish(self, write: WriteName, parts: Any, *_rest: Any) -> Published:
             published.append((write.application, parts))
             return Published(0, resumed=False)
 
