@@ -11,11 +11,13 @@ once.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dledger_client import PullConsumer
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.jobs.common import (
+    METADATA_TIMEOUT_MS,
     RowCounter,
     add_skip_lost,
     bounds,
@@ -32,6 +34,8 @@ from pyspark_dledger.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from dledger_client.fetch.records import QueueOffsets
 
 DATE = "date_add(DATE'1970-01-01', CAST(floor(unix_seconds(store_timestamp) / 86400) AS INT))"
 HOUR = "CAST(pmod(floor(unix_seconds(store_timestamp) / 3600), 24) AS INT)"
@@ -67,12 +71,14 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
 
     archived = read_archive(spark, path).where(f"topic IN ({', '.join(repr(topic) for topic in topics)})")
     # The newest row, not the highest offset: a topic made anew counts from 0 again.
-    last = expr("max(struct(store_timestamp, queue_offset)).queue_offset")
-    newest = archived.groupBy("topic", "group", "queue_id").agg(last).collect()
-    behind = {(row[0], row[1], row[2]): row[3] + 1 for row in newest}
+    last = expr("max(struct(store_timestamp, queue_offset, msg_id))")
+    newest = archived.groupBy("topic", "group", "queue_id").agg(last.alias("last")).select("topic", "group", "queue_id", "last.*").collect()
+    behind = {(row.topic, row.group, row.queue_id): (row.queue_offset + 1, row.msg_id) for row in newest}
     starts: dict[str, dict[str, int]] = {}
-    for (topic, group, queue_id), held in bounds(bootstrap, topics).items():
-        offset = behind.get((topic, group, queue_id), 0)
+    live_bounds = bounds(bootstrap, topics)
+    check_archived(bootstrap, behind, live_bounds)
+    for (topic, group, queue_id), held in live_bounds.items():
+        offset, _ = behind.get((topic, group, queue_id), (0, ""))
         if offset < held.min_offset and offset > 0:
             raise InvalidArgumentError(
                 f"topic {topic} queue {group}:{queue_id}: the archive ends at {offset}, the log begins at {held.min_offset}; "
@@ -84,6 +90,25 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
     for name, value in options.items():
         live = live.option(name, value)
     return archived.unionByName(live.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour"))
+
+
+def check_archived(
+    bootstrap: str, behind: Mapping[tuple[str, str, int], tuple[int, str]], held: Mapping[tuple[str, str, int], QueueOffsets]
+) -> None:
+    """Raise InvalidArgumentError if a queue does not continue the archive: ``behind`` has the end of each there, and the id of the last
+    message.  Of a topic made anew, messages below that end would be left out.
+    """
+    with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
+        for (topic, group, queue_id), (end, msg_id) in behind.items():
+            queue = held.get((topic, group, queue_id))
+            if queue is None or end - 1 < queue.min_offset:
+                continue
+            found = consumer.fetch(topic, queue_id, end - 1, 1, replica_group=group) if end <= queue.max_offset else []
+            if not found or found[0].msg_id != msg_id:
+                raise InvalidArgumentError(
+                    f"topic {topic} queue {group}:{queue_id}: its message {end - 1} is not the last one of the archive, so the topic was "
+                    "deleted and created again since; run the archive job with --skip-lost first"
+                )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dledger_client import Admin, Message, Producer
+from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.jobs import archive as archive_job
 from pyspark_dledger.jobs import audit as audit_job
 from pyspark_dledger.jobs import replay as replay_job
@@ -59,6 +60,15 @@ def test_a_topic_made_anew_is_joined_from_where_the_archive_has_it(spark: Any, c
                 producer.send(Message("reborn", b"%d|%d" % (life, number)))
             assert archive_job.archive(spark, cluster.bootstrap, ["reborn"], path, failOnDataLoss="false") == count
             if life == 0:
+                admin.delete_topic("reborn")
+                admin.create_topic("reborn", queues=1)
+                for sent in (3, 6):  # fewer than the archive has, and more
+                    for _ in range(sent):
+                        producer.send(Message("reborn", b"lost"), queue_id=0)
+                    with pytest.raises(
+                        InvalidArgumentError, match="topic reborn queue g0:0: its message 6 is not the last one of the archive"
+                    ):
+                        archive_job.read_joined(spark, cluster.bootstrap, ["reborn"], path)
                 admin.delete_topic("reborn")
         for number in range(3, 9):
             producer.send(Message("reborn", b"1|%d" % number))
