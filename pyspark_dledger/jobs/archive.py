@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from dledger_client import PullConsumer
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.jobs.common import (
-    METADATA_TIMEOUT_MS,
     RowCounter,
     add_skip_lost,
     bounds,
@@ -30,6 +29,7 @@ from pyspark_dledger.jobs.common import (
     table,
     topic_list,
 )
+from pyspark_dledger.options.model import METADATA_TIMEOUT_MS
 from pyspark_dledger.schema import COLUMNS
 
 if TYPE_CHECKING:

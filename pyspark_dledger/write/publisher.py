@@ -55,6 +55,10 @@ GROUPS_AT_ONCE = 16  # each has some 16 MiB under way
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
 
 MAX_MANIFEST_BYTES = 64 << 20  # opened
+FEWER_QUEUES = (
+    "the topic had more write queues when the rows were staged: give it as many again (dledger topic update --write-queues) until the "
+    "write is done"
+)
 MAX_TOPICS, SHOWN_TOPICS = 1_000, 5  # that a manifest names, that an error lists
 
 
@@ -274,6 +278,8 @@ class Publisher:
         # A group that fails does not stop the others: what they have stored need not be sent by the next attempt.
         ended = await asyncio.gather(*(send_lane(*each) for each in lanes.items()), return_exceptions=True)
         for error in ended:
+            if isinstance(error, InvalidArgumentError) and "queues" in error.details:
+                raise InvalidArgumentError(f"{error.message}; {FEWER_QUEUES}", **error.details) from None
             if error is not None:
                 raise error
 

@@ -17,6 +17,7 @@ import pytest
 from dledger_client import Message
 from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_wire._pb import admin_pb2
 from dledger_wire.batches.batch import BatchView, check_batch
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import (
@@ -32,6 +33,7 @@ from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.frames import frame_positions
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from dledger_wire.rpc import methods
 from pyspark_dledger.jobs.finish import Finished, finish_all, unfinished_writes
 from pyspark_dledger.options.model import parse_write_options
 from pyspark_dledger.write import staged_batches as packs
@@ -360,6 +362,27 @@ def test_staged_rows_that_are_gone_or_damaged_are_an_error() -> None:
                 await bad.publish(WriteName("one", 0), [beyond])
             with pytest.raises(CorruptBatchError, match="found"):
                 await bad.publish(WriteName("two", 0), [other])
+
+    Rig().run(scenario)
+
+
+def test_a_topic_with_fewer_queues_than_before_says_what_to_do() -> None:
+    async def scenario(rig: Rig) -> None:
+        await topics(rig)
+        write, part, router = WriteName("query:q", 3), await stage(rig, "a", list(range(100))), rig.router()
+
+        async def resize(queues: int) -> None:
+            spec = admin_pb2.TopicSpec(name=TARGET, write_queues=queues)
+            await router.call_leader("g0", methods.UPDATE_TOPIC, spec, deadline_ms=router.clock.monotonic_ms() + 5000)
+
+        await resize(1)
+        async with publisher(rig) as one:
+            with pytest.raises(InvalidArgumentError, match="expected 0 to 0; the topic had more write queues when the rows were staged"):
+                await one.publish(write, [part])
+        await resize(QUEUES)
+        async with publisher(rig) as two:
+            assert (await two.publish(write, [part])).resumed
+        assert sorted(flat(await stored(rig))) == list(range(100))
 
     Rig().run(scenario)
 
