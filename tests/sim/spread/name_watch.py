@@ -158,14 +158,23 @@ class NameWatch:
 
     async def _check_replays(self, topics: Sequence[str]) -> None:
         before = _contents(await self._ask_all(topics))
-        masters = {name: self._cluster.master(name) for name in self._cluster.groups}
-        old = self._late_ones(masters)
+        truth = self._truth()
+        old = self._late_ones({name: master for name, (master, _) in truth.items()})
         for address in self.addresses():
             for registration in old:
                 await self._send(registration, address)
         after = _contents(await self._ask_all(topics))
-        if before != after and masters == {name: self._cluster.master(name) for name in self._cluster.groups}:
+        if before != after and truth == self._truth():
             self._violated(f"registrations of before changed the answers from {before} to {after}")
+
+    def _truth(self) -> dict[str, tuple[str | None, str]]:
+        """(master, state) of every group, as the masters have it: an operator may drain one just now."""
+        found: dict[str, tuple[str | None, str]] = {}
+        for name in self._cluster.groups:
+            master = self._cluster.master(name)
+            node = self._cluster.hosts[master].node if master is not None else None
+            found[name] = master, node.store.replica_group.state if node is not None else ""
+        return found
 
     def _late_ones(self, masters: Mapping[str, str | None]) -> list[bytes]:
         """Half of them of those who lead now, from when they began to."""
@@ -195,12 +204,14 @@ class NameWatch:
         """What is wrong with the answers; empty: nothing."""
         if len(answers) < len(self.addresses()):
             return f"only {sorted(answers)} answer"
+        truth = self._truth()
         for address, reply in answers.items():
             if not reply.complete:
                 return f"{address} is not complete"
             for group in reply.groups:
-                if group.found and group.leader_id != (self._cluster.master(group.name) or ""):
-                    return f"{address} names {group.leader_id!r} as leader of {group.name}, it is {self._cluster.master(group.name)}"
+                master, state = truth[group.name]
+                if group.found and (group.leader_id, group.state) != (master or "", state):
+                    return f"{address} names {group.leader_id!r} as leader of {group.name}, {group.state}; it is {master}, {state}"
         contents = _contents(answers)
         first = next(iter(contents.values()))
         other = next((address for address, content in contents.items() if content != first), None)
