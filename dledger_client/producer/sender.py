@@ -6,6 +6,7 @@ arrives: the busier the group, the larger the batches.  Everything but ``wake_up
     retriable error, broken stream     reopened at the leader; everything unacknowledged is sent again, in order
     refused for good                   its messages fail; a single bad message fails alone
     out of order without a reason      the broker has forgotten this producer: drain, new epoch, sequences from 0
+    refused after a lost attempt       the same: that one may have taken the sequence
     fenced                             a producer with the same stable id was started: everything fails, for good
 
 In the last two cases batches that an unacknowledged attempt may have stored end with OutcomeUnknownError (``in_flight.py``).
@@ -365,14 +366,21 @@ class Sender:
             if isinstance(error, NotLeaderError):
                 self._router.leader_is(self.replica_group, error.leader_address)
             return error
-        elif batch.maybe_stored and _says_nothing_of_an_attempt_before(error):
+        else:
+            self._refused(queue, batch, error)
+        self._fail_unresolvable(queue)
+        return None
+
+    def _refused(self, queue: InFlightQueue, batch: ProducerBatch, error: DledgerError) -> None:
+        """It is refused for good."""
+        # If an attempt before is stored, its sequence is taken: the next batch under it would be acknowledged as that one, and be lost.
+        self._needs_session = self._needs_session or batch.maybe_stored
+        if batch.maybe_stored and _says_nothing_of_an_attempt_before(error):
             self._last_error = error
             queue.refused(batch, rest=[])
             self._fail_maybe_stored(batch, error)
         else:
             queue.refused(batch, rest=self._redispatcher.refused(batch, error))
-        self._fail_unresolvable(queue)
-        return None
 
     def _queue_of(self, batch: ProducerBatch) -> InFlightQueue:
         return self._queues[batch.batcher.topic, batch.batcher.queue_id]

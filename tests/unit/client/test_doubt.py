@@ -17,6 +17,7 @@ from dledger_wire.errors import (
     OutOfOrderSequenceError,
     PermissionDeniedError,
     ProducerFencedError,
+    TopicPermissionError,
 )
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import ByteStream, CallContext
@@ -143,16 +144,37 @@ async def errors_of_two(producer: Producer) -> list[DledgerError | None]:
     ids=["rights", "size"],
 )
 def test_a_refusal_says_nothing_of_an_attempt_before_that_was_not_acknowledged(error: DledgerError) -> None:
-    """A leader refuses by these before it looks for the batch: rights were taken away, or a limit lowered, between the two attempts."""
+    """A leader refuses by these before it looks for the batch: rights were taken away, or a limit lowered, between the two attempts.
 
-    node = Node(1, 1, 1)
-    node.answers = [[], [error]]
+    What follows goes under a new epoch: under the sequence of the first attempt it was acknowledged as that, if that was stored, and lost.
+    """
+
+    node = Node(1, 1, 1, 1)
+    node.answers = [[], [error], [None]]
 
     async def scenario() -> None:
         async with node.producer(linger_ms=20) as producer:
             await producer._core.resolve("t", 1 << 62)
             both = [producer.send_async(Message("t", body), queue_id=0) for body in (b"12345", b"1")]
             assert [type(await error_of(each)) for each in both] == [OutcomeUnknownError] * 2
+            assert node.registered == 1
+            assert await error_of(producer.send_async(Message("t", b"2"), queue_id=0)) is None
+            assert node.registered == 2
+
+    node.run(scenario)
+
+
+def test_a_refusal_behind_a_lost_attempt_takes_no_sequence_for_free() -> None:
+    """As above, for a refusal that the leader gives when it has looked: an attempt that is in its log and not committed is not found."""
+    node = Node(1, 1, 1, 1)
+    node.answers = [[], [TopicPermissionError("topic t: writing is not permitted (perm 4)")], [None]]
+
+    async def scenario() -> None:
+        async with node.producer(linger_ms=1) as producer:
+            await producer._core.resolve("t", 1 << 62)
+            assert isinstance(await error_of(producer.send_async(Message("t", b"1"), queue_id=0)), TopicPermissionError)
+            assert await error_of(producer.send_async(Message("t", b"2"), queue_id=0)) is None
+            assert node.registered == 2
 
     node.run(scenario)
 

@@ -61,6 +61,7 @@ class ScriptedNode:
         ).SerializeToString()
         self.session = broker_pb2.InitProducerResponse(producer_id=1, epoch=0).SerializeToString()
         self.session_pause_s = 0.0
+        self.registered = 0  # how often a producer was
         self.produce: Callable[[bytes], bytes] = lambda request: b""
         self.fetch: Callable[[bytes], bytes] = lambda request: b""
         self.produce_stream = self._answering("produce")
@@ -91,6 +92,7 @@ class ScriptedNode:
 
         async def session(_request: bytes, _context: CallContext) -> bytes:
             await asyncio.sleep(self.session_pause_s)
+            self.registered += 1
             return self.session
 
         async def serve() -> None:
