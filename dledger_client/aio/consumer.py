@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from dledger_client import tracing
 from dledger_client.aio.group_positions import GroupPositions
@@ -95,10 +95,10 @@ class PullConsumer(GroupPositions):
         fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
         self._long_read = LongRead(self._router, fetcher, timeout_ms)
 
-        def fetch(group: str, what: broker_pb2.FetchRequest) -> Awaitable[list[Chunk]]:
-            return fetcher.read(group, what, clock.monotonic_ms() + timeout_ms)
+        def fetch(group: str, what: broker_pb2.FetchRequest) -> Coroutine[Any, Any, list[Chunk]]:
+            return fetcher.read(group, epochs.named(group, what), clock.monotonic_ms() + timeout_ms)
 
-        self._pieces = ReadAhead(lambda group, what: epochs.read(group, what, fetch), is_on=read_ahead)
+        self._pieces = ReadAhead(fetch, is_on=read_ahead)
 
     @property
     def _description(self) -> str:
@@ -363,7 +363,7 @@ class PullConsumer(GroupPositions):
             linearizable=bool(linearizable),
             incarnation=topic_epoch,
         )
-        return await self._pieces.read(group, request)
+        return await self._epochs.read(group, request, self._pieces.read)
 
     @renamed_arguments(group_name="replica_group")
     async def fetch_arrow(

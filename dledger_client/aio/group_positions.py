@@ -12,7 +12,7 @@ from dledger_client.consumer.topic_offsets import TopicOffsets
 from dledger_client.deprecation import renamed_arguments
 from dledger_client.runtime.argument_ranges import MAX_U32, check_positions, check_text, within
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
@@ -63,15 +63,26 @@ class GroupPositions:
             request = by_group.setdefault(group, broker_pb2.CommitOffsetsRequest(group=self.group, reset=reset))
             epoch = topic_epoch or (self._epochs.of((topic, group, queue_id)) if offset else "")
             request.offsets.add(topic=topic, queue_id=queue_id, offset=offset, incarnation=epoch)
+        refusals: list[DledgerError] = []
         for group, request in by_group.items():
             for page in commit_pages(request):
-                try:
-                    answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
-                    for refused in answer.refused:
-                        raise from_detail(refused.error)
-                except TopicNotFoundError:
-                    self._epochs.refused((each.topic, group, each.queue_id) for each in page.offsets)
-                    raise
+                refusals += await self._commit_page(group, page)
+        if refusals:
+            raise refusals[0]
+
+    async def _commit_page(self, group: str, page: broker_pb2.CommitOffsetsRequest) -> list[DledgerError]:
+        """What was refused: it holds up no other topic."""
+        try:
+            answer = await self._router.call_leader(group, methods.COMMIT_OFFSETS, page, deadline_ms=self._deadline_ms())
+        except TopicNotFoundError as error:
+            self._epochs.refused((each.topic, group, each.queue_id) for each in page.offsets)
+            return [error]
+        refusals = []
+        for each in answer.refused:
+            refusals.append(from_detail(each.error))
+            if isinstance(refusals[-1], TopicNotFoundError):
+                self._epochs.refused([(each.topic, group, each.queue_id)])
+        return refusals
 
     async def committed(self, topic: str, *, partial: bool = False) -> dict[tuple[str, int], int]:
         """The committed offsets of the consumer group in a topic.
@@ -87,7 +98,7 @@ class GroupPositions:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
         found = await self._offsets.committed(topic, self.group, partial=partial)
-        self._epochs.told(topic, {queue: each.topic_epoch for queue, each in found.items()})
+        self._epochs.told_positions(topic, {queue: each.topic_epoch for queue, each in found.items()})
         return {queue: each.offset for queue, each in found.items()}
 
     @renamed_arguments(group_name="replica_group")
@@ -129,7 +140,11 @@ class GroupPositions:
         group = await self._group_of(topic, queue_id, replica_group)
         request = send_back_request(self.group, topic, queue_id, offsets, delay_level, max_reconsume_times)
         request.incarnation = self._epochs.of((topic, group, queue_id))
-        return await ask_to_take_back(self._router, request, group, self._deadline_ms())
+        try:
+            return await ask_to_take_back(self._router, request, group, self._deadline_ms())
+        except TopicNotFoundError:
+            self._epochs.refused([(topic, group, queue_id)])
+            raise
 
     def _deadline_ms(self) -> int:
         return self._router.deadline_ms(self._timeout_ms)

@@ -34,31 +34,46 @@ class PositionEpochs:
         """Where to begin was told of these queues, by (replica group, queue id)."""
         for place, epoch in epochs.items():
             queue = (topic, *place)
+            self._begins_again(queue)
             self._told[queue] = epoch
-            if queue in self._refused:
-                self._refused.discard(queue)
-                self._read.pop(queue, None)
+
+    def told_positions(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
+        """The same by the positions of a group: it begins where it likes in queues in which it has none."""
+        for queue in [queue for queue in self._refused if queue[0] == topic]:
+            self._begins_again(queue)
+        self.told(topic, epochs)
+
+    def _begins_again(self, queue: Queue) -> None:
+        if queue in self._refused:
+            self._refused.discard(queue)
+            self._read.pop(queue, None)
+            self._told.pop(queue, None)
 
     def was_read(self, chunk: Chunk) -> None:
-        self._read[chunk.topic, chunk.replica_group, chunk.queue_id] = chunk.topic_epoch
+        queue = (chunk.topic, chunk.replica_group, chunk.queue_id)
+        self._refused.discard(queue)
+        self._read[queue] = chunk.topic_epoch
 
     def refused(self, queues: Iterable[Queue]) -> None:
         """The topic that was named does not exist any more."""
         self._refused.update(queues)
 
-    async def read(
-        self, replica_group: str, request: broker_pb2.FetchRequest, fetch: Callable[[str, broker_pb2.FetchRequest], Awaitable[list[Chunk]]]
-    ) -> list[Chunk]:
-        """Fetch, for a group in the topic that its position is of.  Nothing is in front of the first offset, whichever topic that is."""
-        queue = (request.topic, replica_group, request.queue_id)
+    def named(self, replica_group: str, request: broker_pb2.FetchRequest) -> broker_pb2.FetchRequest:
+        """For a group, of the topic that its position is of.  Nothing is in front of the first offset, whichever topic that is."""
         named = broker_pb2.FetchRequest()
         named.CopyFrom(request)
         if request.group and request.offset and not request.incarnation:
-            named.incarnation = self.of(queue)
+            named.incarnation = self.of((request.topic, replica_group, request.queue_id))
+        return named
+
+    async def read(
+        self, replica_group: str, request: broker_pb2.FetchRequest, fetch: Callable[[str, broker_pb2.FetchRequest], Awaitable[list[Chunk]]]
+    ) -> list[Chunk]:
+        """What the caller is given, or refused: not what was fetched ahead, which it does not know of."""
         try:
-            chunks = await fetch(replica_group, named)
+            chunks = await fetch(replica_group, request)
         except TopicNotFoundError:
-            self.refused([queue])
+            self.refused([(request.topic, replica_group, request.queue_id)])
             raise
         if chunks:
             self.was_read(chunks[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from broker.api.fetch import FetchService
 from broker.api.group_offsets import GroupOffsetsService
 from broker.node import BrokerNode
-from dledger_client.aio import PullConsumer
+from dledger_client.aio import Message, PullConsumer
+from dledger_client.fetch.fetcher import Fetcher
+from dledger_client.fetch.read_ahead import LEAST_BYTES
+from dledger_client.fetch.records import Chunk
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.rpc import methods
@@ -295,5 +299,137 @@ def test_a_reset_while_the_commit_is_on_its_way_fails_nothing(monkeypatch: pytes
             monkeypatch.setattr(GroupOffsetsService, "_rows", and_reset)
             await consumer.commit({("t", 0): 20})
             assert (await consumer.committed("t"), len(resets)) == ({("g0", 0): 20}, 1)
+
+    Rig().run(scenario)
+
+
+def test_what_is_refused_ahead_of_the_caller_does_not_move_its_position_into_the_topic_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know of that, and looks how much there is to read, as a loop does that tells its lag."""
+    asked = Fetcher.read
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            for _ in range(30):
+                await producer.send(Message("t", random.Random(0).randbytes(LEAST_BYTES // 8)))
+        refused = asyncio.Event()
+
+        async def and_made_anew(self: Fetcher, group: str, request: broker_pb2.FetchRequest, deadline_ms: int) -> list[Chunk]:
+            if request.offset != 20:
+                return await asked(self, group, request, deadline_ms)
+            await make_anew(rig)
+            try:
+                return await asked(self, group, request, deadline_ms)
+            finally:
+                refused.set()
+
+        monkeypatch.setattr(Fetcher, "read", and_made_anew)
+        async with rig.consumer(GROUP) as consumer:
+            for offset in (0, 10):
+                assert len(await consumer.fetch("t", 0, offset, 10)) == 10
+            await refused.wait()
+            await consumer.offsets("t")
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 20})
+            assert await consumer.committed("t") == {}
+
+    Rig().run(scenario)
+
+
+def test_a_topic_that_is_gone_holds_no_commits_in_other_replica_groups_up() -> None:
+    """docs/reference/semantics.md, row G9."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin, rig.consumer(GROUP) as consumer:
+            await admin.create_topic("t", queues=1, replica_groups=["g0"])
+            await admin.create_topic("other", queues=1, replica_groups=["g1"])
+            await send(rig, 50)
+            assert len(await consumer.fetch("t", 0, 0, 50)) == 50
+            await admin.delete_topic("t")
+            await admin.create_topic("t", queues=1, replica_groups=["g0"])
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 50, ("other", 0): 0})
+            assert await consumer.committed("other") == {("g1", 0): 0}
+
+    Rig(groups=2).run(scenario)
+
+
+def test_a_refused_topic_lets_positions_in_others_be_of_what_was_read() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await rig.topic("gone")
+        await send(rig, 50)
+        async with rig.admin() as admin, rig.consumer(GROUP) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 50)) == 50
+            assert await consumer.fetch("gone", 0, 0) == []
+            await admin.delete_topic("gone")
+            with pytest.raises(TopicNotFoundError, match="'gone' does not exist"):
+                await consumer.commit({("t", 0): 10, ("gone", 0): 0})
+            await make_anew(rig)
+            await consumer.offsets("t")
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 50})
+
+    Rig().run(scenario)
+
+
+def test_who_reads_the_topic_made_anew_from_its_start_has_begun_again() -> None:
+    """Looks at its end do not count as one more beginning, in a third topic of that name."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            assert await drain(consumer, 0) == numbers(50)
+            await make_anew(rig)
+            with pytest.raises(TopicNotFoundError):
+                await consumer.fetch("t", 0, 50)
+            assert await drain(consumer, 0) == numbers(60, 100)
+            await make_anew(rig)
+            await consumer.offsets("t")
+            with pytest.raises(TopicNotFoundError):
+                await consumer.commit({("t", 0): 60})
+
+    Rig().run(scenario)
+
+
+def test_a_group_without_a_position_in_the_topic_made_anew_begins_where_its_caller_says() -> None:
+    """Its positions are those of another consumer, or in a database: ``committed`` has none of the queue to tell an epoch with."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            await consumer.commit({("t", 0): 50})
+            assert await consumer.committed("t") == {("g0", 0): 50}
+            await make_anew(rig)
+            for _ in range(2):
+                with pytest.raises(TopicNotFoundError):
+                    await consumer.commit({("t", 0): 50})
+            assert await consumer.committed("t") == {}
+            await consumer.commit({("t", 0): 20})
+            assert await consumer.committed("t") == {("g0", 0): 20}
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_a_message_sent_back_to_the_topic_before_tells_as_well(names: bool) -> None:
+    """Whoever asks where to begin after that begins there."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        async with rig.consumer(GROUP) as consumer:
+            assert len(await consumer.fetch("t", 0, 0, 50)) == 50
+            await make_anew(rig)
+            with pytest.raises(TopicNotFoundError):
+                await consumer.send_back("t", 0, [49])
+            if names:
+                end = (await consumer.offsets("t"))["g0", 0].max_offset
+            else:
+                assert await consumer.committed("t") == {}
+                end = 60
+            assert await consumer.fetch("t", 0, end) == []
 
     Rig().run(scenario)
