@@ -83,11 +83,11 @@ class GroupOffsetsService:
             if not any(self._is_to_be_repeated(row, refused.get(_queue(row))) for row in rows):
                 break
         else:
-            raise _gone(request.offsets[0])
+            raise self._gone(request.offsets[0])
         kept = {_queue(row) for row in rows}
         for row in request.offsets:
             if _queue(row) not in kept or (_queue(row) in refused and self._is_of_former(row)):
-                refused[_queue(row)] = _gone(row)
+                refused[_queue(row)] = self._gone(row)
         return refused
 
     def _is_to_be_repeated(self, row: broker_pb2.GroupOffset, error: DledgerError | None) -> bool:
@@ -101,6 +101,10 @@ class GroupOffsetsService:
         """Whether the row names another topic than there is now under its name."""
         topic = self._context.store.topics.get(row.topic)
         return bool(row.incarnation) and (topic is None or topic.topic_epoch != row.incarnation)
+
+    def _gone(self, row: broker_pb2.GroupOffset) -> DledgerError:
+        text = "does not exist" if self._context.store.topics.get(row.topic) is None else "was deleted and recreated"
+        return TopicNotFoundError(f"topic {row.topic!r} {text}", topic=row.topic)
 
     def _rows(self, group: str, rows: Iterable[broker_pb2.GroupOffset]) -> tuple[OffsetRow, ...]:
         """As they go into the log.  One that names its topic has the generation of now: it is refused when the topic is made anew first."""
@@ -123,7 +127,7 @@ class GroupOffsetsService:
         for row in request.offsets:
             topic = self._context.store.topics.require(row.topic)
             if self._is_of_former(row) or (row.HasField("generation") and row.generation != topic.created_pos):
-                raise _gone(row)
+                raise self._gone(row)
 
     async def _check_ends(self, request: broker_pb2.CommitOffsetsRequest) -> None:
         """Refuse an offset beyond the end of its queue: OffsetOutOfRangeError.  Which topics there are is certain afterwards.
@@ -174,8 +178,3 @@ def _refused(result: OffsetsResult) -> dict[QueueKey, DledgerError]:
 
 def _queue(row: broker_pb2.GroupOffset) -> QueueKey:
     return (row.topic, row.queue_id)
-
-
-def _gone(row: broker_pb2.GroupOffset) -> DledgerError:
-    text = "was deleted and recreated" if row.incarnation or row.HasField("generation") else "does not exist"
-    return TopicNotFoundError(f"topic {row.topic!r} {text}", topic=row.topic)
