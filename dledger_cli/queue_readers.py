@@ -7,7 +7,6 @@ was created again since is an added queue.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,12 +126,14 @@ class QueueReaders:
         from dledger_wire.errors import DledgerError, TopicNotFoundError
 
         while True:
-            with contextlib.suppress(TopicNotFoundError):  # the readers of its queues tell
+            try:
                 found = await self._consumer.new_queues(self._topic, self._readers.keys(), wait_ms=LOOK_MS)
-                try:
-                    self.read(await start_of(found))
-                    continue
-                except DledgerError as error:
-                    if isinstance(error, TopicNotFoundError) or not error.retriable:
-                        raise
+                self.read(await start_of(found))
+                continue
+            except TopicNotFoundError:
+                if not self._readers:  # else those of its queues tell
+                    raise
+            except DledgerError as error:
+                if not error.retriable:
+                    raise
             await asyncio.sleep(PAUSE_S)

@@ -148,6 +148,35 @@ def test_what_reads_all_queues_reads_a_topic_made_anew_from_its_start(group: str
     Rig().run(scenario)
 
 
+async def _all(readers: QueueReaders) -> None:
+    while True:
+        await readers.next()
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_what_reads_all_queues_ends_with_its_topic(seed: int) -> None:
+    """Also when a node that lags still tells of the topic: nobody was left who would notice."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.consumer() as consumer, rig.admin() as admin:
+            readers = QueueReaders(consumer, "t", tags="*", sql="", wait_ms=500)
+            readers.read(await begin(await consumer.offsets("t")))
+            readers.follow(begin)
+            assert (await readers.next()).at_end
+            lagging = rig.cluster.hosts[rig.followers[0]]
+            for other in rig.cluster.hosts.values():
+                if other is not lagging:
+                    rig.cluster.net.cut(other.ip, lagging.ip)
+                    rig.cluster.net.cut(lagging.ip, other.ip)
+            await admin.delete_topic("t")
+            with pytest.raises(TopicNotFoundError):
+                await _all(readers)
+            await readers.close()
+
+    Rig(seed).run(scenario)
+
+
 @pytest.mark.parametrize("how", [{"tags": "none", "sql": ""}, {"tags": "*", "sql": "amount > 10"}])
 def test_a_filter_that_leaves_everything_out_is_answered_while_other_messages_come(how: dict[str, str]) -> None:
     """``dledger consume`` notices then that it is idle, or that nobody reads its output."""
