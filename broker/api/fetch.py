@@ -94,6 +94,8 @@ class _Answer:
             request.verify = False
             return await self._next_chunk()
         at_end = chunk.next_offset == self._offset
+        if not at_end:
+            request.incarnation = self.topic_epoch  # the rest is of the same topic
         self._offset = chunk.next_offset
         self._left_bytes -= chunk.frames_bytes
         self._left_to_scan -= chunk.looked_at
@@ -180,7 +182,7 @@ class FetchService:
         given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
         answer = _Answer(self._context, request, given)
         chunk, end = await answer.first_chunk()
-        request.incarnation = answer.topic_epoch  # the rest is of the same topic
+        request.incarnation = answer.topic_epoch
         self._check_lock(request)  # the owner may have changed during a long poll
         self._check_reader(request, caller)  # and rights may have been taken away, then as later on
         while not end:

@@ -433,3 +433,32 @@ def test_a_message_sent_back_to_the_topic_before_tells_as_well(names: bool) -> N
             assert await consumer.fetch("t", 0, end) == []
 
     Rig().run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_fetch_that_has_passed_over_messages_does_not_go_on_in_the_topic_made_anew(seed: int) -> None:
+    """Its filter left them out, and it waits for others: a replica that lags learns at once that the topic was made anew."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await send(rig, 50)
+        lagging = rig.followers[0]
+        lags = rig.cluster.hosts[lagging]
+        await until(lambda: lags.node is not None and ends(lags.node) == [50])
+        async with rig.consumer(GROUP, replica=lagging) as consumer:
+            waiting = asyncio.create_task(consumer.fetch("t", 0, 0, 100, wait_ms=9_000, tags="wanted"), name="fetch")
+            await asyncio.sleep(1)
+            others = [other for other in rig.cluster.hosts.values() if other is not lags]
+            for other in others:
+                rig.cluster.net.cut(other.ip, lags.ip)
+                rig.cluster.net.cut(lags.ip, other.ip)
+            await make_anew(rig, 0)
+            async with rig.producer() as producer:
+                for body in numbers(60):
+                    await producer.send(Message("t", body, tags="wanted"))
+            rig.cluster.net.heal_all()
+            found = await waiting
+            assert found
+            assert [message.body for message in found] == numbers(len(found))
+
+    Rig(seed).run(scenario)
