@@ -273,6 +273,11 @@ class LogicalQueueReader:
         """The number that is read next; -1 before the first read without a seek."""
         return self._next
 
+    async def _begun_queues(self) -> list[Place]:
+        """The physical queues, to begin anew in."""
+        self._consumer._epochs.begins_anew(self._topic)
+        return await _physical_queues(self._consumer, self._topic)
+
     async def seek(self, number: int) -> None:
         """Continue at a message.
 
@@ -282,7 +287,7 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek(1_000)
         """
-        self._queues = await _physical_queues(self._consumer, self._topic)
+        self._queues = await self._begun_queues()
         width = len(self._queues)
         self._next = number
         self._ahead = [deque() for _ in range(width)]
@@ -294,7 +299,7 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek_start()
         """
-        queues, held = await _physical_queues(self._consumer, self._topic), await self._consumer.offsets(self._topic)
+        queues, held = await self._begun_queues(), await self._consumer.offsets(self._topic)
         least = [held[queue].min_offset for queue in queues]
         await self.seek(max((offset - 1) * len(queues) + place + 1 if offset else 0 for place, offset in enumerate(least)))
 
@@ -304,7 +309,7 @@ class LogicalQueueReader:
         Examples:
             >>> await reader.seek_committed()
         """
-        queues, found = await _physical_queues(self._consumer, self._topic), await self._consumer.committed(self._topic)
+        queues, found = await self._begun_queues(), await self._consumer.committed(self._topic)
         if not found.keys() >= set(queues):
             await self.seek_start()
         else:

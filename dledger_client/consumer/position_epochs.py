@@ -43,6 +43,13 @@ class PositionEpochs:
             self._begins_again(queue)
         self.told(topic, epochs)
 
+    def begins_anew(self, topic: str) -> None:
+        """The caller begins in all queues of a topic where it likes.  Nothing changes unless a request for one was refused."""
+        if any(queue[0] == topic for queue in self._refused):
+            for queue in [queue for queue in {*self._read, *self._told, *self._refused} if queue[0] == topic]:
+                self._refused.add(queue)
+                self._begins_again(queue)
+
     def _begins_again(self, queue: Queue) -> None:
         if queue in self._refused:
             self._refused.discard(queue)

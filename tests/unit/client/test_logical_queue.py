@@ -10,7 +10,7 @@ import pytest
 from dledger_client.aio import LogicalQueueReader, LogicalQueueWriter, Message
 from dledger_client.fetch.records import NumberedMessage
 from dledger_client.runtime.environment import use_environment
-from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, ProducerFencedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError, ProducerFencedError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -286,3 +286,34 @@ def test_a_logical_queue_lies_over_several_replica_groups() -> None:
             assert [each.number for each in await again.read(2)] == [12, 13]
 
     Rig(groups=2).run(scenario)
+
+
+@pytest.mark.parametrize("how", ["seek", "seek_committed"])
+def test_a_reader_of_a_group_begins_again_in_a_topic_made_anew_where_it_is_told_to(how: str) -> None:
+    """All its queues at once: each of them was of the topic before.  docs/reference/semantics.md, row G9."""
+
+    async def fill(rig: Rig, first: int) -> None:
+        async with writer(rig) as one:
+            for number in range(30):
+                await one.send(Message("t", b"%d" % (first + number)))
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        await fill(rig, 0)
+        async with reader(rig, "g") as found, rig.admin() as admin:
+            await found.seek_start()
+            assert len(await found.read(30)) == 30
+            await admin.delete_topic("t")
+            await rig.topic(queues=4)
+            await fill(rig, 100)
+            await found.seek(20)
+            with pytest.raises(TopicNotFoundError):
+                await found.read(1)
+            async with reader(rig, "g") as other:
+                await other.seek(10)
+                await other.commit()
+            await (found.seek(10) if how == "seek" else found.seek_committed())
+            assert [each.message.body for each in await found.read(20)] == [b"%d" % number for number in range(110, 130)]
+            await found.commit()
+
+    Rig().run(scenario)
