@@ -18,7 +18,7 @@ _UNIQUE_ID_DIGITS, _CLIENT_DIGITS = 32, 20  # see ``frames.message_id``
 def java_hash(text: str, *, behind: int = 0) -> int:
     """String.hashCode as a signed 32-bit number; ``behind``: that of what the text follows."""
     units = text.encode("utf-16-be", "surrogatepass") if not text.isascii() else None
-    value = behind
+    value = behind & _MASK
     if units is None:
         for byte in text.encode("ascii"):
             value = value * 31 + byte & _MASK

@@ -100,12 +100,13 @@ def unsafe_recover(
     """Make a stopped node the only voter of its replica group: most of the others are lost for good. Acknowledged messages may be lost.
 
     Of several survivors take the one whose last entry has the highest term, then the highest index: answer n to look only. Then start it,
-    and add members. The lost ones must never start again with their old folders.
+    and add members: all others have spare: true in the cluster file, and empty folders. The lost ones must never start again with their
+    old folders.
     """
     from broker.config.cluster_file import ClusterConfig
     from broker.process.data_dir_lock import DataFolderLock
     from broker.process.private_folder import UMASK
-    from dledger_cli.recovery.only_voter import look_at, make_only_voter
+    from dledger_cli.recovery.only_voter import check_others_wait, look_at, make_only_voter
 
     cluster, folder = ClusterConfig.load(config_path(config)), Path(data) / node_id
     cluster.addresses_of(node_id)  # ConfigError unless the file has it
@@ -118,6 +119,7 @@ def unsafe_recover(
         found = run(look_at(cluster, node_id, folder))
         group, others = found.identity.group, ", ".join(found.others) or "nobody"
         note(f"{folder}: node {node_id} of replica group {group} has entries up to {found.last.index} of term {found.last.term}")
+        check_others_wait(found)
         confirm(f"Let {node_id} go on without {others}? What only they had acknowledged is lost.", yes)
         last = run(make_only_voter(found))
     finally:

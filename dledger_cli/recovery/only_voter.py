@@ -32,7 +32,7 @@ from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot import install
 from dledger_cli.recovery.new_members import append_members, promise_term
 from dledger_wire.clock import SystemClock
-from dledger_wire.errors import DataDirectoryError, StorageDamagedError
+from dledger_wire.errors import ConfigError, DataDirectoryError, StorageDamagedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,16 @@ async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivo
         return Survivor(disk, settings, identity, log.last, log.chain_crc, configuration)
     finally:
         await log.close()
+
+
+def check_others_wait(survivor: Survivor) -> None:
+    """ConfigError when others of the group, with empty folders, would take each other for the members that a new group begins with."""
+    settings = survivor.settings
+    others = [node.id for node in settings.group.nodes if node.id != survivor.node_id and not node.spare]
+    if others:
+        file, group = settings.cluster.file, settings.group.name
+        text = f"{file}: with empty folders {', '.join(others)} would begin a replica group {group} of their own"
+        raise ConfigError(f"{text}: give every node of it but {survivor.node_id} spare: true there, and start the nodes with that file")
 
 
 async def make_only_voter(survivor: Survivor) -> EntryId:

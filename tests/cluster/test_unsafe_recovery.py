@@ -9,6 +9,8 @@ import json
 import shutil
 from typing import Any
 
+import yaml
+
 from tests.cluster.harness import Cluster
 from tests.waiting import wait_until
 
@@ -34,12 +36,27 @@ def lose_all_but_a_follower(cluster: Cluster) -> tuple[str, list[str]]:
     return survivor, [node_id for node_id in cluster.local.node_ids() if node_id != survivor]
 
 
+def let_others_wait(cluster: Cluster, survivor: str) -> None:
+    """Mark all nodes but the survivor in the cluster file: they wait to be added."""
+    content = yaml.safe_load(cluster.local.file.read_text())
+    for node in content["groups"][0]["nodes"]:
+        node["spare"] = node["id"] != survivor
+    cluster.local.file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
 def recover(cluster: Cluster, survivor: str) -> None:
+    refused = cluster.cli("member", "unsafe-recover", "--id", survivor, "--data", str(cluster.data), "--yes")
+    assert refused.returncode == 1
+    assert f"give every node of it but {survivor} spare: true there" in refused.stderr
+    let_others_wait(cluster, survivor)
     looked = cluster.cli("member", "unsafe-recover", "--id", survivor, "--data", str(cluster.data))
     assert looked.returncode == 2
     assert f"node {survivor} of replica group g0 has entries up to" in looked.stderr
     made = json.loads(cluster.cli_ok("member", "unsafe-recover", "--id", survivor, "--data", str(cluster.data), "--yes", "--json"))
     assert made["voters"] == [survivor]
+
+
+def lead_alone(cluster: Cluster, survivor: str) -> None:
     cluster.start(survivor, wait=False)
     wait_until(lambda: node_of(cluster, survivor)["role"] == "leader", lambda: cluster.log_text(survivor))
 
@@ -49,9 +66,13 @@ def test_a_group_goes_on_with_one_of_three_disks(cluster: Cluster) -> None:
     for node_id in lost:
         shutil.rmtree(cluster.data / node_id)
     recover(cluster, survivor)
-    assert cluster.produce("t", [b"alone"])["acknowledged"] == 1
-    for node_id in lost:
+    for node_id in lost:  # before the survivor: they are no group of their own
         cluster.start(node_id, wait=False)
+    wait_until(lambda: {node_of(cluster, node_id).get("role") for node_id in lost} == {"learner"}, lambda: cluster.log_text(lost[0]))
+    lead_alone(cluster, survivor)
+    assert cluster.produce("t", [b"alone"])["acknowledged"] == 1
+    assert [node_of(cluster, node_id)["role"] for node_id in lost] == ["learner"] * len(lost)
+    for node_id in lost:
         cluster.cli_ok("member", "add", "--id", node_id)
         wait_until(
             lambda node_id=node_id: not cluster.cli("member", "promote", "--id", node_id).returncode, lambda: cluster.log_text(lost[0])
@@ -67,6 +88,7 @@ def test_old_folders_that_come_back_count_nothing(cluster: Cluster) -> None:
     """Two of them are a group of their own, which the survivor and its clients have nothing to do with."""
     survivor, lost = lose_all_but_a_follower(cluster)
     recover(cluster, survivor)
+    lead_alone(cluster, survivor)
     term = node_of(cluster, survivor)["term"]
     for node_id in lost:
         cluster.start(node_id, wait=False)

@@ -60,6 +60,12 @@ def test_java_hashes_are_javas(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
+@pytest.mark.parametrize("key", ["", "k", "0" * 32, "\u00e4" * 32])
+@pytest.mark.parametrize("topic", [f"orders-{number}" for number in range(8)])
+def test_key_hashes_are_those_of_the_whole_text(topic: str, key: str) -> None:
+    assert key_hash(topic, key) == abs(java_hash(f"{topic}#{key}"))
+
+
 def test_column_hashes_equal_single_ones() -> None:
     draw = random.Random(3)
     rows = [draw.randbytes(16).hex().upper() for _ in range(50)]

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.config.cluster_file import ClusterConfig
 from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
 from dledger_cli.backup.point import end_of
 from dledger_cli.recovery import only_voter
 from dledger_cli.recovery.new_members import TERMS_AHEAD
-from dledger_cli.recovery.only_voter import look_at, make_only_voter
+from dledger_cli.recovery.only_voter import check_others_wait, look_at, make_only_voter
 from dledger_wire.errors import ConfigError, DataDirectoryError, DledgerError, StorageDamagedError
-from tests.unit.cli.backup.backup_rig import GROUP, back_up, entries_of, local, new_cluster, restore, source
+from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, back_up, entries_of, local, new_cluster, restore, source
 
 
 async def made_folder(tmp_path: Path, node_id: str = "n0") -> Path:
@@ -82,6 +83,17 @@ def test_one_that_was_interrupted_is_given_again(tmp_path: Path, step: str, monk
         membership = Configuration.decode(newest.body_bytes()).membership
         assert membership.voters == ("n0",)
         assert membership.store_of(membership.voters[0]) == store_id_of(folder)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_with_which_empty_nodes_would_begin_a_group_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        folder = await made_folder(tmp_path)
+        with pytest.raises(ConfigError, match=r"new.yaml: with empty folders n1, n2 would begin a replica group g0 of their own"):
+            check_others_wait(await look_at(new_cluster(), "n0", folder))
+        marked = NEW_FILE.replace("20002", "20002, spare: true").replace("20003", "20003, spare: true")
+        check_others_wait(await look_at(ClusterConfig.parse(marked, "new.yaml"), "n0", folder))
 
     asyncio.run(scenario())
 
