@@ -87,14 +87,15 @@ async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivo
         await log.close()
 
 
-def check_others_wait(survivor: Survivor) -> None:
+def check_others_wait(cluster: ClusterConfig, survivor: Survivor) -> None:
     """ConfigError when others of the group, with empty folders, would take each other for the members that a new group begins with."""
-    settings = survivor.settings
-    others = [node.id for node in settings.group.nodes if node.id != survivor.node_id and not node.spare]
+    node_id, name = survivor.node_id, survivor.identity.group
+    nodes = [node for group in cluster.groups if group.name == name for node in group.nodes]
+    others = ", ".join(node.id for node in nodes if node.id != node_id and not node.spare)
     if others:
-        file, group = settings.cluster.file, settings.group.name
-        text = f"{file}: with empty folders {', '.join(others)} would begin a replica group {group} of their own"
-        raise ConfigError(f"{text}: give every node of it but {survivor.node_id} spare: true there, and start the nodes with that file")
+        text = f"{cluster.file}: with empty folders {others} would begin a replica group {name} of their own"
+        move = "" if cluster.spare(node_id) is None else f"list {node_id} among its nodes, not in spares, "
+        raise ConfigError(f"{text}: {move}give every node of it but {node_id} spare: true there, and start the nodes with that file")
 
 
 async def make_only_voter(survivor: Survivor) -> EntryId:

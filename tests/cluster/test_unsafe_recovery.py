@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from typing import Any
 
 import yaml
@@ -74,9 +75,8 @@ def test_a_group_goes_on_with_one_of_three_disks(cluster: Cluster) -> None:
     assert [node_of(cluster, node_id)["role"] for node_id in lost] == ["learner"] * len(lost)
     for node_id in lost:
         cluster.cli_ok("member", "add", "--id", node_id)
-        wait_until(
-            lambda node_id=node_id: not cluster.cli("member", "promote", "--id", node_id).returncode, lambda: cluster.log_text(lost[0])
-        )  # type: ignore[misc]
+        promote = partial(cluster.cli, "member", "promote", "--id", node_id)
+        wait_until(lambda promote=promote: not promote().returncode, lambda: cluster.log_text(lost[0]))  # type: ignore[misc]
     cluster.wait_healthy()
     cluster.wait_equal()
     cluster.kill(survivor)

@@ -90,10 +90,25 @@ def test_one_that_was_interrupted_is_given_again(tmp_path: Path, step: str, monk
 def test_a_file_with_which_empty_nodes_would_begin_a_group_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         folder = await made_folder(tmp_path)
-        with pytest.raises(ConfigError, match=r"new.yaml: with empty folders n1, n2 would begin a replica group g0 of their own"):
-            check_others_wait(await look_at(new_cluster(), "n0", folder))
+        found = await look_at(new_cluster(), "n0", folder)
+        with pytest.raises(ConfigError, match=r"new.yaml: with empty folders n1, n2 would begin a replica group g0 of their own: give"):
+            check_others_wait(new_cluster(), found)
         marked = NEW_FILE.replace("20002", "20002, spare: true").replace("20003", "20003, spare: true")
-        check_others_wait(await look_at(ClusterConfig.parse(marked, "new.yaml"), "n0", folder))
+        check_others_wait(ClusterConfig.parse(marked, "new.yaml"), found)
+        elsewhere = ClusterConfig.parse(NEW_FILE.replace("name: g0", "name: g1"), "new.yaml")
+        check_others_wait(elsewhere, found)  # as of a spare node whose group the file does not name
+
+    asyncio.run(scenario())
+
+
+def test_a_survivor_among_the_spare_nodes_is_to_be_listed_as_a_node(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        folder = await made_folder(tmp_path)
+        found = await look_at(new_cluster(), "n0", folder)
+        text = NEW_FILE.replace("id: n0, address: 127.0.0.1:20001", "id: n9, address: 127.0.0.1:20009")
+        spares = ClusterConfig.parse(text + 'spares: [{id: n0, address: "127.0.0.1:20001"}]\n', "new.yaml")
+        with pytest.raises(ConfigError, match=r"list n0 among its nodes, not in spares, give every node of it but n0 spare: true"):
+            check_others_wait(spares, found)
 
     asyncio.run(scenario())
 
