@@ -40,6 +40,7 @@ from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE
 from dledger_wire.frames.frames import frame_columns, frame_positions
 from dledger_wire.frames.message_id import UniqueIds
 from pyspark_dledger.write.staged_batches import StagedBatch, TargetQueue
+from pyspark_dledger.write.targets import telling_of_fewer_queues
 
 PRODUCER_GROUP = "spark"
 NAME_PREFIX = "spark-direct-"
@@ -230,7 +231,8 @@ class DirectTask:
     def _fenced(self) -> Iterator[None]:
         """Say what ended this attempt."""
         try:
-            yield
+            with telling_of_fewer_queues():
+                yield
         except ProducerFencedError as error:
             raise ProducerFencedError(
                 f"partition {self.partition}: a later attempt of this task has begun and ends this one, as a speculative copy does "

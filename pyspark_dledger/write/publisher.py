@@ -44,6 +44,7 @@ from dledger_wire.frames.compress import decompress
 from dledger_wire.status import Compression
 from pyspark_dledger.write.staged_batches import FrameStamp, StagedBatchReader, TargetQueue
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE
+from pyspark_dledger.write.targets import telling_of_fewer_queues
 
 FORMAT_VERSION = 2
 READ_VERSIONS = (1, FORMAT_VERSION)  # 1: parts without a target
@@ -55,10 +56,6 @@ GROUPS_AT_ONCE = 16  # each has some 16 MiB under way
 _OWN_IDS = 1 << 62  # producer ids assigned by the cluster are log positions, far below
 
 MAX_MANIFEST_BYTES = 64 << 20  # opened
-FEWER_QUEUES = (
-    "the topic had more write queues when the rows were staged: give it as many again (dledger topic update --write-queues) until the "
-    "write is done"
-)
 MAX_TOPICS, SHOWN_TOPICS = 1_000, 5  # that a manifest names, that an error lists
 
 
@@ -168,6 +165,7 @@ class Publisher:
         named = sorted(topics) if len(topics) <= MAX_TOPICS else []
         manifest = {"version": FORMAT_VERSION, "application": write.application, "number": write.number, "topic": topic, "topics": named}
         body = zlib.compress(json.dumps(manifest | {"parts": [asdict(part) for part in parts]}).encode())
+        await self._check_staged(write, parts)
         try:
             note = await self._note(write, MANIFEST, body)
         except ProducerFencedError as error:
@@ -211,6 +209,34 @@ class Publisher:
             await self._sender.discard()  # another write may be next
             raise
         return True
+
+    async def _check_staged(self, write: WriteName, parts: Sequence[StagedRange]) -> None:
+        """Raise OffsetOutOfRangeError when staged rows are gone already: once a manifest names them, this write could never be done."""
+        held = await self._control.offsets(self._queue.topic, partial=True) if parts else {}
+        for part in parts:
+            queue = held.get((part.group, part.queue_id))
+            if queue is None or queue.min_offset <= part.first <= part.end <= queue.max_offset or await self._has(part):
+                continue
+            if await self._notes(write) > MANIFEST:
+                return  # those of an earlier attempt count
+            raise OffsetOutOfRangeError(
+                f"rows staged in {self._queue.topic} are gone: it was deleted, or they expired, before the commit; nothing was stored, "
+                "so the write can be made again",
+                min_offset=queue.min_offset,
+                max_offset=queue.max_offset,
+            )
+
+    async def _has(self, part: StagedRange) -> bool:
+        """Whether the staging topic has a task's rows, as far as a leader says that makes sure that it leads."""
+        where = (self._queue.topic, part.queue_id)
+        try:
+            found = [
+                await self._control.fetch(*where, offset, 1, replica_group=part.group, linearizable=True)
+                for offset in (part.first, part.end - 1)
+            ]
+        except OffsetOutOfRangeError:
+            return False
+        return all(found)
 
     async def _note(self, write: WriteName, sequence: int, body: bytes) -> SequencedRecord:
         """A message about the write in the control queue."""
@@ -278,10 +304,9 @@ class Publisher:
         # A group that fails does not stop the others: what they have stored need not be sent by the next attempt.
         ended = await asyncio.gather(*(send_lane(*each) for each in lanes.items()), return_exceptions=True)
         for error in ended:
-            if isinstance(error, InvalidArgumentError) and "queues" in error.details:
-                raise InvalidArgumentError(f"{error.message}; {FEWER_QUEUES}", **error.details) from None
             if error is not None:
-                raise error
+                with telling_of_fewer_queues():
+                    raise error
 
     async def _send_lane(self, write: WriteName, target: str, parts: Sequence[StagedRange]) -> None:
         """Publish parts one after the other; they share no queue with other lanes."""
@@ -322,11 +347,13 @@ def _check_topic(earlier: Manifest, topic: str | None, topics: Sequence[str]) ->
     """Rows for other topics would be taken for repeated ones, and be lost without a word."""
     # A batch of a query may name other topics when it runs again, as those of the day.
     is_query = earlier.write.application.startswith(QUERY)
-    has_others = bool(earlier.topics and topics) and not is_query and set(earlier.topics).isdisjoint(topics)
-    if None in (earlier.topic, topic) or (earlier.topic == topic and not has_others):
+    if None in (earlier.topic, topic) or (is_query and earlier.topic == topic):
+        return
+    are_others = set(earlier.topics).isdisjoint(topics) if earlier.topics and topics else earlier.topic != topic
+    if not are_others:
         return
     write, before = earlier.write, _shown(earlier.topic, earlier.topics)
-    expected = "a txnAppId for each topic"
+    expected = f"a txnAppId for each topic, or {before} if this is the same write again"
     if is_query:
         expected = (
             f"{before} until this batch is done, if the query is to write elsewhere from now on, or a checkpoint of its own, not a copy"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dledger_client import PullConsumer
@@ -18,6 +19,11 @@ from pyspark_dledger.write.staged_batches import MAX_BODY_BYTES, FrameStamp, Tar
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+FEWER_QUEUES = (
+    "the topic had more write queues when this write began: give it as many again (dledger topic update --write-queues) until the "
+    "write is done"
+)
 
 
 def check_write(schema: StructType, default_topic: str, *, overwrite: bool) -> None:
@@ -46,6 +52,17 @@ def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
     if not queues:
         raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
     return queues
+
+
+@contextmanager
+def telling_of_fewer_queues() -> Iterator[None]:
+    """Say what happened when a row's queue takes no messages any more."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if "queues" not in error.details:
+            raise
+        raise InvalidArgumentError(f"{error.message}; {FEWER_QUEUES}", **error.details) from None
 
 
 class Targets:

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dledger_client.producer.idempotent_writer import IdempotentWriter
+from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, OutOfOrderSequenceError, ProducerFencedError
+from dledger_wire.rpc import methods
 from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
 from pyspark_dledger.write.direct_writer import ends_of
@@ -259,6 +261,21 @@ def test_a_topic_that_is_made_anew_while_a_task_writes_ends_the_attempt() -> Non
         for batch in made[6:]:
             await attempt.task.add(batch)
         with pytest.raises(OutOfOrderSequenceError, match="the topic was deleted and created again"):
+            await attempt.task.finish()
+
+    Rig().run(scenario)
+
+
+def test_a_topic_that_got_fewer_queues_while_a_task_writes_says_what_to_do() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(TARGET, queues=QUEUES)
+        attempt = Attempt(rig, target := await target_of(rig))
+        await attempt.task.begin()
+        spec, router = admin_pb2.TopicSpec(name=TARGET, write_queues=1), rig.router()
+        await router.call_leader("g0", methods.UPDATE_TOPIC, spec, deadline_ms=router.clock.monotonic_ms() + 5000)
+        for batch in batches(target, ROWS):
+            await attempt.task.add(batch)
+        with pytest.raises(InvalidArgumentError, match="expected 0 to 0; the topic had more write queues when this write began: give it"):
             await attempt.task.finish()
 
     Rig().run(scenario)
