@@ -84,7 +84,8 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
                 f"topic {topic} queue {group}:{queue_id}: the archive ends at {offset}, the log begins at {held.min_offset}; "
                 "the messages between them have expired; run the archive job more often"
             )
-        starts.setdefault(topic, {})[f"{group}:{queue_id}"] = max(offset, held.min_offset)
+        # One that has nothing, as of a topic made anew, begins where it ends.
+        starts.setdefault(topic, {})[f"{group}:{queue_id}"] = min(max(offset, held.min_offset), held.max_offset)
     live = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     live = live.option("startingOffsets", json.dumps(starts))
     for name, value in options.items():
@@ -96,18 +97,18 @@ def check_archived(
     bootstrap: str, behind: Mapping[tuple[str, str, int], tuple[int, str]], held: Mapping[tuple[str, str, int], QueueOffsets]
 ) -> None:
     """Raise InvalidArgumentError if a queue does not continue the archive: ``behind`` has the end of each there, and the id of the last
-    message.  Of a topic made anew, messages below that end would be left out.
+    message.  Of a topic made anew, messages below that end would be left out; of a queue that has none, nothing can be.
     """
     with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         for (topic, group, queue_id), (end, msg_id) in behind.items():
             queue = held.get((topic, group, queue_id))
-            if queue is None or end - 1 < queue.min_offset:
+            if queue is None or end - 1 < queue.min_offset or queue.min_offset == queue.max_offset:
                 continue
             found = consumer.fetch(topic, queue_id, end - 1, 1, replica_group=group) if end <= queue.max_offset else []
             if not found or found[0].msg_id != msg_id:
                 raise InvalidArgumentError(
                     f"topic {topic} queue {group}:{queue_id}: its message {end - 1} is not the last one of the archive, so the topic was "
-                    "deleted and created again since; run the archive job with --skip-lost first"
+                    "deleted and created again since, or restored from a backup; run the archive job with --skip-lost first"
                 )
 
 

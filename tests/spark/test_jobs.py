@@ -55,13 +55,15 @@ def test_a_topic_made_anew_is_joined_from_where_the_archive_has_it(spark: Any, c
     path = str(tmp_path / "archive")
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         for life, count in enumerate((7, 3)):
-            admin.create_topic("reborn", queues=1)
+            admin.create_topic("reborn", queues=2)
+            if life == 0:
+                producer.send(Message("reborn", b"rest"), queue_id=1)  # a queue that has nothing in the second life
             for number in range(count):
-                producer.send(Message("reborn", b"%d|%d" % (life, number)))
-            assert archive_job.archive(spark, cluster.bootstrap, ["reborn"], path, failOnDataLoss="false") == count
+                producer.send(Message("reborn", b"%d|%d" % (life, number)), queue_id=0)
+            assert archive_job.archive(spark, cluster.bootstrap, ["reborn"], path, failOnDataLoss="false") == count + (life == 0)
             if life == 0:
                 admin.delete_topic("reborn")
-                admin.create_topic("reborn", queues=1)
+                admin.create_topic("reborn", queues=2)
                 for sent in (3, 6):  # fewer than the archive has, and more
                     for _ in range(sent):
                         producer.send(Message("reborn", b"lost"), queue_id=0)
@@ -71,9 +73,9 @@ def test_a_topic_made_anew_is_joined_from_where_the_archive_has_it(spark: Any, c
                         archive_job.read_joined(spark, cluster.bootstrap, ["reborn"], path)
                 admin.delete_topic("reborn")
         for number in range(3, 9):
-            producer.send(Message("reborn", b"1|%d" % number))
+            producer.send(Message("reborn", b"1|%d" % number), queue_id=0)
     rows = archive_job.read_joined(spark, cluster.bootstrap, ["reborn"], path).select("body").collect()
-    assert sorted(bytes(row.body) for row in rows) == [*(b"0|%d" % n for n in range(7)), *(b"1|%d" % n for n in range(9))]
+    assert sorted(bytes(row.body) for row in rows) == [*(b"0|%d" % n for n in range(7)), *(b"1|%d" % n for n in range(9)), b"rest"]
 
 
 def test_equal_replicas_are_found_equal(spark: Any, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
