@@ -68,7 +68,7 @@ def _filled(option: str, named: Mapping[str, ByQueue], groups: Mapping[str, Iter
             )
         filled = {(group or "".join(own), queue): value for (group, queue), value in queues.items()}
         if len(filled) < len(queues):
-            group, twice = next((group, queue) for group, queue in queues if group and ("", queue) in queues)
+            group, twice = next((group, queue) for group, queue in queues if group in own and ("", queue) in queues)
             raise InvalidArgumentError(f'option {option}: topic {topic}, queue "{group}:{twice}": named twice, also as "{twice}"')
         found[topic] = filled
     return found
@@ -143,12 +143,15 @@ def _by_queue(name: str, text: str, shape: str, value_of: Callable[[str, str, An
     for topic, queues in _object(name, text, shape).items():
         _checked(isinstance(queues, dict) and queues, queues, name, f"{topic}: {queues}", 'an object {"group:queue":number}')
         result[topic] = {_queue_key(name, key): value_of(name, key, value) for key, value in queues.items()}
+        _checked(len(result[topic]) == len(queues), queues, name, f"{topic}: {queues}", "each queue once")
     return result
 
 
 def _object(name: str, text: str, shape: str) -> dict[str, Any]:
     try:
-        loaded = strict_json.parse(text)
+        loaded = strict_json.parse(text, unique=True)
+    except strict_json.NamedTwiceError as error:
+        raise InvalidArgumentError(f"option {name}: {str(error)!r} is named twice") from None
     except ValueError:
         raise InvalidArgumentError(f"option {name}: {text!r}; expected {shape}") from None
     return dict(_checked(isinstance(loaded, dict) and loaded, loaded, name, text, shape))

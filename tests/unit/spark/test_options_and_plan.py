@@ -88,6 +88,9 @@ def test_keys_are_compared_without_regard_to_case() -> None:
             {"readTimeoutMs": "50d"},
             "option readTimeoutMs: '50d'; expected a duration (500ms, 15m, a number of milliseconds) of at least 100 and",
         ),
+        ({"startingOffsets": '{"orders":{"0":5,"0":6}}'}, "option startingOffsets: '0' is named twice"),
+        ({"endingOffsets": '{"orders":{"0":5},"orders":{"1":6}}'}, "option endingOffsets: 'orders' is named twice"),
+        ({"startingOffsets": '{"orders":{"0":5,"00":6}}'}, "orders: {'0': 5, '00': 6}; expected each queue once"),
         ({"startingTimestamp": "9" * 20}, f"option startingTimestamp: '{'9' * 20}'; expected a time (milliseconds since 1970 of 13 digits"),
         (
             {"endingOffsetsByTimestamp": f'{{"orders":{{"0":{"9" * 20}}}}}'},
@@ -141,7 +144,7 @@ def test_a_queue_by_its_number_is_that_of_the_topics_only_group() -> None:
         InvalidArgumentError, match='option endingOffsets: topic orders has queues in the replica groups g0, g1; expected "group:0"'
     ):
         asked.end.with_groups("endingOffsets", {"orders": {"g1", "g0"}})
-    twice = parse_read_options({**BASE, "startingOffsets": '{"orders":{"0":5,"g0:0":6}}'})
+    twice = parse_read_options({**BASE, "startingOffsets": '{"orders":{"0":5,"g1:0":4,"g0:0":6}}'})
     with pytest.raises(InvalidArgumentError, match='option startingOffsets: topic orders, queue "g0:0": named twice, also as "0"'):
         twice.start.with_groups("startingOffsets", {"orders": {"g0"}})
 
