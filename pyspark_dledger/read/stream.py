@@ -122,8 +122,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Nothing is known yet that an end could be before: a leader that has lost its lead must not plan one before the checkpoint.
         is_blind = start is None and self._last_end is None
         view = self._last_view = self._look(known, confirmed=is_blind)
-        if is_blind and self._target is not None:
-            self._target = self._end_of(view)
         end, topic_epochs = self._target or self._end_of(view)
         if start is None:
             return self._without_start(view, end, topic_epochs)
