@@ -78,6 +78,15 @@ async def act(view: View, work: Callable[[], Awaitable[str]]) -> bool:
     return True
 
 
+async def act_when_answered(view: View, question: Question, work: Callable[[], Awaitable[str]]) -> bool:
+    """``act`` when the question's action is chosen; whether it succeeded.  When it fails it is asked again: what was typed stays."""
+    done = False
+    while not done and await question.ask():
+        done = await act(view, work)
+    question.close()
+    return done
+
+
 def action_button(view: View, name: str, on_click: Callable[[], object], *, dangerous: bool = False) -> ui.button | None:
     """A button for an action, which says why when it cannot begin; none in read-only mode."""
     if view.read_only:

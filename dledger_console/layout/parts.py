@@ -107,10 +107,18 @@ class Question:
 
     async def answer(self) -> str:
         """The action whose button was used; empty for none."""
-        found = await self._dialog
+        found = await self.ask()
+        self.close()
+        return found
+
+    async def ask(self) -> str:
+        """As ``answer``, and it can be asked again with what was typed, until it is closed."""
+        return "" if self._dialog.is_deleted else str(await self._dialog or "")
+
+    def close(self) -> None:
+        """It is not asked again."""
         if not self._dialog.is_deleted:  # whoever closes the page takes its questions away
             self._dialog.delete()
-        return str(found or "")
 
 
 def text_field(label: str, value: str = "", hint: str = "") -> ui.input:

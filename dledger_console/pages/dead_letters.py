@@ -100,6 +100,9 @@ def _running(view: View) -> RunningRedrives:
 
 
 async def _of_group(view: View, name: str) -> None:
+    found = await dead_letters.list_letters(view.admin, name)
+    if not found.rows and not found.unanswered:
+        await view.admin.describe_group(name, partial=True)  # the page says so when there is none
     running = _running(view)
     with ui.element("div").classes("row-line"):
         ui.link("All dead letters", "/dead-letters")

@@ -9,7 +9,7 @@ from dledger_console.data import groups
 from dledger_console.data.groups import QueueRow, ResetPlan, ResetTarget
 from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Series
-from dledger_console.layout.actions import act, action_button, confirm, say
+from dledger_console.layout.actions import act, act_when_answered, action_button, confirm, say
 from dledger_console.layout.charts import LineChart
 from dledger_console.layout.parts import Figures, Missing, Question, given_whole, heading, number_field, text_field, toolbar
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link, Mark, link
@@ -200,15 +200,13 @@ async def settings(view: View, name: str) -> None:
     with Question(f"Settings of {name}", "Change settings") as question:
         times = number_field("Deliveries again before a message is a dead letter", now.retry_max_times, least=0, most=1000)
         enabled = ui.checkbox("The group may read", value=now.consume_enable)
-    if not await question.answer():
-        return
 
     async def work() -> str:
         done = await view.admin.update_group(name, retry_max_times=given_whole(times), consume_enable=bool(enabled.value))
         may = "may read" if done.consume_enable else "may not read"
         return f"{name}: a message is a dead letter after {done.retry_max_times} deliveries; the group {may}"
 
-    await act(view, work)
+    await act_when_answered(view, question, work)
 
 
 async def delete(view: View, name: str) -> None:

@@ -13,7 +13,7 @@ from dledger_console.data.rows import Queue
 from dledger_console.data.topic_history import TopicRates, look_at_topic
 from dledger_console.data.topics import TopicRow, TopicTotals
 from dledger_console.history.sampler import Sampler
-from dledger_console.layout.actions import act, action_button, confirm
+from dledger_console.layout.actions import act, act_when_answered, action_button, confirm
 from dledger_console.layout.browser import MessageBrowser
 from dledger_console.layout.parts import Figures, Missing, Question, given_whole, heading, number_field, toolbar
 from dledger_console.layout.tables import BoundedTable, Cell, Column
@@ -109,8 +109,6 @@ async def change(view: View, name: str) -> None:
         write_field = number_field("Queues that producers write", write, least=1, most=4096)
         perms = {int(Perm.READ_WRITE): "read and write", int(Perm.READ): "read", int(Perm.WRITE): "write"}
         perm_field = ui.select(perms, value=perm if perm in perms else None, label="Clients may").props("dense outlined").classes("field")
-    if not await question.answer():
-        return
 
     async def work() -> str:
         wanted = (given_whole(read_field), given_whole(write_field), int(perm_field.value or 0))
@@ -120,7 +118,7 @@ async def change(view: View, name: str) -> None:
         done = await view.admin.update_topic(name, read_queues=changed[0], write_queues=changed[1], perm=changed[2])
         return f"topic {name} was changed: {done.read_queues} read and {done.write_queues} written queues, permission {done.perm}"
 
-    await act(view, work)
+    await act_when_answered(view, question, work)
 
 
 async def delete(view: View, name: str) -> None:

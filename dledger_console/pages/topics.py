@@ -8,7 +8,7 @@ from nicegui import ui
 
 from dledger_console.data import topics
 from dledger_console.data.topic_history import TopicsSeen
-from dledger_console.layout.actions import act, action_button
+from dledger_console.layout.actions import act_when_answered, action_button
 from dledger_console.layout.parts import Missing, Question, given_whole, number_field, text_field, toolbar
 from dledger_console.layout.shared import TOPICS_S, WatchedTopics, watched_topics
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link
@@ -89,8 +89,6 @@ async def create(view: View) -> None:
         name = text_field("Name", hint="letters, digits, _ - % |, at most 127")
         queues = number_field("Queues", None, least=1, most=4096, hint="of all replica groups together; empty: the cluster's default")
         groups = text_field("Replica groups", hint="names with commas between them; empty: all")
-    if not await question.answer():
-        return
 
     async def work() -> str:
         wanted = [group.strip() for group in str(groups.value or "").split(",") if group.strip()]
@@ -98,4 +96,4 @@ async def create(view: View) -> None:
         made = await view.admin.create_topic(str(name.value or "").strip(), count, replica_groups=wanted)
         return f"topic {made.topic} was created with {made.read_queues} queues in {made.replica_group}"
 
-    await act(view, work)
+    await act_when_answered(view, question, work)

@@ -68,6 +68,8 @@ def test_pages_of_groups_and_letters(
         picture(page, f"group-{look}")
         page.goto("/dead-letters")
         expect(page.get_by_role("row").filter(has_text="packing")).to_contain_text("20")
+        page.goto("/dead-letters?group=nobody")
+        expect(page.locator(".empty")).to_contain_text("nobody")
         page.goto("/dead-letters?group=packing")
         expect(page.get_by_text("Reading is not permitted")).to_be_visible()
         picture(page, f"letters-{look}")
