@@ -63,7 +63,7 @@ def test_what_was_read_before_the_topic_was_made_anew_sends_nothing_of_the_new_o
                 await take_it()
             await rig.topic()
             await send(rig, 1)
-            with pytest.raises(TopicNotFoundError, match="made again"):
+            with pytest.raises(TopicNotFoundError, match="recreated"):
                 await take_it()
 
     Rig().run(scenario)

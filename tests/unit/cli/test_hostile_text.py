@@ -211,6 +211,7 @@ OTHERS = {
     "certs list",
     "security init",
     "cluster add-group",
+    "member unsafe-recover",
     "cluster apply",
     "user create",
 }
