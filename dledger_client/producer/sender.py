@@ -9,7 +9,7 @@ arrives: the busier the group, the larger the batches.  Everything but ``wake_up
     refused after a lost attempt       the same: that one may have taken the sequence
     fenced                             a producer with the same stable id was started: everything fails, for good
 
-In the last two cases batches that an unacknowledged attempt may have stored end with OutcomeUnknownError (``in_flight.py``).
+In the last three cases batches that an unacknowledged attempt may have stored end with OutcomeUnknownError (``in_flight.py``).
 """
 
 from __future__ import annotations
