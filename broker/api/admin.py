@@ -253,9 +253,10 @@ class AdminService:
         if request.action in ("add", "replace"):
             await self._refuse_waiting_spare(request.id)
         membership = raft.membership  # nothing may change it between here and the first step
-        steps = membership_steps(membership, request.action, request.id, request.replaces)
+        known = raft.address_of(NodeId(request.id))
+        steps = membership_steps(membership, request.action, request.id, request.replaces, known)
         if request.action in ("add", "replace"):
-            check_new_member(request.id, request.address or raft.address_of(NodeId(request.id)), self._other_addresses(request.replaces))
+            check_new_member(request.id, request.address or known, self._other_addresses(request.replaces))
         for step in steps:
             addresses = {request.id: request.address} if request.address else {}
             membership = await raft.change_members(step.voters, step.learners, addresses, CHANGE_TIMEOUT_S)

@@ -36,13 +36,17 @@ def _is_wildcard(host: str) -> bool:
         return False
 
 
-def membership_steps(now: Membership, action: str, node: str, replaces: str = "") -> list[Membership]:
-    """The memberships to go through, in order.  InvalidArgumentError when the request does not fit the current membership."""
+def membership_steps(now: Membership, action: str, node: str, replaces: str = "", known_address: str = "") -> list[Membership]:
+    """The memberships to go through, in order.  InvalidArgumentError when the request does not fit the current membership.
+
+    ``known_address``: of ``node``, if it has one.
+    """
+    is_there = f"{node} is already a member{known_address and f' at {known_address}'}"
     node_id = NodeId(node)
     if not node:
         raise InvalidArgumentError("expected the id of a node")
     if action == "add":
-        _require(node_id not in now, f"{node} is already a member")
+        _require(node_id not in now, is_there)
         return [Membership(now.voters, (*now.learners, node_id))]
     if action == "promote":
         _require(node_id in now.learners, f"{node} is not a learner; the learners are {', '.join(now.learners) or 'none'}")
@@ -55,7 +59,7 @@ def membership_steps(now: Membership, action: str, node: str, replaces: str = ""
         gone = NodeId(replaces)
         members = ", ".join((*now.voters, *now.learners))
         todo = f"if it was removed already: dledger member add --id {node}"
-        _require(node_id not in now, f"{node} is already a member")
+        _require(node_id not in now, is_there)
         _require(gone in now, f"{replaces} is not a member; the members are {members}; {todo}")
         removed = _without(now, gone)
         return [removed, Membership(removed.voters, (*removed.learners, node_id))]

@@ -19,6 +19,8 @@ _REFUSALS: dict[RefusedReason, type[DledgerError]] = {
 # Where the reason's name alone does not say what to do.
 _TEXTS: dict[RefusedReason, str] = {
     RefusedReason.UNKNOWN_TARGET: "only another voter can take leadership over, no learner; without a name, one that answers",
+    RefusedReason.NOT_CAUGHT_UP: "the learner has not caught up yet; dledger status shows how far it is,"
+    " dledger member promote --wait SECONDS waits for it",
     RefusedReason.NO_LIVE_MAJORITY: "the group would be left without a majority of voters that answer, for good;"
     " bring the silent ones back or remove those first; nothing was changed",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +14,18 @@ from dledger_cli.output import clear_progress, note, note_unanswered, print_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
+    from dledger_client.admin.calls import Listed
     from dledger_client.admin.dead_letters import DeadLetters
     from dledger_client.aio import Admin
 
 NameArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
 
+POLL_S = 0.2
+
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Dead letters of consumer groups.", no_args_is_help=True, rich_markup_mode=None)
-    reading_command(app, "list", epilog="Example: dledger dlq list --json")(list_letters)
+    reading_command(app, "list", epilog="Examples: dledger dlq list --json | dledger dlq list audit --wait 60")(list_letters)
     app.command("open", epilog="Examples: dledger dlq open audit | dledger dlq open audit --close")(open_letters)
     app.command("redrive", epilog="Examples: dledger dlq redrive audit --rate 100 | dledger dlq redrive audit --max 10 --to-group")(redrive)
     root.add_typer(app, name="dlq")
@@ -28,12 +33,13 @@ def register(root: typer.Typer) -> None:
 
 def list_letters(
     name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Consumer group. Default: all.")] = "",
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait for a dead letter.")] = 0.0,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters by consumer group: how many there are, and how many were not redriven yet."""
-    found = ask(config, timeout, lambda admin: admin.dead_letters(name, partial=True))
+    found = ask(config, timeout, lambda admin: _listed(admin, name, wait))
     if as_json:
         print_json({"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered))
         note_unanswered(found.unanswered)
@@ -44,7 +50,24 @@ def list_letters(
         for each in found
     ]
     print_table(header, rows, right=("MESSAGES", "WAITING"))
+    if name and not found:
+        note(f"consumer group {name!r} has no dead letters")
     note_unanswered(found.unanswered)
+
+
+async def _listed(admin: Admin, name: str, wait_s: float) -> Listed[DeadLetters]:
+    """DeadlineExceededError when ``wait_s`` are over without a dead letter."""
+    from dledger_wire.errors import DeadlineExceededError
+
+    deadline = time.monotonic() + wait_s
+    while True:
+        found = await admin.dead_letters(name, partial=True)
+        if found or not wait_s:
+            return found
+        if time.monotonic() > deadline:
+            of = f"consumer group {name!r} has" if name else "there are"
+            raise DeadlineExceededError(f"{of} no dead letters after {wait_s:g} s")
+        await asyncio.sleep(POLL_S)
 
 
 def open_letters(

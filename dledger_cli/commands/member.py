@@ -27,7 +27,7 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmat
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Members of a replica group: learners and voters.", no_args_is_help=True, rich_markup_mode=None)
     app.command("add", epilog="Example: dledger member add --id n3 --address 127.0.0.1:10914")(add)
-    app.command("promote", epilog="Example: dledger member promote --id n3")(promote)
+    app.command("promote", epilog="Examples: dledger member promote --id n3 | dledger member promote --id n3 --wait 600")(promote)
     app.command("remove", epilog="Example: dledger member remove --id n2 --yes")(remove)
     app.command("replace", epilog="Example: dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes")(replace)
     app.command("unsafe-recover", epilog="Example: dledger member unsafe-recover --id n0 --data /var/lib/dledger")(unsafe_recover)
@@ -42,16 +42,25 @@ def add(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a node as a learner: it copies the log and does not vote."""
+    """Add a node as a learner: it copies the log and does not vote.  Safe to repeat."""
     address = address or _address_of(node_id, config)
-    _show(_change(config, timeout, group, lambda admin, name: admin.add_member(node_id, address, replica_group=name)), as_json=as_json)
+    changed = _change(config, timeout, group, lambda admin, name: admin.add_member(node_id, address, replica_group=name))
+    _show(node_id, changed, as_json=as_json)
 
 
 def promote(
-    node_id: IdOption, group: GroupOption = "", config: ConfigOption = None, timeout: TimeoutOption = 30.0, as_json: JsonOption = False
+    node_id: IdOption,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until it has caught up.")] = 0.0,
+    group: GroupOption = "",
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
 ) -> None:
-    """Make a learner that has caught up a voter."""
-    _show(_change(config, timeout, group, lambda admin, name: admin.promote_member(node_id, replica_group=name)), as_json=as_json)
+    """Make a learner that has caught up a voter.  Safe to repeat."""
+    if wait:
+        note(f"waiting up to {wait:g} s until {node_id} has caught up")
+    changed = _change(config, max(wait, timeout), group, lambda admin, name: admin.promote_member(node_id, replica_group=name))
+    _show(node_id, changed, as_json=as_json)
 
 
 def remove(
@@ -62,9 +71,10 @@ def remove(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a node from its group."""
+    """Remove a node from its group.  Safe to repeat."""
     confirm(f"Remove {node_id} from its group?", yes)
-    _show(_change(config, timeout, group, lambda admin, name: admin.remove_member(node_id, replica_group=name)), as_json=as_json)
+    changed = _change(config, timeout, group, lambda admin, name: admin.remove_member(node_id, replica_group=name))
+    _show(node_id, changed, as_json=as_json)
 
 
 def replace(
@@ -77,17 +87,14 @@ def replace(
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace a member that is lost by a new node."""
+    """Replace a member that is lost by a new node.  Safe to repeat."""
     confirm(f"Replace {replaces} by {node_id}?", yes)
     address = address or _address_of(node_id, config)
 
     def work(admin: Admin, name: str) -> Awaitable[Membership]:
         return admin.replace_member(node_id, address, replaces=replaces, replica_group=name)
 
-    changed = _change(config, timeout, group, work)
-    if not changed.changed:
-        note(f"{replaces} is not a member, and {node_id} is one already: nothing was changed")
-    _show(changed, as_json=as_json)
+    _show(node_id, _change(config, timeout, group, work), as_json=as_json)
 
 
 def unsafe_recover(
@@ -150,9 +157,13 @@ def _change(config: str | None, timeout_s: float, group: str, change: Callable[[
     return ask(config, timeout_s, work)
 
 
-def _show(changed: Membership, *, as_json: bool) -> None:
+def _show(node_id: str, changed: Membership, *, as_json: bool) -> None:
     if as_json:
-        print_json({"group": changed.replica_group, "voters": list(changed.voters), "learners": list(changed.learners)})
+        members = {"voters": list(changed.voters), "learners": list(changed.learners)}
+        print_json({"group": changed.replica_group, "changed": changed.changed} | members)
         return
+    if not changed.changed:
+        known = {node_id: "a learner already"} if node_id in changed.learners else dict.fromkeys(changed.voters, "a voter already")
+        note(f"{node_id} is {known.get(node_id, 'not a member')}: nothing was changed")
     learners = f", learners {', '.join(changed.learners)}" if changed.learners else ""
     note(f"replica group {changed.replica_group}: voters {', '.join(changed.voters)}{learners}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dledger_client.admin.calls import ClusterCalls
@@ -38,7 +39,7 @@ class Membership:
         replica_group: The group of nodes.
         voters: Ids of the nodes that vote and whose acknowledgements count.
         learners: Ids of the nodes that only copy the log.
-        changed: False for a replacement that had been made before.
+        changed: False when the members were as asked before the call.
     """
 
     replica_group: str
@@ -59,10 +60,10 @@ async def transfer_leader(calls: ClusterCalls, to: str, replica_group: str) -> L
 async def change_member(
     calls: ClusterCalls, action: str, node_id: str, replica_group: str, *, address: str = "", replaces: str = ""
 ) -> Membership:
-    """``action``: add, promote, remove or replace.
+    """``action``: add, promote, remove or replace.  A repeated call changes nothing and is no error.
 
-    An attempt whose answer is lost may have made the change, and one whose leader fails the first half of a replacement; the next attempt
-    is refused then.  So a refusal is held against the members there were before.
+    The leader refuses what is done already.  An attempt whose answer is lost may have made the change, and one whose leader fails the
+    first half of a replacement, so a refusal is compared with the members.
     """
     group = (await calls.replica_group(replica_group)).name
     request = admin_pb2.MemberRequest(action=action, id=node_id, address=address, replaces=replaces)
@@ -71,11 +72,9 @@ async def change_member(
         reply = await calls.ask_leader(group, methods.CHANGE_MEMBER, request)
     except InvalidArgumentError:
         now = await _members(calls, group, committed=True)
-        if _is_done(request, now) and not _is_done(request, before):
-            return now
-        if action == "replace" and _is_done(request, now):
-            return replace(now, changed=False)
-        is_half = action == "replace" and replaces in _ids(before) and not {replaces, node_id} & _ids(now)
+        if _is_done(request, now):
+            return replace(now.membership, changed=not _is_done(request, before))
+        is_half = action == "replace" and replaces in before.ids and not {replaces, node_id} & now.ids
         if not is_half:
             raise
         rest = admin_pb2.MemberRequest(action="add", id=node_id, address=address)
@@ -83,23 +82,31 @@ async def change_member(
     return Membership(group, tuple(reply.voters), tuple(reply.learners))
 
 
-def _is_done(request: admin_pb2.MemberRequest, now: Membership) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Members:
+    membership: Membership
+    addresses: Mapping[str, str]
+
+    @property
+    def ids(self) -> set[str]:
+        return {*self.membership.voters, *self.membership.learners}
+
+
+def _is_done(request: admin_pb2.MemberRequest, now: _Members) -> bool:
+    """Whether the members are as asked.  A member at another address is another node: it is not added."""
+    is_there = request.id in now.ids and request.address in ("", now.addresses.get(request.id))
     match request.action:
         case "add":
-            return request.id in now.learners
+            return is_there
         case "promote":
-            return request.id in now.voters
+            return request.id in now.membership.voters
         case "replace":
-            return request.id in _ids(now) and request.replaces not in _ids(now)
+            return is_there and request.replaces not in now.ids
         case _:
-            return request.id not in _ids(now)
+            return request.id not in now.ids
 
 
-def _ids(membership: Membership) -> set[str]:
-    return {*membership.voters, *membership.learners}
-
-
-async def _members(calls: ClusterCalls, group: str, *, committed: bool) -> Membership:
+async def _members(calls: ClusterCalls, group: str, *, committed: bool) -> _Members:
     """As the leader has them.  ``committed``: and its log up to them is, too."""
     last_index = 0
     async for attempt in until(calls.deadline_ms(), calls.router.clock, calls.router.random):
@@ -108,5 +115,6 @@ async def _members(calls: ClusterCalls, group: str, *, committed: bool) -> Membe
             last_index = last_index or told.last_index
             if committed and not (told.leader_confirmed and told.committed_index >= last_index):
                 raise NotReadyError(f"{group}: the newest change of members is not committed yet")
-            return Membership(group, tuple(told.voters), tuple(told.learners))
+            addresses = {told.id: told.address} | {peer.id: peer.address for peer in told.peers}
+            return _Members(Membership(group, tuple(told.voters), tuple(told.learners)), addresses)
     raise NotReadyError(f"{group}: no attempt was made before the deadline")

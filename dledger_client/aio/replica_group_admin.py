@@ -38,6 +38,8 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
     async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
         """Add a node to a replica group as a learner: it copies the log and does not vote.
 
+        One that is a member at that address already is left as it is; ``changed`` says so.
+
         Args:
             node_id: Id of the new node.
             address: Its address, ``host:port``.
@@ -49,7 +51,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
 
     async def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Make a learner that has caught up a voter.
+        """Make a learner that has caught up a voter.  A voter is left as it is; ``changed`` says so.
 
         Args:
             node_id: Id of the learner.
@@ -57,6 +59,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
 
         Raises:
             NotReadyError: The learner has not caught up.
+            InvalidArgumentError: The node is not a member.
 
         Examples:
             >>> await admin.promote_member("n3")
@@ -64,7 +67,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         return await membership.change_member(self._calls, "promote", node_id, replica_group)
 
     async def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Remove a node from its replica group.
+        """Remove a node from its replica group.  For a node that is not a member nothing is changed; ``changed`` says so.
 
         Args:
             node_id: Id of the member.

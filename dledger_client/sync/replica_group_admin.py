@@ -36,6 +36,8 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
     def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
         """Add a node to a replica group as a learner: it copies the log and does not vote.
 
+        One that is a member at that address already is left as it is; ``changed`` says so.
+
         Args:
             node_id: Id of the new node.
             address: Its address, ``host:port``.
@@ -47,7 +49,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         return self._run(self._inner.add_member(node_id, address, replica_group=replica_group))
 
     def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Make a learner that has caught up a voter.
+        """Make a learner that has caught up a voter.  A voter is left as it is; ``changed`` says so.
 
         Args:
             node_id: Id of the learner.
@@ -55,6 +57,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
 
         Raises:
             NotReadyError: The learner has not caught up.
+            InvalidArgumentError: The node is not a member.
 
         Examples:
             >>> admin.promote_member("n3")
@@ -62,7 +65,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         return self._run(self._inner.promote_member(node_id, replica_group=replica_group))
 
     def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Remove a node from its replica group.
+        """Remove a node from its replica group.  For a node that is not a member nothing is changed; ``changed`` says so.
 
         Args:
             node_id: Id of the member.

@@ -110,6 +110,8 @@ NOT_RUN = (
     "dledger dump FILE --from-pos 4096",
     "dledger member add --id n3 --address 127.0.0.1:10914",
     "dledger member promote --id n3",
+    "dledger member promote --id n3 --wait 600",
+    "dledger dlq list audit --wait 60",
     "dledger topic create orders --queues 12 --groups g0,g1",
     "dledger topic update orders --groups g0,g1,g2",
     "dledger cluster add-group g1.yaml",

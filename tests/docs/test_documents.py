@@ -194,6 +194,13 @@ def test_documents_give_users_their_passwords_by_the_right_option() -> None:
             assert "--new-password-file" in line or "--no-password" in line, f"{file.name}: {line.strip()}"
 
 
+def test_documents_have_no_loop_without_a_bound() -> None:
+    """A loop until a command succeeds never ends when it cannot: commands that may have to wait have --wait or --timeout."""
+    for file in PAGES:
+        for line in re.findall(r"^.*\b(?:until|while) [^\n]*(?:;|\n)\s*do\b.*$", file.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.search(r"\btimeout \d", line) or "while read" in line, f"{file.name}: {line.strip()}"
+
+
 def test_paths_that_documents_name_exist() -> None:
     for file in PAGES:
         for path in re.findall(r"`((?:scripts|docs|tests|benchmarks|cluster-configs|\.ci)/[\w./-]+)`", file.read_text(encoding="utf-8")):
