@@ -225,25 +225,32 @@ class _Places:
 
     def __init__(self, consumer: PullConsumer, selection: _Selection, missing: set[str]) -> None:
         self._consumer, self._selection, self.missing = consumer, selection, missing
+        self._begun_ms = consumer._router.clock.wall_ms()
 
     async def at_begin(self, found: Mapping[Place, QueueOffsets]) -> dict[Place, int]:
         """In the queues that there are: where the options say."""
+        return await self._at(self._selection.start, found)
+
+    async def _at(self, start: _Start, found: Mapping[Place, QueueOffsets]) -> dict[Place, int]:
         selection = self._selection
         if selection.queue >= 0:
             found = {place: held for place, held in found.items() if place[1] == selection.queue} or _no_queue(selection, found)
         committed = await self._committed()
         offsets = {}
         for place, held in found.items():
-            offset = committed.get(place, selection.start.offset(held))
+            offset = committed.get(place, start.offset(held))
             offsets[place] = min(max(offset, held.min_offset), held.max_offset)
         return offsets
 
     async def of_added(self, found: Mapping[Place, QueueOffsets]) -> dict[Place, int]:
         """In queues that were added: the group's position, else the first message.  Those that did not answer are read as at the start."""
         late = {place: held for place, held in found.items() if place[0] in self.missing}
-        if late and self._selection.start.at_ms is not None:
-            late |= await self._consumer.offsets(self._selection.topic, self._selection.start.at_ms, partial=True)
-        offsets = await self.at_begin({place: held for place, held in late.items() if place in found}) if late else {}
+        start = self._selection.start
+        if start.word == "last":  # the end has moved since
+            start = _Start(at_ms=self._begun_ms)
+        if late and start.at_ms is not None:
+            late |= await self._consumer.offsets(self._selection.topic, start.at_ms, partial=True)
+        offsets = await self._at(start, {place: held for place, held in late.items() if place in found}) if late else {}
         committed = await self._committed()
         offsets |= {place: max(committed.get(place, 0), held.min_offset) for place, held in found.items() if place not in late}
         for group in sorted({group for group, _ in found} & self.missing):

@@ -31,6 +31,7 @@ from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
 from dledger_wire.names import MAX_ID_CHARS, check_group, check_topic, retry_topic
 
 ADMISSION_S = 3.0  # longer than a member that died is kept
+ENDS_S = 3.0  # for replica groups to say where their queues end
 FILTER_MS = 2000  # for a node to say whether it understands a filter
 IDLE_STREAMS = 64  # every queue polls on one of its own
 
@@ -110,6 +111,8 @@ class PushConsumer:
         self._instruments = installed()
         self._engine: Rebalancer | None = None
         self._file: OffsetFile | None = None
+        self._positions: OffsetStore | None = None
+        self._starting = asyncio.Lock()
         self._started = False
         self._ending: asyncio.Task[None] | None = None  # what shuts down, whoever waits for it
         self._waiting: set[Any] = set()  # tasks that wait for its end, of listeners too
@@ -190,6 +193,9 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group and begin to consume. Safe to repeat.
 
+        With ``consume_from_where="last"`` a new group begins at the ends of the queues as they are now: it gets everything that is sent
+        once this has returned.
+
         Raises:
             InvalidArgumentError: There is no listener or no subscription, an SQL filter has a mistake, or the consumer was shut down,
                 also by now.
@@ -200,6 +206,10 @@ class PushConsumer:
         Examples:
             >>> await consumer.start()
         """
+        async with self._starting:
+            await self._start()
+
+    async def _start(self) -> None:
         self._check_not_ended()
         self._router.require_loop()
         if self._started:
@@ -210,10 +220,24 @@ class PushConsumer:
         await self._router.reach(self._router.clock.monotonic_ms() + self._timeout_ms)
         await self._check_filters()
         self._check_not_ended()
-        if self._started:  # by another call, meanwhile
-            return
         given = bool(self._client_id)
-        subscriptions, positions = self._subscriptions, self._open_positions()
+        positions = self._positions = self._positions or self._open_positions()
+        await positions.fix_ends(self._subscriptions, min(self._timeout_ms / 1000, ENDS_S))
+        self._check_not_ended()
+        self._engine = self._make_engine(self.listener, positions)
+        self._engine.show_in(self._instruments)
+        self._engine.start()
+        self._started = True
+        if given and not self.options.broadcast:
+            try:
+                await self._engine.wait_until_joined(ADMISSION_S)
+            except BusyError:
+                await self.shutdown()
+                raise
+            self._check_not_ended()
+
+    def _make_engine(self, listener: Listener, positions: OffsetStore) -> Rebalancer:
+        subscriptions = self._subscriptions
         if not self.options.broadcast:
             subscriptions = subscriptions | {retry_topic(self.group): Subscription()}
         profile = MemberInfo(
@@ -226,18 +250,8 @@ class PushConsumer:
             self.options.strategy_name,
         )
         notes = ListenerNotes(self.group, self._router.clock, self._instruments)
-        runner = self._make_executor(self.listener, self.options.consume_threads, notes)
-        self._engine = Rebalancer(self._router, self._fetcher, profile, self.options, subscriptions, positions, runner)
-        self._engine.show_in(self._instruments)
-        self._engine.start()
-        self._started = True
-        if given and not self.options.broadcast:
-            try:
-                await self._engine.wait_until_joined(ADMISSION_S)
-            except BusyError:
-                await self.shutdown()
-                raise
-            self._check_not_ended()
+        runner = self._make_executor(listener, self.options.consume_threads, notes)
+        return Rebalancer(self._router, self._fetcher, profile, self.options, subscriptions, positions, runner)
 
     async def _check_filters(self) -> None:
         """InvalidArgumentError for a mistake in SQL.  Only nodes find it, before they look for the message, which no queue has."""

@@ -1,16 +1,14 @@
 """Offset stores of push consumers: at the brokers for a clustering group, in a local file for a broadcast.
 
-Owns the choice of initial offsets.  A group initializes a topic **once** on each replica group.  The first member that finds no offset
-proposes one for every queue of the topic, by ``consume_from_where``, in one log entry that takes effect only while the group has no offset
-in the topic.  So all members agree on the initial offsets before anything is read.  A queue without an offset in an initialized topic was
-added later: it is read from its first message, because everything sent to it belongs to the group.  A broadcast does the same in its file.
+Owns when a group begins; ``initial_offsets`` owns where.  A group initializes a topic **once** on each replica group.  The first member
+that finds no offset proposes one for every queue of the topic, by ``consume_from_where``, in one log entry that takes effect only while the
+group has no offset in the topic.  So all members agree on the initial offsets before anything is read.  A queue without an offset in an
+initialized topic was added later: it is read from its first message, because everything sent to it belongs to the group.  A broadcast does
+the same in its file.
 
 A replica group into which a topic grew has offsets for every consumer group that read the topic before (``admin/topic_changes``), so that
 nobody chooses for them.  A broadcast keeps in mind which replica groups its topic had when it began: it reads the others from their first
 message.  What its file says of a topic that was deleted and created again counts no more.
-
-Two exceptions to ``consume_from_where``: a group's retry topic is always read from its first message, and ``last`` means the first message
-of a topic that was created, or created again, while this consumer was running.
 """
 
 from __future__ import annotations
@@ -18,34 +16,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
+from dledger_client.consumer.initial_offsets import CommittedOffset, InitialOffsets
 from dledger_client.consumer.offset_file import OffsetFile
-from dledger_client.consumer.settings import FIRST, LAST, PushOptions
+from dledger_client.consumer.settings import PushOptions
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotReadyError, OffsetsResetError, TopicNotFoundError
-from dledger_wire.names import RETRY_PREFIX
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
 MAX_COMMITS = 10_000  # offsets that a broker accepts in one request
 TIMEOUT_MS = 5000
-NO_TIME = -1
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A committed offset, its generation, which every reset raises, and the topic that it is of; empty: not told."""
-
-    offset: int
-    generation: int = 0
-    topic_epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +48,10 @@ class OffsetCommit:
 
 class OffsetStore(Protocol):
     """Committed offsets of one consumer group."""
+
+    async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
+        """Before the consumer starts: a group that begins at the end of the topics does so now."""
+        ...
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         """The committed offset of a queue, or its initial offset, which is committed first."""
@@ -80,57 +72,6 @@ class OffsetStore(Protocol):
     def topic_missing(self, topic: str) -> None:
         """The topic does not exist now."""
         ...
-
-
-class _InitialOffsets:
-    """Initial offsets.  Remembers topics that had offsets (if one has none now, it was created again) and topics that were missing."""
-
-    def __init__(self, router: Router, options: PushOptions) -> None:
-        self._router, self._options = router, options
-        self._known: set[tuple[str, str]] = set()
-        self._missing: set[str] = set()
-
-    def had_offsets(self, queue: MessageQueue) -> None:
-        """The queue's topic has committed offsets."""
-        self._known.add((queue.topic, queue.replica_group))
-
-    def topic_missing(self, topic: str) -> None:
-        """The topic does not exist now."""
-        self._missing.add(topic)
-
-    async def groups_of(self, topic: str) -> set[str]:
-        """The replica groups that have queues of a topic now."""
-        return {routes.replica_group for routes in await self._router.topic(topic, _deadline_ms(self._router), fresh=True)}
-
-    async def of_topic(self, queue: MessageQueue, *, is_added: bool = False) -> dict[MessageQueue, CommittedOffset]:
-        """Of every queue of an uninitialized topic, in the replica group of ``queue``, which ``is_added`` to those of the topic."""
-        count = queue.queue_id + 1
-        for routes in await self._router.topic(queue.topic, _deadline_ms(self._router), fresh=True):
-            if routes.replica_group == queue.replica_group:
-                count = routes.read_queues
-        where = self._options.consume_from_where
-        is_new = queue.topic in self._missing or (queue.topic, queue.replica_group) in self._known
-        if queue.topic.startswith(RETRY_PREFIX) or is_added or (where == LAST and is_new):
-            where = FIRST
-        return await self._look_up([MessageQueue(queue.topic, queue.replica_group, number) for number in range(count)], where)
-
-    async def of_added(self, queue: MessageQueue) -> CommittedOffset:
-        """Of a queue that was added after the topic was initialized."""
-        return (await self._look_up([queue], FIRST))[queue]
-
-    async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, CommittedOffset]:
-        """With the generation of a topic that nobody reads yet: it is made anew with another one, where these offsets mean nothing."""
-        group = queues[0].replica_group
-        searched = NO_TIME if where in (FIRST, LAST) else self._options.consume_timestamp
-        refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=searched) for queue in queues]
-        request = broker_pb2.OffsetsRequest(queues=refs)
-        answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=_deadline_ms(self._router))
-        return {
-            MessageQueue(each.topic, group, each.queue_id): CommittedOffset(
-                {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time), int(each.incarnation or "0", 16)
-            )
-            for each in answer.queues
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +95,7 @@ class BrokerOffsetStore:
 
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
         self._router, self._group = router, group
-        self._initial = _InitialOffsets(router, options)
+        self._initial = InitialOffsets(router, options)
         self._initializing: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)  # by topic and replica group
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
         self._reads: defaultdict[str, _Reads] = defaultdict(_Reads)  # by replica group
@@ -164,6 +105,7 @@ class BrokerOffsetStore:
         reads = self._reads[group]
         if reads.next is None:
             reads.next = asyncio.get_running_loop().create_task(self._read_behind(reads.running, group), name=f"offsets of {self._group}")
+            reads.next.add_done_callback(lambda done: done.cancelled() or done.exception())  # queues may have stopped waiting for it
         return await asyncio.shield(reads.next)
 
     async def _read_behind(self, before: asyncio.Task[Any] | None, group: str) -> _Known:
@@ -182,6 +124,9 @@ class BrokerOffsetStore:
             for each in found.offsets
         }
         return _Known(offsets, {queue.topic for queue in offsets})
+
+    async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
+        await self._initial.fix(topics, lambda queue: self.find(queue, 0), limit_s)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         topic = (queue.topic, queue.replica_group)
@@ -254,7 +199,7 @@ class LocalOffsetStore:
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
         self._router, self._file = router, file
-        self._initial = _InitialOffsets(router, options)
+        self._initial = InitialOffsets(router, options)
         self._began: dict[str, set[str]] = {}  # by topic: its replica groups when this broadcast began to read it
         self._is_failing = False  # which was logged
 
@@ -264,6 +209,9 @@ class LocalOffsetStore:
             known = {each.replica_group for each in self._file.offsets if each.topic == queue.topic}
             self._began[queue.topic] = known or await self._initial.groups_of(queue.topic)
         return queue.replica_group not in self._began[queue.topic]
+
+    async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
+        await self._initial.fix(topics, lambda queue: self.find(queue, 0), limit_s)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         file, topic_epoch = self._file, await self._topic_epoch(queue)

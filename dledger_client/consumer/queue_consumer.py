@@ -14,8 +14,9 @@ from typing import Protocol
 
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.group_offsets import CommittedOffset, OffsetCommit, OffsetStore
+from dledger_client.consumer.group_offsets import OffsetCommit, OffsetStore
 from dledger_client.consumer.group_session import LockGrant
+from dledger_client.consumer.initial_offsets import CommittedOffset
 from dledger_client.consumer.process_queue import ConcurrentProcessQueue, ConsumerContext, OrderlyProcessQueue, ProcessQueue
 from dledger_client.fetch.records import ReceivedMessage, RetriedMessage
 from dledger_client.fetch.subscription import Subscription

@@ -58,7 +58,8 @@ class PushSettings(SecuritySettings, total=False):
         pull_threshold_size_for_queue: Bytes of a queue fetched ahead of its listeners. Default: 100 MiB.
         consume_concurrently_max_span: How far the newest fetched offset may be ahead of the oldest unfinished one.
             Default: 2000.
-        consume_from_where: Where to start in queues without committed offset: ``first``, ``last`` or ``timestamp``.
+        consume_from_where: Where to start in queues without committed offset: ``first``, ``last`` (the end as it is before
+            ``start`` returns) or ``timestamp``.
             Default: ``first``.
         consume_timestamp: For ``timestamp``: milliseconds since 1970. Default: 0.
         allocate_strategy: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, MACHINE_ROOM, MACHINE_ROOM_NEARBY, or a function

@@ -14,7 +14,7 @@ from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AskGroup
-from dledger_client.consumer.group_offsets import CommittedOffset
+from dledger_client.consumer.initial_offsets import CommittedOffset
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError

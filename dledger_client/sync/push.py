@@ -115,6 +115,9 @@ class PushConsumer(PushConsumerBase):
     def start(self) -> None:
         """Join the group and begin to consume. Safe to repeat.
 
+        With ``consume_from_where="last"`` a new group begins at the ends of the queues as they are now: it gets everything that is sent
+        once this has returned.
+
         Raises:
             InvalidArgumentError: There is no listener or no subscription, an SQL filter has a mistake, or the consumer was shut down,
                 also by now.

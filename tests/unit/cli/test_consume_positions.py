@@ -7,13 +7,14 @@ import errno
 import io
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from dledger_cli.commands.consume import _Committing, _Printer, _Start
+from dledger_cli.commands.consume import _Committing, _Places, _Printer, _Selection, _Start
 from dledger_cli.message_text import LineFormat
 from dledger_cli.output import _StandardOutput
+from dledger_cli.queue_readers import Place
 from dledger_client.fetch.records import QueueOffsets
 
 FIRST = 100
@@ -118,6 +119,23 @@ def test_a_commit_that_an_interrupt_ends_is_made_at_the_end(capfdbinary: pytest.
 @pytest.mark.parametrize(("start", "offset"), [("first", 100), ("last", 190), ("-5", 185), ("-0", 190), ("-500", 100)])
 def test_where_reading_starts(start: str, offset: int) -> None:
     assert _Start.of(start).offset(QueueOffsets(100, 190, 150)) == offset
+
+
+def test_a_replica_group_that_answers_late_is_read_from_the_time_when_reading_its_end_was_asked_for() -> None:
+    began_ms = 1_800_000_000_000
+
+    class Answers:
+        group, _router = "", SimpleNamespace(clock=SimpleNamespace(wall_ms=lambda: began_ms))
+
+        async def offsets(self, topic: str, timestamp_ms: int | None, *, partial: bool) -> dict[Place, QueueOffsets]:
+            assert (topic, timestamp_ms, partial) == ("orders", began_ms, True)
+            return {("g1", 0): QueueOffsets(100, 190, 150)}
+
+    async def scenario() -> None:
+        places = _Places(cast(Any, Answers()), _Selection("orders", _Start("last"), -1, "*", ""), {"g1"})
+        assert await places.of_added({("g1", 0): QueueOffsets(100, 190, 0)}) == {("g1", 0): 150}
+
+    asyncio.run(scenario())
 
 
 def test_of_json_lines_each_that_was_written_counts(monkeypatch: pytest.MonkeyPatch) -> None:

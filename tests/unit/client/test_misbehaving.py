@@ -17,7 +17,8 @@ from dledger_client import TransactionProducer
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
 from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
-from dledger_client.consumer.group_offsets import BrokerOffsetStore, CommittedOffset
+from dledger_client.consumer.group_offsets import BrokerOffsetStore
+from dledger_client.consumer.initial_offsets import CommittedOffset
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport, SendFuture
 from dledger_client.producer.send_many import SendManyFuture

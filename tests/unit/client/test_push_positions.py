@@ -17,10 +17,10 @@ from broker.node import BrokerNode
 from dledger_client.aio import Message
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.consumer import group_offsets
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.group_offsets import BrokerOffsetStore
 from dledger_client.consumer.group_session import MemberInfo
+from dledger_client.consumer.initial_offsets import InitialOffsets
 from dledger_client.consumer.rebalancer import Rebalancer
 from dledger_client.consumer.settings import PushOptions
 from dledger_wire._pb import broker_pb2, sessions_pb2
@@ -280,14 +280,14 @@ def test_a_replica_that_lags_gives_no_messages_of_the_topic_before(seed: int) ->
 
 def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row G5.  The topic is made anew between the question where its queues end and the position there."""
-    looked_up = group_offsets._InitialOffsets._look_up
+    looked_up = InitialOffsets._look_up
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
         await send(rig, 50, 2)
         remade = asyncio.Event()
 
-        async def and_made_anew(self: group_offsets._InitialOffsets, queues: list[MessageQueue], where: str) -> object:
+        async def and_made_anew(self: InitialOffsets, queues: list[MessageQueue], where: str) -> object:
             found = await looked_up(self, queues, where)
             if not remade.is_set():
                 remade.set()
@@ -297,7 +297,7 @@ def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_
                 await send(rig, 10, 2, first=100)
             return found
 
-        monkeypatch.setattr(group_offsets._InitialOffsets, "_look_up", and_made_anew)
+        monkeypatch.setattr(InitialOffsets, "_look_up", and_made_anew)
         group = Group(rig, consume_from_where="last")
         await group.start("a")
         await until(lambda: set(group.bodies()) == set(numbers(10, 100)))
