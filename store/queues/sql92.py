@@ -3,8 +3,8 @@
 Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after
 RocketMQ's ``filter`` module (differences: docs/reference/sql-filters.md): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``,
 ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and
-boolean literals.  A property is text; next to a number it is read as a number, and when it is none, or is missing, the comparison
-is unknown (None).  Only an expression that is true lets a message pass.
+boolean literals.  A property is text; next to a number, and where two properties are ordered, it is read as a number, and when it is
+none, or is missing, the comparison is unknown (None).  Only an expression that is true lets a message pass.
 """
 
 from __future__ import annotations
@@ -172,15 +172,21 @@ def _convert(text: str, like: Value) -> Value:
 
 
 def _compare(symbol: str, left: Value, right: Value) -> Truth:
-    """Text becomes a number beside a number, a truth value beside one; what cannot be compared is unknown."""
-    if isinstance(left, str) and not isinstance(right, str):
+    """Text becomes a number beside a number, a truth value beside one; what cannot be compared is unknown.
+
+    Only numbers have an order, so two properties that are ordered are numbers, as in RocketMQ.
+    """
+    ordered = symbol not in ("=", "<>")
+    if isinstance(left, str) and isinstance(right, str):
+        if ordered:
+            left, right = _number(left), _number(right)
+    elif isinstance(left, str):
         left = _convert(left, right)
-    elif isinstance(right, str) and not isinstance(left, str):
+    elif isinstance(right, str):
         right = _convert(right, left)
     if left is None or right is None or isinstance(left, bool) != isinstance(right, bool):
         return None
-    # Order between texts or truth values is not part of the language.
-    if symbol not in ("=", "<>") and isinstance(left, str | bool):
+    if ordered and isinstance(left, bool):
         return None
     return _ORDER[symbol](left, right)
 
