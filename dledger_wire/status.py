@@ -37,6 +37,11 @@ class Perm(IntFlag):
     READ_WRITE = 6
 
 
+def unread_queues(read_queues: int, write_queues: int) -> str:
+    """The queues of a topic that nobody could read what is written to them, as text; empty when there are none."""
+    return f"queues {read_queues} to {write_queues - 1} would be written to and not read" if write_queues > read_queues else ""
+
+
 # The state of a replica group: it takes messages; it takes no new ones; it is no more.
 ACTIVE, DRAINING, REMOVED = "active", "draining", "removed"
 

@@ -132,7 +132,7 @@ class SlowLook:
         store = self._context.store
         known = store.topics.get(topic)
         found = []
-        for queue_id in range(known.read_queues if known is not None else 0):
+        for queue_id in range(known.queues if known is not None else 0):
             queue = store.queues.get((topic, queue_id))
             if queue is not None:
                 offset = max(store.consumer_offsets.position(group, topic, queue_id), queue.min_offset)

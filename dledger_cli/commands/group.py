@@ -63,7 +63,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
 
     Every readable queue of each topic is shown that the group subscribes to or has positions in.  Where it has committed nothing,
     OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
-    that is not known, or all is read.
+    that is not known, or all is read.  Queues that are only written to (topic update --force) are shown and count, too.
     """
     from dledger_client.admin.stored_times import next_stored_ms
 
@@ -170,9 +170,8 @@ def _show_description(found: ConsumerGroupDescription, waiting: dict[QueueId, in
     rows: list[tuple[Any, ...]] = []
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
-        rows.append(
-            (*row.key, row.offset, row.max_offset, row.lag, shown(waiting.get(row.key)), owner.client_id if owner else "", epoch or "")
-        )
+        reader = owner.client_id if owner else "" if row.readable else "none can: write-only queue"
+        rows.append((*row.key, row.offset, row.max_offset, row.lag, shown(waiting.get(row.key)), reader, epoch or ""))
     rows.append(("TOTAL", "", "", "", "", found.lag, shown(max(waiting.values(), default=None)), "", ""))
     header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "MEMBER", "EPOCH")
     print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "EPOCH"))
@@ -201,7 +200,8 @@ def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, in
 
 def _queue_json(row: QueueLag) -> dict[str, Any]:
     place = {"topic": row.topic, "group": row.replica_group, "queue_id": row.queue_id}
-    return place | {"offset": row.offset, "min_offset": row.min_offset, "max_offset": row.max_offset, "lag": row.lag}
+    offsets = {"offset": row.offset, "min_offset": row.min_offset, "max_offset": row.max_offset, "lag": row.lag}
+    return place | offsets | {"readable": row.readable}
 
 
 def _member_json(member: GroupMember, lags: dict[QueueId, int]) -> dict[str, Any]:

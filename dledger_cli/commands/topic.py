@@ -188,13 +188,18 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         header = ("REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM", "MESSAGES")
         print_table(header, rows, right=header[1:])
         print()
-    header = ("REPLICA-GROUP", "QUEUE", "MIN", "MAX", "MESSAGES")
-    print_table(
-        header,
-        [(queue.replica_group, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in queues],
-        right=header[1:],
-    )
+    _show_queues(queues)
     note_unanswered(queues.unanswered)
+
+
+def _show_queues(queues: Listed[QueueRange]) -> None:
+    header = ("REPLICA-GROUP", "QUEUE", "MIN", "MAX", "MESSAGES")
+    rows = [(queue.replica_group, queue.queue_id, queue.min_offset, queue.max_offset, queue.messages) for queue in queues]
+    if all(queue.readable for queue in queues):
+        print_table(header, rows, right=header[1:])
+        return
+    notes = ["" if queue.readable else "write-only: consumers do not read it" for queue in queues]
+    print_table((*header, "NOTE"), [(*row, note) for row, note in zip(rows, notes, strict=True)], right=header[1:])
 
 
 def _messages(queues: Listed[QueueRange], replica_group: str) -> int | None:
@@ -277,4 +282,5 @@ def _queue_json(queue: QueueRange) -> dict[str, Any]:
         "min_offset": queue.min_offset,
         "max_offset": queue.max_offset,
         "messages": queue.messages,
+        "readable": queue.readable,
     }

@@ -55,6 +55,7 @@ class QueueLag:
         offset: The next offset that the group reads; None when it has committed nothing there.
         min_offset: Offset of the oldest message that is still stored.
         max_offset: Offset of the next message to be stored.
+        readable: Whether the group can read the queue; False for one that producers write to and consumers do not read.
     """
 
     topic: str
@@ -63,6 +64,7 @@ class QueueLag:
     offset: int | None
     min_offset: int
     max_offset: int
+    readable: bool = True
 
     @property
     def key(self) -> QueueId:
@@ -180,7 +182,7 @@ async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> Co
     ranges: dict[str, Listed[QueueRange]] = {}
     for topic in _topics_of(name, told):
         with contextlib.suppress(TopicNotFoundError):
-            ranges[topic] = await queue_ranges(calls, topic, only_readable=True, partial=partial)
+            ranges[topic] = await queue_ranges(calls, topic, partial=partial)
     return _described(name, told, ranges)
 
 
@@ -190,7 +192,7 @@ async def describe_groups(calls: ClusterCalls, names: Iterable[str], *, partial:
     told = await told_of(calls, wanted, partial=partial)
     known = sorted(told.positions.keys() | told.members.keys())
     topics = {topic for name in known for topic in _topics_of(name, told)}
-    ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial) if topics else {}
+    ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial, only_readable=False)
     found = [_described(name, told, ranges) for name in known]
     return Listed(found, {group: error for each in found for group, error in each.unanswered.items()} | told.unanswered, told.sources)
 
@@ -207,7 +209,7 @@ def _described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) 
     for topic in _topics_of(name, told) & ranges.keys():
         for held in ranges[topic]:
             row = (topic, held.replica_group, held.queue_id)
-            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset)
+            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, readable=held.readable)
         unanswered |= ranges[topic].unanswered
     for key, offset in positions.items():  # also of queues that were deleted
         if key[1] not in unanswered:

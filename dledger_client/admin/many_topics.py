@@ -25,16 +25,17 @@ NO_TIME = -1
 
 
 async def ranges_of_topics(
-    calls: ClusterCalls, names: Iterable[str], *, or_followers: bool, partial: bool
+    calls: ClusterCalls, names: Iterable[str], *, or_followers: bool, partial: bool, only_readable: bool = True
 ) -> dict[str, Listed[QueueRange]]:
-    """By topic; every list has the replica groups that did not answer."""
+    """By topic; every list has the replica groups that did not answer.  Without ``only_readable`` with queues that are only written to."""
     wanted = [check_topic(name) for name in dict.fromkeys(texts("names", names))]
     if not wanted:
         return {}
-    asking = _Asking(calls, or_followers=or_followers)
+    asking = _Asking(calls, or_followers=or_followers, only_readable=only_readable)
     found = await _found(asking, wanted, partial=partial)
     if calls.spares_leader and (unknown := [name for name in wanted if name not in asking.known]):
-        found |= await _found(_Asking(calls.at_leaders(), or_followers=or_followers), unknown, partial=partial)
+        at_leaders = _Asking(calls.at_leaders(), or_followers=or_followers, only_readable=only_readable)
+        found |= await _found(at_leaders, unknown, partial=partial)
     return found
 
 
@@ -54,8 +55,8 @@ async def _found(asking: _Asking, wanted: list[str], *, partial: bool) -> dict[s
 class _Asking:
     """The calls of one question; ``known``: the topics that some replica group knows."""
 
-    def __init__(self, calls: ClusterCalls, *, or_followers: bool) -> None:
-        self.calls, self._or_followers = calls, or_followers
+    def __init__(self, calls: ClusterCalls, *, or_followers: bool, only_readable: bool) -> None:
+        self.calls, self._or_followers, self._only_readable = calls, or_followers, only_readable
         self.sources = Sources()
         self.known: set[str] = set()
 
@@ -75,9 +76,9 @@ class _Asking:
         return found
 
     async def ranges(self, group: str, parts: dict[str, TopicQueues]) -> list[tuple[str, QueueRange]]:
-        """(topic, queue) of all readable queues.  A topic that was deleted or closed since then is left out."""
+        """(topic, queue) of all queues asked for.  A topic that was deleted or closed since then is left out."""
         found: list[tuple[str, QueueRange]] = []
-        refs = ((part.topic, number) for part in list(parts.values()) for number in range(part.read_queues))
+        refs = ((part.topic, number) for part in list(parts.values()) for number in range(self._count(part)))
         while some := list(islice(refs, QUEUES_A_CALL)):
             while asked := [(topic, number) for topic, number in some if topic in parts]:
                 queues = [broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=NO_TIME) for topic, number in asked]
@@ -88,17 +89,22 @@ class _Asking:
                         raise
                     del parts[error.details["topic"]]
                     continue
-                found += [
-                    (each.topic, QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.max_offset))
-                    for each in answer.queues
-                ]
+                found += [(each.topic, _range(group, each, parts[each.topic])) for each in answer.queues]
                 break
         return found
+
+    def _count(self, part: TopicQueues) -> int:
+        return part.read_queues if self._only_readable else max(part.read_queues, part.write_queues)
 
     async def _offsets(self, group: str, request: broker_pb2.OffsetsRequest) -> broker_pb2.OffsetsResponse:
         return await self.calls.read(
             group, methods.QUEUE_OFFSETS, request, self.sources, applied=_applied_index if self._or_followers else None
         )
+
+
+def _range(group: str, found: broker_pb2.QueueOffsets, part: TopicQueues) -> QueueRange:
+    readable = found.queue_id < part.read_queues
+    return QueueRange(group, found.queue_id, found.min_offset, found.max_offset, found.max_offset, readable=readable)
 
 
 def _applied_index(answer: broker_pb2.OffsetsResponse) -> int:

@@ -23,7 +23,7 @@ from dledger_client.cluster.topic_spread import resized, spread
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicExistsError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.rpc import methods
-from dledger_wire.status import Perm
+from dledger_wire.status import Perm, unread_queues
 
 EMPTY, DRAINED = "empty", "drained"  # TopicSpec.only_if
 
@@ -34,6 +34,7 @@ Counts = dict[str, tuple[int, int]]  # by replica group: read queues and write q
 async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Sequence[str], *, if_not_exists: bool) -> ChangedTopic:
     """Over the replica groups named, or over all that take topics; into those named that do not have it yet."""
     spec.request("")  # checked before a node is asked
+    _check_all_read(spec)
     wanted = await _checked(calls, replica_groups)
     seen = await look_at(calls, spec.name)
     targets = wanted or [group for group in seen.groups if group not in seen.closed]
@@ -47,6 +48,13 @@ async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Seq
         seen.require_all("nothing was created")
     made = await _open_parts(calls, seen, _shares(spec, seen, targets, absent), spec.perm)
     return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
+
+
+def _check_all_read(spec: TopicSpec) -> None:
+    """In numbers of the whole topic; a replica group refuses its own share."""
+    if spec.read_queues and (unread := unread_queues(spec.read_queues, spec.write_queues)):
+        text = f"topic {spec.name}: {unread}; expected at least {spec.write_queues} read queues, or none given"
+        raise InvalidArgumentError(text, topic=spec.name)
 
 
 def _exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
@@ -69,7 +77,8 @@ def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: S
     write = (spec.write_queues or spec.read_queues or seen.default_queues) - sum(part.write_queues for part in there)
     read = (spec.read_queues or spec.write_queues or seen.default_queues) - sum(part.read_queues for part in there)
     if there:
-        write, read = max(write, len(absent)), max(read, len(absent))
+        write = max(write, len(absent))
+        read = max(read, write)  # the parts that there are may have more queues to read than to write
     order = seen.by_load(absent)[: min(read, write)]
     reading = spread(read, order)
     return {group: (reading[group], count) for group, count in spread(write, order).items()}
@@ -113,7 +122,8 @@ def _new_counts(spec: TopicSpec, parts: Mapping[str, TopicQueues], staying: Mapp
     elif spec.read_queues:
         read = resized(read, spec.read_queues)
     most_write, most_read = max(part.write_queues for part in parts.values()), max(part.read_queues for part in parts.values())
-    return {group: (read[group] or most_read, write[group] or most_write) for group in targets}
+    counts = {group: (read[group] or most_read, write[group] or most_write) for group in targets}
+    return counts | {group: (max(counts[group]), counts[group][1]) for group in joining}
 
 
 def _check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, leaving: Iterable[TopicQueues]) -> None:

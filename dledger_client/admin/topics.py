@@ -53,6 +53,7 @@ class QueueRange:
         min_offset: Offset of the oldest message that is still stored.
         max_offset: Offset of the next message; the newest stored one is before it.
         at_time: Offset of the first message stored at or after the time asked for; ``max_offset`` without one.
+        readable: Whether consumers read the queue; False for one that is only written to.
     """
 
     replica_group: str
@@ -60,6 +61,7 @@ class QueueRange:
     min_offset: int
     max_offset: int
     at_time: int
+    readable: bool = True
 
     @property
     def messages(self) -> int:
@@ -177,6 +179,11 @@ async def ranges_of(
         refs = [broker_pb2.QueueRef(topic=part.topic, queue_id=number, timestamp_ms=timestamp_ms) for number in range(count)]
         request = broker_pb2.OffsetsRequest(queues=refs)
         answer = await calls.read(group, methods.QUEUE_OFFSETS, request, sources)
-        return [QueueRange(group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time) for each in answer.queues]
+        return [
+            QueueRange(
+                group, each.queue_id, each.min_offset, each.max_offset, each.offset_for_time, readable=each.queue_id < part.read_queues
+            )
+            for each in answer.queues
+        ]
 
     return await calls.of_all(ask, parts)

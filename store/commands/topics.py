@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_topic, is_node_name
-from dledger_wire.status import Perm
+from dledger_wire.status import Perm, unread_queues
 from store.commands.command import Command, Fields, JsonObject, without_none
 
 MAX_QUEUES = 1024
@@ -61,6 +61,8 @@ class CreateTopic(Command[TopicResult]):
         check_topic(self.name)
         _check_topic_fields(self.read_queues, self.write_queues, self.perm)
         _check_groups(self.groups)
+        if self.read_queues and (unread := unread_queues(self.read_queues, self.write_queues or 0)):
+            raise InvalidArgumentError(f"topic {self.name}: {unread}; expected at least {self.write_queues} read queues", topic=self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,9 +60,12 @@ class QueueReader:
         self._rebuilt_in: dict[tuple[QueueKey, int], int] = {}  # the pass in which a file was last made anew
 
     def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
-        """(first offset, one past the newest) of a readable queue; (0, 0) while nothing was stored in it."""
+        """(first offset, one past the newest) of a queue of a topic that may be read; (0, 0) while nothing was stored in it.
+
+        Also of a queue that is only written to: what is in it has to show somewhere.
+        """
         if not for_service:
-            self._topics.readable(topic, queue_id)
+            self._topics.known(topic, queue_id)
         queue = self._queues.get((topic, queue_id))
         return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
 

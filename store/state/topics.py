@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dledger_wire.errors import InvalidArgumentError, TopicExistsError, TopicNotFoundError, TopicPermissionError, UnsafeShrinkError
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from dledger_wire.status import Perm
+from dledger_wire.status import Perm, unread_queues
 from store.commands.command import JsonObject
 from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopicIf, TopicResult, UpdateTopic
 from store.state.replica_group import ReplicaGroupState
@@ -131,6 +131,11 @@ class Topics:
             raise InvalidArgumentError(f"topic {name}: queue {queue_id}, expected 0 to {topic.read_queues - 1}", topic=name)
         return topic
 
+    def known(self, name: str, queue_id: int) -> Topic:
+        """The topic, if it may be read and has that queue, perhaps one that is written to alone."""
+        topic = self.readable(name, 0)
+        return topic if 0 <= queue_id < topic.queues else self.readable(name, queue_id)
+
     # Commands
 
     def register(self, handlers: CommandHandlers) -> None:
@@ -174,9 +179,8 @@ class Topics:
         if new.read_queues >= old.read_queues and new.write_queues <= max(old.write_queues, new.read_queues):
             return
         steps = f"first --write-queues {new.read_queues}, then, when they are drained, --read-queues {new.read_queues}"
-        if new.write_queues > new.read_queues:
-            text = f"topic {old.name}: queues {new.read_queues} to {new.write_queues - 1} would be written to and not read; {steps}"
-            raise UnsafeShrinkError(text, topic=old.name)
+        if unread := unread_queues(new.read_queues, new.write_queues):
+            raise UnsafeShrinkError(f"topic {old.name}: {unread}; {steps}", topic=old.name)
         if old.write_queues > new.read_queues:
             text = f"topic {old.name}: queues {new.read_queues} to {old.write_queues - 1} still take messages; {steps}"
             raise UnsafeShrinkError(text, topic=old.name)

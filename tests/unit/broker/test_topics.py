@@ -55,6 +55,31 @@ def test_queues_go_in_two_steps_and_only_when_they_are_read() -> None:
     Rig().run(scenario)
 
 
+def test_queues_that_nobody_would_read_are_not_created_and_show_where_they_are_forced() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.producer() as producer, rig.admin() as admin, rig.consumer(group="audit") as consumer:
+            with pytest.raises(InvalidArgumentError, match="topic wq: queues 2 to 5 would be written to and not read; expected at least 6"):
+                await admin.create_topic("wq", read_queues=2, write_queues=6)
+            router = rig.router()
+            for repeated in (False, True):  # a client that does not look
+                spec = admin_pb2.TopicSpec(name="wq", read_queues=2, write_queues=6, if_not_exists=repeated)
+                with pytest.raises(InvalidArgumentError, match="queues 2 to 5 would be written to and not read"):
+                    await router.call_leader("g0", methods.CREATE_TOPIC, spec, deadline_ms=router.clock.monotonic_ms() + 5000)
+            assert (await admin.create_topic("t", read_queues=4, write_queues=2)).read_queues == 4
+            await admin.update_topic("t", read_queues=1, write_queues=3, force=True)
+            for queue in range(3):
+                await producer.send(Message("t", b"x"), queue_id=queue)
+            await consumer.commit({("t", 0): 1})
+            ranges = await admin.topic_offsets("t")
+            assert [(each.messages, each.readable) for each in ranges] == [(1, True), (1, False), (1, False)]
+            described = await admin.describe_group("audit")
+            assert [(each.lag, each.readable) for each in described.queues] == [(0, True), (1, False), (1, False)]
+            (listed,) = await admin.describe_groups()
+            assert (listed, listed.lag) == (described, 2)
+
+    Rig().run(scenario)
+
+
 def test_topics_are_made_for_producers_only_where_that_is_allowed() -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.producer(defaultTopicQueueNums=3) as producer, rig.admin() as admin:

@@ -235,7 +235,9 @@ def test_rows_of_an_attempt_that_the_cluster_has_forgotten_are_not_stored_again(
 
 def test_a_topic_with_queues_that_cannot_be_read_back_is_refused_before_a_task_starts() -> None:
     async def scenario(rig: Rig) -> None:
-        await rig.topic(TARGET, read_queues=1, write_queues=3)
+        await rig.topic(TARGET)
+        async with rig.admin() as admin:
+            await admin.update_topic(TARGET, write_queues=3, force=True)
         queues = [TargetQueue("g0", TARGET, queue) for queue in range(3)]
         async with rig.consumer() as consumer:
             held = await consumer.offsets(TARGET)

@@ -71,7 +71,12 @@ def test_the_replica_groups_of_a_topic_are_kept_over_changes_and_snapshots() -> 
 
 @pytest.mark.parametrize(
     "command",
-    [DeleteTopicIf(name="t", only_if="never"), CreateTopic(name="t", groups=("a b",)), UpdateTopic(name="t", groups=("g",) * 1025)],
+    [
+        CreateTopic(name="t", read_queues=2, write_queues=6),
+        DeleteTopicIf(name="t", only_if="never"),
+        CreateTopic(name="t", groups=("a b",)),
+        UpdateTopic(name="t", groups=("g",) * 1025),
+    ],
 )
 def test_nonsense_is_refused_before_it_is_proposed(command: CreateTopic | UpdateTopic | DeleteTopic) -> None:
     with pytest.raises(InvalidArgumentError) as raised:

@@ -205,6 +205,19 @@ async def _lagging(rig: Rig, groups: Sequence[str]) -> tuple[BrokerNode, NodeSam
     return node, NodeSamples(node)
 
 
+def test_the_lag_counts_queues_that_are_only_written_to() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin, rig.producer() as producer, rig.consumer(group="readers") as consumer:
+            await admin.create_topic("t", queues=1)
+            await admin.update_topic("t", write_queues=2, force=True)
+            await producer.send(Message("t", b"x"), queue_id=0)
+            await producer.send(Message("t", b"x"), queue_id=1)
+            await consumer.commit({("t", 0): 1})
+        assert _values(await _looks(rig)[rig.master].samples(), "consumer_lag_messages") == {("t", "readers"): 1}
+
+    Rig().run(scenario)
+
+
 def test_a_scrape_does_not_wait_for_a_slow_disk_and_what_was_read_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(rig: Rig) -> None:
         node, look = await _lagging(rig, ["readers"])
