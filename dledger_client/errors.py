@@ -34,6 +34,7 @@ wire, ``message`` the text, ``details`` its values as strings.
      |- OffsetsResetError                                     the group's offsets were reset since the consumer read them
      |- StaleLockError                                        another consumer holds the queue's lock
      |- OutOfOrderSequenceError, ProducerFencedError          another producer uses the same ``producer_id``
+     |- ProducerForgottenError                                what a ``producer_id`` has stored is not known any more
      |- CorruptBatchError, CorruptFrameError, CorruptEntryError
      |- StorageDamagedError, StorageFailedError               a replica's disk; other replicas serve the data
      |- AuthenticationFailedError                             user, password or certificate was not accepted

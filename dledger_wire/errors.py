@@ -15,7 +15,7 @@
      |- NoLiveMajorityError       a change of members would leave a group that cannot commit; nothing was changed
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
-     |- OutOfOrderSequenceError / ProducerFencedError
+     |- OutOfOrderSequenceError / ProducerFencedError / ProducerForgottenError
      |- AuthenticationFailedError the caller did not prove who it is, or the server did not
      |- PermissionDeniedError     the caller is known, and may not do this
      |- DataDirectoryError / AddressInUseError / ConfigError
@@ -60,6 +60,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PermissionDeniedError",
     "ProducerFencedError",
+    "ProducerForgottenError",
     "ReadOnlyError",
     "ReplicaGroupDrainingError",
     "StaleLockError",
@@ -302,6 +303,12 @@ class ProducerFencedError(DledgerError):
     """A newer producer with the same ``producer_id`` took over; this one can no longer send. Nothing of this batch was stored."""
 
     code = "PRODUCER_FENCED"
+
+
+class ProducerForgottenError(DledgerError):
+    """The replica group forgot what this ``producer_id`` stored, because it was silent for 7 days or its user has too many producer ids."""
+
+    code = "PRODUCER_FORGOTTEN"
 
 
 class StaleLockError(DledgerError):

@@ -24,7 +24,7 @@ from dledger_client.producer.send_metrics import SendMetrics
 from dledger_client.producer.sender import Sender
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.producer.topic_routes import REFRESH_PAUSE_S, TopicRoutes
-from dledger_wire.errors import ClientClosedError, InvalidArgumentError
+from dledger_wire.errors import ClientClosedError, InvalidArgumentError, ProducerForgottenError
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.tasks import BackgroundTasks
 
@@ -106,6 +106,11 @@ class ProducerCore:
         queues = self.accumulator.queues(topic)
         for replica_group in sorted({replica_group for replica_group, _ in queues}):
             await self._senders[replica_group].ensure_session()
+            if self._senders[replica_group].session.is_incomplete:
+                raise ProducerForgottenError(
+                    f"replica group {replica_group} has forgotten what producer {self.options.producer_id} stored before; read the topic to"
+                    " find out, then continue with a producer_id that was never used"
+                )
         return {(group, queue_id): self._senders[group].session.stored.get((topic, queue_id), 0) for group, queue_id in queues}
 
     # Flushing and closing

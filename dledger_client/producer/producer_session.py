@@ -1,6 +1,7 @@
 """A producer's session with one replica group: the id and epoch that its sequences count under.
 
-Owns the registration.  With a stable ``producer_id``, the replica group also returns what earlier processes with that id have stored.
+Owns the registration.  With a stable ``producer_id``, the replica group also returns what earlier processes with that id have stored, and
+whether it has forgotten some of it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ TIMEOUT_MS = 5000
 
 
 class ProducerSession:
-    """``stored``: by topic and queue id, how many messages earlier processes with this producer's id have stored."""
+    """``stored``: by topic and queue id, how many messages earlier processes with this producer's id have stored; they may have stored more
+    where it ``is_incomplete``."""
 
     def __init__(self, router: Router, replica_group: str, options: ProducerOptions) -> None:
         self.producer_id = 0
         self.epoch = -1  # not registered yet
         self.stored: dict[tuple[str, int], int] = {}
+        self.is_incomplete = False
         self._router, self._replica_group, self._options = router, replica_group, options
         self._registering = asyncio.Lock()
 
@@ -47,4 +50,5 @@ class ProducerSession:
                 f"no majority of replica group {self._replica_group} acknowledged the producer's registration in time"
             ) from error
         self.producer_id, self.epoch = response.producer_id, response.epoch
+        self.is_incomplete = response.is_incomplete
         self.stored = {(each.topic, each.queue_id): each.count for each in response.stored}

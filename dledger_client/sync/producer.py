@@ -208,7 +208,7 @@ class Producer(ProducerBase):
 
         A process with the same id that still runs is fenced: its sends fail with ProducerFencedError. An
         application that sends the same messages in the same order to each queue skips as many, and none is stored
-        twice or lost. Counts are kept as long as the broker remembers the producer.
+        twice or lost. Counts are kept until the producer was silent for 7 days, or has too many younger ones of its user beside it.
 
         Args:
             topic: The topic.
@@ -218,6 +218,7 @@ class Producer(ProducerBase):
 
         Raises:
             InvalidArgumentError: The producer has no ``producer_id``.
+            ProducerForgottenError: The counts are not known any more; messages may be stored that they would have counted.
             DledgerError: The cluster did not respond within ``send_timeout_ms``.
 
         Examples:

@@ -803,15 +803,19 @@ global___StoredCount = StoredCount
 
 @typing.final
 class InitProducerResponse(google.protobuf.message.Message):
-    """stored: how many messages of that stable id each queue holds, from all its epochs so far."""
+    """stored: how many messages of that stable id each queue holds, from all its epochs so far.
+    is_incomplete: it may hold more, which the replica group has forgotten.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PRODUCER_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     STORED_FIELD_NUMBER: builtins.int
+    IS_INCOMPLETE_FIELD_NUMBER: builtins.int
     producer_id: builtins.int
     epoch: builtins.int
+    is_incomplete: builtins.bool
     @property
     def stored(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredCount]: ...
     def __init__(
@@ -820,7 +824,8 @@ class InitProducerResponse(google.protobuf.message.Message):
         producer_id: builtins.int = ...,
         epoch: builtins.int = ...,
         stored: collections.abc.Iterable[global___StoredCount] | None = ...,
+        is_incomplete: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "producer_id", b"producer_id", "stored", b"stored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "is_incomplete", b"is_incomplete", "producer_id", b"producer_id", "stored", b"stored"]) -> None: ...
 
 global___InitProducerResponse = InitProducerResponse

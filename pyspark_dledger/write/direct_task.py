@@ -162,7 +162,8 @@ class DirectTask:
         return self._sessions[queue.group].stored.get((queue.topic, queue.queue_id), 0)
 
     def _may_be_forgotten(self, group: str) -> bool:
-        return self.is_repeated and not self._sessions[group].stored
+        session = self._sessions[group]
+        return session.is_incomplete or (self.is_repeated and not session.stored)
 
     async def _register(self, group: str) -> None:
         options = ProducerOptions(PRODUCER_GROUP, producer_id=self._name)

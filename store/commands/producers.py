@@ -12,18 +12,22 @@ StoredCount = tuple[str, int, int]  # topic, queue id, messages
 
 @dataclass(frozen=True, slots=True)
 class ProducerRegistration:
-    """``stored``: how many messages of earlier epochs each queue holds, of a producer with a stable id."""
+    """``stored``: how many messages of earlier epochs each queue holds, of a producer with a stable id.
+
+    ``is_incomplete``: it may have stored more, which was forgotten while it was silent.
+    """
 
     producer_id: int
     epoch: int
     stored: tuple[StoredCount, ...] = ()
+    is_incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer(Command[ProducerRegistration]):
     """Gives a producer an id, or the next epoch of the id it has: by its ``stable_id``, else by ``producer_id``.
 
-    ``owner``: the user who asks, where there are users.
+    ``owner``: the user that asks, where there are users.
     """
 
     KIND: ClassVar[str] = "init_producer"

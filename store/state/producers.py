@@ -23,5 +23,7 @@ class ProducerRegistrations:
         # A log position is never used twice, so an id made of one is unique for ever; 0 stays "no id".
         producer_id, epoch = self._table.register(command.producer_id, context.pos + 1, context.at_ms, command.stable_id, command.owner)
         state = self._table.get(producer_id)
-        stored = tuple((*key, count) for key, count in state.earlier.items()) if state is not None else ()
-        return ProducerRegistration(producer_id, epoch, stored)
+        if state is None:
+            raise AssertionError(f"producer {producer_id} was registered and is not known")
+        stored = tuple((*key, count) for key, count in state.earlier.items())
+        return ProducerRegistration(producer_id, epoch, stored, state.is_incomplete)

@@ -17,9 +17,11 @@ from typing import Any
 from dledger_wire.batches.batch import Sequence64
 from dledger_wire.errors import DledgerError, OutOfOrderSequenceError, ProducerFencedError
 from store.state.json_pieces import encode
+from store.state.shared_places import SharedPlaces
 
 REMEMBERED_RUNS = 32
 MAX_PIPELINED = 10_000
+HAS_STORED, IS_INCOMPLETE = 1, 2  # flags of a row
 
 QueueKey = tuple[str, int]
 
@@ -49,12 +51,21 @@ class ProducerState:
     queues: dict[QueueKey, list[Run]] = field(default_factory=dict)
     name: str = ""  # that its application gave it
     earlier: dict[QueueKey, int] = field(default_factory=dict)  # of a named one: messages stored in epochs before this one
-    owner: str = ""  # the user who registered one without a name, where there are users
+    owner: str = ""  # the user that registered it, where there are users
+    has_stored: bool = False  # anything, in any epoch
+    is_incomplete: bool = False  # of a named one: what it stored before was forgotten once, so counts do not tell all
     made_after: int = field(default=0, compare=False)  # how many captures of the table were taken before it
     encoded: bytes = field(default=b"", compare=False, repr=False)  # of one that is captured, so does not change any more
 
     def copy(self) -> ProducerState:
-        return ProducerState(self.epoch, self.last_ms, dict(self.queues), self.name, self.earlier, self.owner)
+        return ProducerState(
+            self.epoch, self.last_ms, dict(self.queues), self.name, self.earlier, self.owner, self.has_stored, self.is_incomplete
+        )
+
+    def next_epoch(self, at_ms: int) -> ProducerState:
+        """As it is when its producer has registered once more."""
+        earlier = self.stored() if self.name else {}
+        return ProducerState(self.epoch + 1, at_ms, {}, self.name, earlier, self.owner, self.has_stored, self.is_incomplete)
 
     def stored(self) -> dict[QueueKey, int]:
         """How many messages each queue holds of it, from all epochs."""
@@ -69,6 +80,7 @@ class ProducerState:
             self.epoch = made_by.epoch
             self.queues.clear()
         self.last_ms = at_ms
+        self.has_stored = True
         first, runs = made_by.first_sequence, self.queues.get(key, [])
         last = runs[-1] if runs else None
         if last is not None and last.first_sequence + last.count == first and last.first_queue_offset + last.count == first_queue_offset:
@@ -86,9 +98,17 @@ class ProducerState:
     def row(self, producer_id: int) -> list[Any]:
         """Plain JSON data."""
         queues = [[*key, [[run.first_sequence, run.count, run.first_queue_offset] for run in runs]] for key, runs in self.queues.items()]
-        named = [self.name, [[*key, count] for key, count in self.earlier.items()]] if self.name else []
-        owned = ["", [], self.owner] if self.owner else []
-        return [producer_id, self.epoch, self.last_ms, queues, *named, *owned]
+        earlier = [[*key, count] for key, count in self.earlier.items()]
+        flags = HAS_STORED * self.has_stored | IS_INCOMPLETE * self.is_incomplete
+        return [producer_id, self.epoch, self.last_ms, queues, self.name, earlier, self.owner, flags]
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> tuple[int, ProducerState]:
+        """What ``row`` made."""
+        producer_id, epoch, last_ms, listed, name, earlier, owner, flags = row
+        queues = {(topic, queue_id): [Run(*run) for run in runs] for topic, queue_id, runs in listed}
+        counts = {(topic, queue_id): count for topic, queue_id, count in earlier}
+        return producer_id, cls(epoch, last_ms, queues, name, counts, owner, bool(flags & HAS_STORED), bool(flags & IS_INCOMPLETE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +164,20 @@ def out_of_order(key: QueueKey, made_by: Sequence64, expected: int) -> OutOfOrde
 class SequenceTable:
     """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides who goes.
 
+    Producers with a name and those without have places of their own, shared fairly among users.  A name whose producer had stored
+    something is remembered when the producer is forgotten, so that its next start learns that counts are not complete.
+
     A captured state is left as it is: who changes it puts a copy in its place.
     """
 
     def __init__(self, max_producers: int, expiry_ms: int) -> None:
-        self._max_producers = max_producers
         self._expiry_ms = expiry_ms
         self._producers: OrderedDict[int, ProducerState] = OrderedDict()
         self._named: dict[str, int] = {}
+        self._named_places: SharedPlaces[int] = SharedPlaces(max_producers)
+        self._unnamed_places: SharedPlaces[int] = SharedPlaces(max_producers)
+        self._forgotten: dict[str, ProducerState] = {}
+        self._forgotten_places: SharedPlaces[str] = SharedPlaces(max_producers)
         self._captures = 0
 
     def __len__(self) -> int:
@@ -166,7 +192,7 @@ class SequenceTable:
         if state is None:
             state = self._put(made_by.producer_id, ProducerState(made_by.epoch, at_ms))
         state.store(key, made_by, count, first_queue_offset, at_ms)
-        self._producers.move_to_end(made_by.producer_id)
+        self._used(made_by.producer_id, state)
         self._evict(at_ms)
 
     def _put(self, producer_id: int, state: ProducerState) -> ProducerState:
@@ -180,6 +206,13 @@ class SequenceTable:
             return state
         return self._put(producer_id, state.copy())
 
+    def _used(self, producer_id: int, state: ProducerState) -> None:
+        self._producers.move_to_end(producer_id)
+        if state.name:
+            self._named_places.use(producer_id, state.owner)
+        else:
+            self._unnamed_places.use(producer_id, state.owner, minor=not state.has_stored)
+
     def id_of(self, name: str) -> int:
         """The id of the producer with that name; 0 for none."""
         return self._named.get(name, 0)
@@ -187,56 +220,88 @@ class SequenceTable:
     def register(self, producer_id: int, fresh_id: int, at_ms: int, name: str = "", owner: str = "") -> tuple[int, int]:
         """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0.
 
-        One with a ``name`` is its users' who have rights on the name, one without it its ``owner``'s.
+        Who may use one with a ``name`` follows from rights on the name; one without it belongs to its ``owner``.
         """
         if name:
             producer_id = self.id_of(name)
         state = self._producers.get(producer_id)
         if state is None:
-            self._put(fresh_id, ProducerState(0, at_ms, name=name, owner="" if name else owner))
             producer_id = fresh_id
+            state = self._put(fresh_id, ProducerState(0, at_ms, name=name, owner=owner))
             if name:
                 self._named[name] = fresh_id
+                state.is_incomplete = self._take_forgotten(name)
         else:
-            earlier = state.stored() if state.name else {}
-            self._put(producer_id, ProducerState(state.epoch + 1, at_ms, name=state.name, earlier=earlier, owner=state.owner))
-        self._producers.move_to_end(producer_id)
+            state = self._put(producer_id, state.next_epoch(at_ms))
+        self._used(producer_id, state)
         self._evict(at_ms)
-        return producer_id, self._producers[producer_id].epoch
+        return producer_id, state.epoch
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its queues start anew."""
+        """The topic was deleted: its queues start at sequence 0 again."""
         for producer_id in [producer_id for producer_id, state in self._producers.items() if state.knows_topic(topic)]:
             if (state := self._changeable(producer_id)) is not None:
                 state.forget_topic(topic)
 
+    # Forgetting
+
     def _evict(self, now_ms: int) -> None:
         producers = self._producers
-        while len(producers) > self._max_producers or next(iter(producers.values())).last_ms < now_ms - self._expiry_ms:
-            _, gone = producers.popitem(last=False)
-            self._named.pop(gone.name, None)
+        while producers and next(iter(producers.values())).last_ms < now_ms - self._expiry_ms:
+            self._forget(next(iter(producers)))
+        for places in (self._named_places, self._unnamed_places):
+            while (producer_id := places.surplus()) is not None:
+                self._forget(producer_id)
+
+    def _forget(self, producer_id: int) -> None:
+        state = self._producers.pop(producer_id)
+        if not state.name:
+            self._unnamed_places.remove(producer_id, state.owner)
+            return
+        self._named_places.remove(producer_id, state.owner)
+        del self._named[state.name]
+        if state.has_stored or state.is_incomplete:
+            self._remember_name(ProducerState(0, 0, name=state.name, owner=state.owner))
+            while (name := self._forgotten_places.surplus()) is not None:
+                self._take_forgotten(name)
+
+    def _remember_name(self, forgotten: ProducerState) -> None:
+        self._forgotten[forgotten.name] = forgotten
+        self._forgotten_places.use(forgotten.name, forgotten.owner)
+
+    def _take_forgotten(self, name: str) -> bool:
+        """Whether ``name`` was one that is remembered; no longer afterwards."""
+        forgotten = self._forgotten.pop(name, None)
+        if forgotten is not None:
+            self._forgotten_places.remove(name, forgotten.owner)
+        return forgotten is not None
+
+    # Snapshots
 
     def dump(self) -> list[Any]:
-        """Plain JSON data, in order."""
-        return [state.row(producer_id) for producer_id, state in self._producers.items()]
+        """Plain JSON data, in order; rows with the id 0 are the forgotten names."""
+        return [captured.state.row(captured.producer_id) for captured in self._all()]
+
+    def _all(self) -> list[CapturedProducer]:
+        forgotten = [CapturedProducer(0, self._forgotten[name]) for name in self._forgotten_places]
+        return forgotten + [CapturedProducer(producer_id, state) for producer_id, state in self._producers.items()]
 
     def capture(self) -> list[CapturedProducer]:
         """Everything as it is now, to be encoded later."""
         self._captures += 1
-        return [CapturedProducer(producer_id, state) for producer_id, state in self._producers.items()]
+        return self._all()
 
     def load(self, data: list[Any]) -> None:
-        self._producers.clear()
-        self._named.clear()
-        for producer_id, epoch, last_ms, queues, *named in data:
-            runs = {(topic, queue_id): [Run(*run) for run in listed] for topic, queue_id, listed in queues}
-            state = self._put(producer_id, ProducerState(epoch, last_ms, runs))
-            if named:
-                state.name, earlier, *owned = named
-                state.earlier = {(topic, queue_id): count for topic, queue_id, count in earlier}
-                state.owner = owned[0] if owned else ""
-                if state.name:
-                    self._named[state.name] = producer_id
+        for table in (self._producers, self._named, self._named_places, self._unnamed_places, self._forgotten, self._forgotten_places):
+            table.clear()
+        for row in data:
+            producer_id, state = ProducerState.of_row(row)
+            if not producer_id:
+                self._remember_name(state)
+                continue
+            self._used(producer_id, self._put(producer_id, state))
+            if state.name:
+                self._named[state.name] = producer_id
 
 
 class TailSequences:

@@ -48,6 +48,7 @@ ADVICE = {
     "OffsetOutOfRangeError": "Continue at `error.min_offset`. Messages before it have expired. Raise `fileReservedTime` or consume faster.",
     "OutOfOrderSequenceError": "Close the producer and open a new one. It is a bug if a `Producer` of this package shows it.",
     "ProducerFencedError": "Stop this process: another one uses the same `producer_id`.",
+    "ProducerForgottenError": "Read the topic to see what is stored, then continue with a `producer_id` that was never used.",
     "StaleLockError": "Nothing. Another consumer owns the queue now.",
     "OffsetsResetError": "Nothing. The consumer reads the new offset and continues there.",
     "AuthenticationFailedError": "Check the user, the password file and the certificate's dates. The node's log has the reason in full.",

@@ -10,8 +10,9 @@ import pytest
 from dledger_client.aio import Message, Producer
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire.batches.batch import Sequence64
-from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, ProducerFencedError, ProducerForgottenError
 from store.state.sequences import SequenceTable, TailSequences
+from store.state.shared_places import SharedPlaces
 from tests.sim.disk import DiskSettings
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_producer import bodies
@@ -86,6 +87,30 @@ def test_the_older_of_two_is_fenced_for_good() -> None:
         async with rig.producer() as nameless:
             with pytest.raises(InvalidArgumentError, match="producer_id"):
                 await nameless.stored("t")
+
+    Rig().run(scenario)
+
+
+def test_counts_that_were_forgotten_are_refused_and_sends_go_on() -> None:
+    """docs/reference/semantics.md, row P5."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        for host in rig.cluster.hosts.values():
+            assert host.node is not None
+            host.node.store.sequences._named_places = SharedPlaces(3)
+        async with rig.producer(producer_id=ID) as first:
+            await first.send(message(0))
+        for number in range(3):
+            async with rig.producer(producer_id=f"other-{number}") as other:
+                await other.send(message(1))
+        for _ in range(2):
+            async with rig.producer(producer_id=ID) as again:
+                with pytest.raises(ProducerForgottenError, match=f"g0 has forgotten what producer {ID} stored before; read the topic"):
+                    await again.stored("t")
+                await again.send(message(2))
+        async with rig.producer(producer_id="never-used") as fresh:
+            assert await fresh.stored("t") == {("g0", 0): 0}
 
     Rig().run(scenario)
 

@@ -19,6 +19,7 @@ from pyspark_dledger.write import staged_batches as packs
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
 from pyspark_dledger.write.direct_writer import ends_of
 from pyspark_dledger.write.staged_batches import FrameStamp, RowBatcher, StagedBatch, TargetQueue
+from store.state.shared_places import SharedPlaces
 from tests.unit.client.sim_rig import Rig
 from tests.unit.spark.test_publisher import SimLess
 
@@ -217,15 +218,15 @@ def test_rows_of_an_attempt_that_the_cluster_has_forgotten_are_not_stored_again(
         await rig.topic(TARGET, queues=QUEUES)
         for host in rig.cluster.hosts.values():
             assert host.node is not None
-            host.node.store.sequences._max_producers = 5
+            host.node.store.sequences._named_places = SharedPlaces(5)
         target = await target_of(rig)
         await Attempt(rig, target).run(ROWS, dies_behind=5)
         for partition in range(1, 9):
             await Attempt(rig, target, partition).run([])
         before = await stored(rig)
-        for _ in range(2):  # the first of them is known to the cluster when the second comes
+        for is_repeated in (False, True):  # the first of them is known to the cluster when the second comes
             with pytest.raises(OutOfOrderSequenceError, match=r"stored \d+ rows, but the replica group has forgotten that attempt"):
-                await Attempt(rig, target, is_repeated=True).run(ROWS)
+                await Attempt(rig, target, is_repeated=is_repeated).run(ROWS)
         assert await stored(rig) == before
         await Attempt(rig, target, 9, is_repeated=True).run([7777])  # nothing of its own is there
         assert sorted(chain(*await stored(rig))) == [*sorted(chain(*before)), 7777]

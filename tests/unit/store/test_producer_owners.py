@@ -28,12 +28,13 @@ def test_a_producer_without_a_name_belongs_to_its_user_in_every_epoch_and_after_
         assert each.id_of("") == 0
 
 
-def test_one_with_a_name_is_everybody_s_who_has_rights_on_the_name() -> None:
+def test_one_with_a_name_keeps_the_user_that_registered_it_first() -> None:
     known = table()
     known.register(0, 7, 100, "writer", "alice")
+    known.register(0, 8, 101, "writer", "bob")
     state = known.get(7)
     assert state is not None
-    assert (state.name, state.owner) == ("writer", "")
+    assert (state.name, state.owner, state.epoch) == ("writer", "alice", 1)
 
 
 def test_the_command_carries_the_owner_only_where_there_is_one() -> None:
