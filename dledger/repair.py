@@ -27,6 +27,7 @@ from dledger.log.index_units import EntryPlace
 from dledger.log.log import Log
 from dledger.log.report import DamageKind, Finding, RecoveryReport
 from dledger.log.segment import Segment, log_path
+from dledger.membership.lineage import Lineage, named
 from dledger.membership.peer_stores import PeerStores
 from dledger.runtime.env import BLOCK_BYTES, Buffer, Environment, File, SyncFailedError, is_unreadable
 from dledger.transport.link import NodeIdentity
@@ -46,7 +47,7 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data: bytes) -> bytes:
+async def serve_entry(identity: NodeIdentity, lineage: Lineage, log: Log, commit_index: int, data: bytes) -> bytes:
     """The answer to a peer that asks for an entry; only what is committed here and whole is given out."""
     request = raft_pb2.EntryRequest()
     try:
@@ -55,6 +56,8 @@ async def serve_entry(identity: NodeIdentity, log: Log, commit_index: int, data:
         raise InvalidArgumentError("malformed entry request") from error
     if (request.cluster, request.group) != (identity.cluster, identity.group):
         raise InvalidArgumentError(f"group: expected {identity.cluster}/{identity.group}, got {request.cluster}/{request.group}")
+    if request.lineage != lineage.id:
+        raise InvalidArgumentError(f"lineage: {identity.node_id} has the log of {named(lineage.id)}, not that of {named(request.lineage)}")
     wanted = EntryId(request.entry.index, request.entry.term)
     if wanted.index > commit_index:
         raise InvalidArgumentError(f"entry {wanted.index} of term {wanted.term} is not committed here")
@@ -156,13 +159,15 @@ class PeerRepair:
         env: Environment,
         addresses: Mapping[NodeId, str],
         stores: PeerStores,
+        lineage: Lineage,
         config: LogConfig,
         *,
         limit_s: float,
     ) -> None:
         self._identity = identity
         self._env = env
-        self._stores = stores
+        self.stores = stores
+        self._lineage = lineage
         self._addresses = {node: address for node, address in addresses.items() if node != identity.node_id}
         self._config = config
         self._limit_ms = int(limit_s * 1000)
@@ -281,7 +286,7 @@ class PeerRepair:
             except DledgerError as error:
                 # Truncation cannot be undone, so only a replica on its known folder counts.
                 is_other = error.detail_int("committed_term", place.term) != place.term
-                if is_other and self._stores.is_known(node, error.details.get("store_id", "")):
+                if is_other and self.stores.is_known(node, error.details.get("store_id", "")):
                     raise _ReplacedError(f"{node}: {error.message}") from error
                 _logger.info("%s: %s cannot provide entry %d: %s", self._identity.node_id, node, place.index, error.message)
             finally:
@@ -290,7 +295,8 @@ class PeerRepair:
 
     def _request(self, place: EntryPlace) -> bytes:
         entry = raft_pb2.EntryIdentity(index=place.index, term=place.term)
-        request = raft_pb2.EntryRequest(cluster=self._identity.cluster, group=self._identity.group, entry=entry)
+        own, lineage = self._identity, self._lineage.id
+        request = raft_pb2.EntryRequest(cluster=own.cluster, group=own.group, entry=entry, lineage=lineage)
         return bytes(request.SerializeToString())
 
     async def _write(self, log: Log, entry: RawEntry) -> bool:

@@ -54,6 +54,7 @@ FORMATS: Final = (
     Format("committed configuration", "configuration.json"),
     Format("data folders of peers", "peers.json"),
     Format("starts of the folder", "lives.json"),
+    Format("lineage of the folder", "lineage.json"),
     Format("mark of unsynced data", "unsynced.json"),
     Format("group of a spare node", "spare.json"),
     Format("progress of a copy", "copy/progress.json"),

@@ -27,6 +27,7 @@ _FILES = (
     "configuration.json",
     "peers.json",
     "lives.json",
+    "lineage.json",
     "leaders.json",
     "removed.json",
     "checkpoint",

@@ -31,6 +31,12 @@ class Handshake:
     group_level: int = 0
     group_release: str = ""
     version: str = ""
+    lineage: str = ""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether its folder belongs to no lineage yet."""
+        return not self.lineage and not self.last_index
 
     def encode(self, node_id: NodeId) -> bytes:
         hello = raft_pb2.LinkHello(
@@ -46,6 +52,7 @@ class Handshake:
             group_level=self.group_level,
             group_release=self.group_release,
             version=self.version,
+            lineage=self.lineage,
         )
         return bytes(hello.SerializeToString())
 
@@ -69,5 +76,6 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
         group_level=hello.group_level,
         group_release=hello.group_release,
         version=hello.version,
+        lineage=hello.lineage,
     )
     return NodeId(hello.node_id), said

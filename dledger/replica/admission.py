@@ -6,17 +6,23 @@ count.  What counts is decided by the core, message by message, from the configu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+from dledger.core.messages import AppendRequest, SnapshotOffer
 from dledger.core.types import Membership, NodeId
 from dledger.membership.feature_levels import refuses_build_of
 from dledger.membership.handshake import Handshake
+from dledger.membership.lineage import is_lineage, other_lineage
 from dledger.membership.peer_stores import is_older_folder, older_folder
 from dledger.replica.opening import OpenedFolder, ReplicaSetup
+from dledger.transport import codec
 from dledger.transport.link import RaftLinks
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
 from dledger_wire.tasks import BackgroundTasks
+
+_logger = logging.getLogger(__name__)
 
 
 class PeerAdmission:
@@ -30,6 +36,8 @@ class PeerAdmission:
         self._sync_flush = setup.settings.sync_flush
         self._members = folder.members
         self._boots = folder.boots
+        self._lineage = folder.lineage
+        self._is_joining = False
         self._core = folder.core
         self._tasks = tasks
         self._on_failure = on_failure
@@ -48,10 +56,12 @@ class PeerAdmission:
             group_level=now.level,
             group_release=now.release,
             version=levels.version,
+            lineage=self._lineage.id,
         )
 
     async def check(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
         """InvalidArgumentError when ``peer`` may not connect with the folder in its handshake, or with its build."""
+        self._check_lineage(peer, said)
         core, registered = self._core, self._members.settled_store(peer)
         self.stores.check(peer, said, registered, self._members.settled_index)
         promised = core.acknowledged(peer)
@@ -70,6 +80,50 @@ class PeerAdmission:
                 self._on_failure(error)
                 raise InvalidArgumentError(error.message) from None
             await self.stores.met(peer, said, registered)
+
+    def _check_lineage(self, peer: NodeId, said: Handshake) -> None:
+        if said.lineage != self._lineage.id and not said.is_undecided and not self._is_undecided:
+            raise other_lineage(peer, said.lineage, self._identity.node_id, self._lineage.id)
+
+    @property
+    def _is_undecided(self) -> bool:
+        return not self._lineage.id and not self._core.last.index
+
+    def receiver(
+        self, peer: NodeId, said: Handshake, received: Callable[[NodeId, str, bytes], None], links: RaftLinks
+    ) -> Callable[[bytes], None]:
+        """What takes the messages of a link that was let in; ``received`` gets those that count.
+
+        While this folder belongs to no lineage, the first leader that it is to store something of decides it.
+        """
+        store = said.store_id
+
+        def take(data: bytes) -> None:
+            received(peer, store, data)
+
+        def decide(data: bytes) -> None:
+            self._check_lineage(peer, said)
+            if self._is_undecided and (said.lineage or self._is_joining) and _brings_entries(data):
+                self._join(said.lineage, links)  # the leader sends it again
+            else:
+                take(data)
+
+        return decide if self._is_undecided else take
+
+    def _join(self, lineage: str, links: RaftLinks) -> None:
+        if not self._is_joining and is_lineage(lineage):
+            self._is_joining = True
+            self._tasks.spawn(self._joined(lineage, links), "join-lineage")
+
+    async def _joined(self, lineage: str, links: RaftLinks) -> None:
+        try:
+            await self._lineage.join(lineage)
+        except OSError as error:
+            _logger.warning("cannot write the lineage of the data folder: %s", error, extra={"event": "file_not_written"})
+            return
+        finally:
+            self._is_joining = False
+        links.redial()
 
     def refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
         """A link to ``peer``, dialled at its address, was refused."""
@@ -107,3 +161,8 @@ class PeerAdmission:
         if connected and registered not in ("", store):
             refused = f"{peer} comes with data folder {store}, but the configuration names {registered}: its answers do not count"
         return connected, refused
+
+
+def _brings_entries(data: bytes) -> bool:
+    message, _entries, _clocks = codec.decode(data)
+    return isinstance(message, SnapshotOffer) or (isinstance(message, AppendRequest) and bool(message.entries))

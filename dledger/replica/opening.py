@@ -17,6 +17,7 @@ from dledger.measures import RaftMeasures
 from dledger.membership.boot_history import BootHistory, record_boot
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile
+from dledger.membership.lineage import Lineage
 from dledger.membership.members import Members
 from dledger.membership.peer_stores import PeerStores
 from dledger.repair import PeerRepair
@@ -54,6 +55,7 @@ class OpenedFolder:
 
     unsynced: UnsyncedMark
     unfinished_snapshot: bool
+    lineage: Lineage
     stores: PeerStores
     stores_changed: bool
     boots: BootHistory
@@ -74,19 +76,23 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
     unfinished_snapshot = bool(await env.disk.list(SNAPSHOT_FOLDER))
     stores = PeerStores(env.disk, identity.node_id)
     await stores.load()
+    lineage = Lineage(env.disk)
+    await lineage.load()
     boots = await record_boot(env.disk, env.random, env.clock.wall_ms())
     members = Members(settings.peers, settings.links)
-    log, recovery = await open_log(setup, members, stores)
+    repair = peer_repair(setup, members, stores, lineage)
+    log, recovery = await open_log(setup, repair)
     try:
         await setup.recover_state(log)
         configurations, view = ConfigurationFile(env.disk), CoreLogView(log)
-        core, stores_changed = await _open_core(setup, log, view, configurations, members, stores, suspect=unsynced.suspect)
+        core, stores_changed = await _open_core(setup, log, view, configurations, members, repair, suspect=unsynced.suspect)
     except BaseException:
         await log.close()
         raise
     return OpenedFolder(
         unsynced=unsynced,
         unfinished_snapshot=unfinished_snapshot,
+        lineage=lineage,
         stores=stores,
         stores_changed=stores_changed,
         boots=boots,
@@ -99,18 +105,18 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
     )
 
 
-async def open_log(setup: ReplicaSetup, members: Members, stores: PeerStores) -> tuple[Log, RecoveryReport]:
+async def open_log(setup: ReplicaSetup, repair: PeerRepair) -> tuple[Log, RecoveryReport]:
     """The log, repaired from peers if it is damaged."""
     log, recovery = await Log.open(setup.env.disk, setup.settings.log, setup.measures.log)
     if recovery.damaged:
-        log, recovery = await peer_repair(setup, members, stores).run(log, recovery)
+        log, recovery = await repair.run(log, recovery)
     return log, recovery
 
 
-def peer_repair(setup: ReplicaSetup, members: Members, stores: PeerStores) -> PeerRepair:
+def peer_repair(setup: ReplicaSetup, members: Members, stores: PeerStores, lineage: Lineage) -> PeerRepair:
     """A repair that asks the peers known now."""
     settings = setup.settings
-    return PeerRepair(setup.identity, setup.env, members.links, stores, settings.log, limit_s=settings.repair_limit_s)
+    return PeerRepair(setup.identity, setup.env, members.links, stores, lineage, settings.log, limit_s=settings.repair_limit_s)
 
 
 async def _open_core(
@@ -119,7 +125,7 @@ async def _open_core(
     view: CoreLogView,
     configurations: ConfigurationFile,
     members: Members,
-    stores: PeerStores,
+    repair: PeerRepair,
     *,
     suspect: bool,
 ) -> tuple[Raft, bool]:
@@ -127,12 +133,11 @@ async def _open_core(
     applied, settings, env, identity = setup.machine.applied_index, setup.settings, setup.env, setup.identity
     if applied > log.last.index:
         raise DataDirectoryError(f"the state machine has applied {applied}, but the log ends at {log.last.index}")
-    repair = peer_repair(setup, members, stores)
     found, stores_changed = await repair.reading(log, lambda: configurations.find_all(log, applied)), False
     for index, configuration in found:
         members.learn(index, configuration)
         if index <= applied:
-            stores_changed |= stores.settle(configuration.membership)
+            stores_changed |= repair.stores.settle(configuration.membership)
     members.committed(applied)
     saved = replace(saved_of(log, applied, found), suspect=suspect)
     config, now_ms = replace(settings.core, loses_unsynced=not settings.sync_flush), env.clock.monotonic_ms()

@@ -34,6 +34,7 @@ from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
 from dledger.membership.handshake import Handshake
+from dledger.membership.lineage import other_lineage
 from dledger.membership.member_registration import MemberRegistration
 from dledger.repair import LogRepairer, PeerRepair, serve_entry
 from dledger.replica.admission import PeerAdmission
@@ -99,9 +100,7 @@ class Replica:
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
         self.applier = Applier(self.log, self.machine, self._committed, self._applied, self.repairer.repair)
         bytes_per_s = settings.snapshot_bytes_per_s
-        self.source = SnapshotSource(
-            identity, env.clock, env.random, bytes_per_s, self.capture, lambda node: node in self.membership, self.read_barrier
-        )
+        self.source = SnapshotSource(identity, env.clock, env.random, bytes_per_s, self.capture, self._check_copier, self.read_barrier)
         self.catch_up = CatchUp(identity, env, self.tasks, self, unfinished=folder.unfinished_snapshot)
 
     # Lifecycle
@@ -126,7 +125,7 @@ class Replica:
 
     async def _serve_entry(self, request: bytes, _context: CallContext) -> bytes:
         self.require_running()
-        return await serve_entry(self.identity, self.log, self.commit_index, request)
+        return await serve_entry(self.identity, self.folder.lineage, self.log, self.commit_index, request)
 
     def require_running(self) -> None:
         if not self.running:
@@ -314,7 +313,7 @@ class Replica:
         self.links.set_peers(self.members.links_of(self.membership))
 
     def new_repair(self) -> PeerRepair:
-        return peer_repair(self.setup, self.members, self.admission.stores)
+        return peer_repair(self.setup, self.members, self.admission.stores, self.folder.lineage)
 
     # The links' owner
 
@@ -328,7 +327,10 @@ class Replica:
     def encode_now(self, message: Message) -> bytes | None:
         return self.driver.encoder.encode_now(message)
 
-    def received(self, source: NodeId, store: str, data: bytes) -> None:
+    def receiver(self, source: NodeId, said: Handshake) -> Callable[[bytes], None]:
+        return self.admission.receiver(source, said, self._received, self.links)
+
+    def _received(self, source: NodeId, store: str, data: bytes) -> None:
         if self.running:
             self.driver.received(source, store, data)
 
@@ -362,6 +364,10 @@ class Replica:
     def snapshot_wanted(self) -> FetchSnapshot | None:
         return self.core.snapshot_wanted
 
+    @property
+    def lineage(self) -> str:
+        return self.folder.lineage.id
+
     def snapshot_sources(self) -> dict[NodeId, str]:
         """The members, and the leader even if this replica does not know it as a member."""
         links, leader = self.members.links_of(self.membership), self.leader
@@ -381,6 +387,14 @@ class Replica:
                 return await self.applier.wait_for(index)
         except TimeoutError:
             raise DeadlineExceededError(f"read index not confirmed and applied within {timeout_s} s") from None
+
+    def _check_copier(self, node: str, lineage: str) -> None:
+        """InvalidArgumentError unless it is a member, and of the same lineage."""
+        own, ours = self.identity, self.folder.lineage.id
+        if node not in self.membership:
+            raise InvalidArgumentError(f"{own.node_id} knows no member {node!r} of {own.group}")
+        if lineage != ours:
+            raise other_lineage(node, lineage, own.node_id, ours)
 
     async def capture(self) -> Captured:
         """The log, the state at its applied end, and the configuration there."""
@@ -445,7 +459,7 @@ class Replica:
         self.source.clear()
         await self.log.close()
         await install.finish(self.setup.env.disk, CONFIGURATION_PATH)
-        self.log, self.recovery = await open_log(self.setup, self.members, self.admission.stores)
+        self.log, self.recovery = await open_log(self.setup, self.new_repair())
         self.folder.view.log = self.log
         await self.configurations.find_all(self.log, plan.last.index)
         membership = self._learn_members(plan)

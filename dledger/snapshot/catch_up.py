@@ -47,6 +47,11 @@ class SnapshotTarget(Protocol):
 
     @property
     def snapshot_wanted(self) -> FetchSnapshot | None: ...
+    @property
+    def lineage(self) -> str:
+        """Of its folder; a source of another one refuses."""
+        ...
+
     def snapshot_sources(self) -> Mapping[NodeId, str]:
         """Addresses of the members and of the leader."""
         ...
@@ -162,7 +167,7 @@ class CatchUp:
 
     async def _plan_of(self, channel: Channel, node: NodeId, offer: FetchSnapshot) -> SnapshotPlan:
         own = self._identity
-        request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id)
+        request = copy_pb2.CopyPlanRequest(cluster=own.cluster, group=own.group, node_id=own.node_id, lineage=self._target.lineage)
         plan = SnapshotPlan.decode(await methods.COPY_PLAN.call_bytes(channel, request, timeout_s=CALL_TIMEOUT_S))
         if (plan.cluster, plan.group) != (own.cluster, own.group):
             raise InvalidArgumentError(f"a snapshot of {plan.cluster}/{plan.group}, expected {own.cluster}/{own.group}")

@@ -89,11 +89,11 @@ class SnapshotSource:
         random: Random,
         bytes_per_s: int,
         capture: Callable[[], Awaitable[Captured]],
-        is_member: Callable[[str], bool],
+        check_copier: Callable[[str, str], None],
         read_barrier: Callable[[float], Awaitable[object]],
     ) -> None:
         self._identity = identity
-        self._is_member = is_member
+        self._check_copier = check_copier
         self._clock = clock
         self._random = random
         self._capture = capture
@@ -136,8 +136,7 @@ class SnapshotSource:
     async def plan(self, data: bytes, _context: CallContext) -> bytes:
         """For a replica that catches up."""
         request = self._decoded(copy_pb2.CopyPlanRequest, data)
-        if not self._is_member(request.node_id):
-            raise InvalidArgumentError(f"{self._identity.node_id} knows no member {request.node_id!r} of {self._identity.group}")
+        self._check_copier(request.node_id, request.lineage)
         return (await self._planned(request.node_id, is_backup=False)).encode()
 
     async def backup_plan(self, data: bytes, _context: CallContext) -> bytes:

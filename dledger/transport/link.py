@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,8 +61,8 @@ class LinkOwner(Protocol):
         """The same, if no file has to be read for it; None when it has."""
         ...
 
-    def received(self, source: NodeId, store: str, data: bytes) -> None:
-        """A message from ``source`` on the data folder ``store``.  InvalidArgumentError ends the link."""
+    def receiver(self, source: NodeId, said: Handshake) -> Callable[[bytes], None]:
+        """What takes the messages of a link from ``source``.  Its InvalidArgumentError ends the link."""
         ...
 
     def peer_lost(self, peer: NodeId) -> None: ...
@@ -143,6 +143,15 @@ class RaftLinks:
             if peer != self.identity.node_id and peer not in self._outgoing:
                 link = self._outgoing[peer] = PeerLink(self, peer, address)
                 self._runs[peer] = self.tasks.spawn(link.run(), f"link-{peer}")
+
+    def redial(self) -> None:
+        """Greet every peer again: what this replica says of its folder is another thing now."""
+        self._inbound.clear()  # they end with their next message
+        for run in self._runs.values():
+            run.cancel()
+        self._outgoing.clear()
+        self._runs.clear()
+        self._dial()
 
     def send(self, to: NodeId, message: Message) -> None:
         link = self._outgoing.get(to)
@@ -227,10 +236,11 @@ class RaftLinks:
         if not self._open:
             raise NotReadyError(f"{self.identity.node_id} is not started")
         try:
-            peer, store = caller = await self._checked_peer(context.metadata)
+            peer, said = await self._checked_peer(context.metadata)
         except InvalidArgumentError as refusal:
             self._tell_refusal(context.peer, refusal)
             raise
+        caller = (peer, said.store_id)
         self._inbound[caller] = stream  # from here on nothing of an earlier stream counts, which the greeting does not know of
         self._note_caller(peer, context.metadata.get("dledger-address", ""), context.metadata.get("dledger-at", ""))
         await stream.write(self._hello())
@@ -238,7 +248,7 @@ class RaftLinks:
         if peer in self._outgoing:
             self._outgoing[peer].retry_now()
         try:
-            await self._receive_all(peer, store, stream)
+            await self._receive_all(caller, stream, self.owner.receiver(peer, said))
         except InvalidArgumentError as refusal:
             self._tell_refusal(context.peer, refusal)
             raise
@@ -262,18 +272,18 @@ class RaftLinks:
             self._callers[peer] = place
             self._dial()
 
-    async def _receive_all(self, peer: NodeId, store: str, stream: ByteStream) -> None:
-        received, inbound, caller = self.owner.received, self._inbound, (peer, store)
+    async def _receive_all(self, caller: tuple[NodeId, str], stream: ByteStream, received: Callable[[bytes], None]) -> None:
+        inbound = self._inbound
 
         def take(data: bytes) -> bool:
             if not self._open or inbound.get(caller) is not stream:
                 return False
-            received(peer, store, data)
+            received(data)
             return True
 
         await stream.receive(take)
 
-    async def _checked_peer(self, metadata: Mapping[str, str]) -> tuple[NodeId, str]:
+    async def _checked_peer(self, metadata: Mapping[str, str]) -> tuple[NodeId, Handshake]:
         own = self.identity
         expected = {"dledger-cluster": own.cluster, "dledger-group": own.group, "dledger-to": own.node_id}
         for key, value in expected.items():
@@ -291,7 +301,7 @@ class RaftLinks:
         if node_id != peer:
             raise InvalidArgumentError(f"expected node {peer}, found node {node_id!r}")
         await self.owner.check_handshake(peer, said, dialled=False)
-        return peer, said.store_id
+        return peer, said
 
     def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:
         # A caller's port differs at each attempt: log a reason once per host.

@@ -2,11 +2,12 @@
 
 Owns the order of the steps.  The log and the state get here as a replica's copy does (``dledger/snapshot``): every entry is checked, and
 the folder's files are those a node would have written.  Behind the last entry comes a configuration with the members of the new cluster,
-in a term that the old one does not reach.  ``identity.json`` is last.  From before the first byte until then there is a mark, with which no
-node starts: what a restore leaves that is killed may have nothing else that tells it from an empty folder.
+in a term that the old one does not reach, and all its folders are of a new lineage.  ``identity.json`` is last.  From before the first
+byte until then there is a mark, with which no node starts: what a restore leaves that is killed may have nothing else that tells it from
+an empty folder.
 
-Every node of a group gets the same log, whichever machine it is made on: nothing in it is drawn.  The store ids follow from the backup, the
-point and the members, so that nodes restored from different backups, or to different points, never count for each other.
+Every node of a group gets the same log, whichever machine it is made on: nothing in it is drawn.  The lineage and the store ids follow from
+the backup, the point and the members, so that nodes restored from different backups, or to different points, never count for each other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dledger_cli.backup.manifest import GroupBackup
 from dledger_cli.backup.point import Point
 from dledger_cli.backup.reading import damaged, part_pieces, state_content
 from dledger_cli.backup.repository import Repository
-from dledger_cli.recovery.new_members import append_members, promise_term
+from dledger_cli.recovery.new_members import append_members, begin_lineage
 from dledger_wire.errors import ConfigError, CorruptEntryError, DataDirectoryError, StorageFullError
 from store.durability.persistence import ABORT_PATH
 
@@ -48,9 +49,19 @@ def new_configuration(backup_id: str, point: Point, node: NodeSettings) -> Confi
     """The members of the node's group, with the store ids they get."""
     membership = raft_settings_of(node).membership
     addresses = {member: node.peers[member] for member in membership.voters}
-    name = (node.cluster.cluster, node.group.name, backup_id, point.index, point.term, point.chain_crc, sorted(addresses.items()))
-    stores = {member: _drawn_from(*name, member) for member in membership.voters}
+    stores = {member: _drawn_from(*_restored_as(backup_id, point, node), member) for member in membership.voters}
     return Configuration(membership.with_stores(stores), addresses)
+
+
+def new_lineage(backup_id: str, point: Point, node: NodeSettings) -> str:
+    """The same for all nodes of the group."""
+    return _drawn_from(*_restored_as(backup_id, point, node), [])  # no node id: store ids are drawn with one
+
+
+def _restored_as(backup_id: str, point: Point, node: NodeSettings) -> tuple[object, ...]:
+    """What names the group that the node belongs to from then on."""
+    addresses = sorted((member, node.peers[member]) for member in raft_settings_of(node).membership.voters)
+    return node.cluster.cluster, node.group.name, backup_id, point.index, point.term, point.chain_crc, addresses
 
 
 def _drawn_from(*parts: object) -> str:
@@ -80,7 +91,7 @@ class NodeFolder:
             configuration = new_configuration(backup_id, self._point, self._node)
             await self._disk.write_atomic(RESTORING_MARK, b"")
             await self._receive()
-            await self._begin_anew(configuration)
+            await self._begin_anew(configuration, new_lineage(backup_id, self._point, self._node))
             await self._disk.write_atomic(ABORT_PATH, b"")  # as after a crash: queue files and indexes are made by the first start
             own, stores = self._node, dict(configuration.membership.stores)
             identity = FolderIdentity(WITHOUT_LEVEL, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
@@ -134,9 +145,9 @@ class NodeFolder:
 
     # What makes it another cluster
 
-    async def _begin_anew(self, configuration: Configuration) -> None:
+    async def _begin_anew(self, configuration: Configuration, lineage: str) -> None:
         point = self._point
-        term = await promise_term(self._disk, point.term, log_is_empty=True)
+        term = await begin_lineage(self._disk, lineage, point.term, log_is_empty=True)
         segment_bytes = self._node.cluster.store.mappedFileSizeCommitLog
         config = LogConfig(segment_bytes=segment_bytes, fill_window_bytes=0, verify_bytes=VERIFIED_AGAIN_BYTES)
         end = EntryId(point.index, point.term), point.chain_crc

@@ -10,7 +10,7 @@ from broker.process.foreign_files import foreign_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, read_identity
 from dledger.log.report import DamageKind, Finding
 from dledger.log.verify import verify_log
-from dledger.membership import boot_history, peer_stores
+from dledger.membership import boot_history, lineage, peer_stores
 from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
 from dledger_wire.errors import DataDirectoryError
@@ -38,6 +38,7 @@ async def _own_files(disk: Disk) -> AsyncIterator[Finding]:
     readers: dict[str, Callable[[], Awaitable[object]]] = {
         IDENTITY_FILE: lambda: read_identity(disk),
         boot_history.PATH: lambda: boot_history.read_boots(disk),
+        lineage.PATH: lambda: lineage.read_lineage(disk),
         peer_stores.PATH: lambda: peer_stores.read_stores(disk),
     }
     for path, read in readers.items():

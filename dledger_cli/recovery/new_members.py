@@ -1,7 +1,8 @@
 """Other members for a log that is on disk, with no node running on it: what makes it the log of another group of nodes.
 
-Owns the entries that say so, and their term.  The configuration stands behind everything that the log has, in a term that the old members
-do not reach, and names data folders that they do not know: neither side ever counts for the other.
+Owns the entries that say so, their term and their lineage.  The configuration stands behind everything that the log has, in a term that the
+old members do not reach, and names data folders that they do not know.  The lineage is in every handshake, so that neither side connects
+with the other.
 """
 
 from __future__ import annotations
@@ -13,20 +14,30 @@ from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
+from dledger.membership.lineage import write_lineage
 from dledger.runtime.env import Disk
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.errors import DataDirectoryError
 from store.commands.replacement import SetReplacement
 
-# Far enough that an old cluster of the same name never has an entry of such a term, near enough that a peer does not refuse it.
+# Far enough that the members of before never have an entry of such a term, near enough that a peer does not refuse it.
 TERMS_AHEAD = 1 << 16
 
 
-async def promise_term(disk: Disk, least: int, *, log_is_empty: bool) -> int:
-    """The term of the new members: ahead of ``least`` and of all that the folder's node promised.  Durable when this returns."""
+def terms_ahead(lineage: str) -> int:
+    """Two lineages that part at the same entry, as of two survivors, get different terms: no entry of one is taken for one of the other."""
+    return TERMS_AHEAD + int(lineage[:4], 16)
+
+
+async def begin_lineage(disk: Disk, lineage: str, least: int, *, log_is_empty: bool) -> int:
+    """The term in which it begins: ahead of ``least`` and of all that the folder's node promised.  Durable when this returns.
+
+    The lineage comes first: a node that is started on what an interruption leaves has no part in the group of before.
+    """
+    await write_lineage(disk, lineage)
     promise = await HardStateFile.open(disk, log_is_empty=log_is_empty)
     try:
-        term = max(least, promise.state.term) + TERMS_AHEAD
+        term = max(least, promise.state.term) + terms_ahead(lineage)
         await promise.save(HardState(term, None))
     finally:
         await promise.close()

@@ -1,8 +1,8 @@
 """A replica group whose majority is lost for good goes on with what one node has: that node becomes the only voter.
 
 Owns the look at the stopped node's folder and the order of the steps.  Raft cannot allow this: entries that only the lost nodes had
-acknowledged are gone, and those that the node has without knowing whether they were committed become so.  The node's store id changes, so
-that lost members that come back count nothing for it, and it counts nothing for them.
+acknowledged are gone, and those that the node has without knowing whether they were committed become so.  The node begins a lineage
+(``dledger/membership/lineage.py``) and its store id changes, so that lost members that come back are refused, and refuse it.
 
 A crash in between leaves a folder that does not vote for the old members any more; the command is given again.
 """
@@ -20,6 +20,7 @@ from broker.config.layer_settings import raft_settings_of
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, FolderIdentity, own_identity, write_identity
 from broker.spares.binding import bound_settings, read_binding
+from dledger.core.state import DrawSource
 from dledger.core.types import EntryId, Membership, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.log import Log
@@ -27,19 +28,23 @@ from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import ConfigurationFile
 from dledger.replica.unsynced import PATH as UNSYNCED_PATH
+from dledger.runtime.env import Disk
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot import install
-from dledger_cli.recovery.new_members import append_members, promise_term
+from dledger_cli.recovery.new_members import append_members, begin_lineage
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import ConfigError, DataDirectoryError, StorageDamagedError
+
+_SECRET = secrets.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
     """A stopped node and what it has.  ``last`` is compared by term, then index: of several survivors the greatest one has the most."""
 
-    disk: RealDisk
+    disk: Disk
+    log: LogConfig
     settings: NodeSettings
     identity: FolderIdentity
     last: EntryId
@@ -62,7 +67,12 @@ async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivo
     As at a start, an incomplete last write is cut off, and a copy of the log that had come whole takes its place.
     """
     _check_owner(folder)
-    disk = RealDisk(str(folder), direct_folders=(LOG_FOLDER, SNAPSHOT_FOLDER))
+    return await look_at_disk(cluster, node_id, RealDisk(str(folder), direct_folders=(LOG_FOLDER, SNAPSHOT_FOLDER)))
+
+
+async def look_at_disk(cluster: ClusterConfig, node_id: str, disk: Disk, config: LogConfig | None = None) -> Survivor:
+    """``look_at`` of a folder that this process may read; ``config``: of its log, where that does not follow from the cluster file."""
+    folder = disk.local_path("")
     await refuse_newer_files(disk)
     names = await disk.list("")
     if RESTORING_MARK in names or IDENTITY_FILE not in names:
@@ -70,7 +80,8 @@ async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivo
     settings = await _settings_of(cluster, node_id, disk)
     identity = await own_identity(disk, cluster.cluster, settings.group.name, node_id)
     await install.finish(disk, CONFIGURATION_PATH)
-    log, report = await Log.open(disk, _log_config(settings))
+    config = config or LogConfig(segment_bytes=settings.cluster.store.mappedFileSizeCommitLog, fill_window_bytes=0)
+    log, report = await Log.open(disk, config)
     try:
         if report.damaged:
             first = report.damaged[0]
@@ -82,7 +93,7 @@ async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivo
             raise DataDirectoryError(f"{folder}: node {node_id} was removed from replica group {settings.group.name}")
         if not log.last.index:
             raise DataDirectoryError(f"{folder}: the log is empty; start with an empty folder")
-        return Survivor(disk, settings, identity, log.last, log.chain_crc, configuration)
+        return Survivor(disk, config, settings, identity, log.last, log.chain_crc, configuration)
     finally:
         await log.close()
 
@@ -98,15 +109,16 @@ def check_others_wait(cluster: ClusterConfig, survivor: Survivor) -> None:
         raise ConfigError(f"{text}: {move}give every node of it but {node_id} spare: true there, and start the nodes with that file")
 
 
-async def make_only_voter(survivor: Survivor) -> EntryId:
+async def make_only_voter(survivor: Survivor, draws: DrawSource = _SECRET, now_ms: int | None = None) -> EntryId:
     """Let the group of a node that was looked at consist of it alone; the log's last entry then."""
     disk, node_id = survivor.disk, survivor.node_id
-    store_id = secrets.token_hex(16)
+    now_ms = SystemClock().wall_ms() if now_ms is None else now_ms
+    store_id, lineage = f"{draws.getrandbits(128):032x}", f"{draws.getrandbits(128):032x}"
     membership = Membership((node_id,)).with_stores({node_id: store_id})
     configuration = Configuration(membership, {node_id: survivor.configuration.addresses[node_id]})
-    end, now_ms = (survivor.last, survivor.chain_crc), SystemClock().wall_ms()
-    term = await promise_term(disk, survivor.last.term, log_is_empty=False)
-    last = await append_members(disk, _log_config(survivor.settings), end, term, configuration, at_ms=now_ms)
+    end = survivor.last, survivor.chain_crc
+    term = await begin_lineage(disk, lineage, survivor.last.term, log_is_empty=False)
+    last = await append_members(disk, survivor.log, end, term, configuration, at_ms=now_ms)
     await write_identity(disk, replace(survivor.identity, store_id=store_id))
     if await disk.exists(UNSYNCED_PATH):  # it would wait for what it may have lost
         await disk.remove(UNSYNCED_PATH)
@@ -126,7 +138,7 @@ def _check_owner(folder: Path) -> None:
         raise DataDirectoryError(f"{folder} belongs to user {name}; expected that user to give this command (sudo -u {name} ...)")
 
 
-async def _settings_of(cluster: ClusterConfig, node_id: str, disk: RealDisk) -> NodeSettings:
+async def _settings_of(cluster: ClusterConfig, node_id: str, disk: Disk) -> NodeSettings:
     spare = cluster.spare(node_id)
     if spare is None:
         return cluster.node(node_id)
@@ -134,10 +146,6 @@ async def _settings_of(cluster: ClusterConfig, node_id: str, disk: RealDisk) -> 
     if binding is None:
         raise DataDirectoryError(f"{disk.local_path('')}: spare node {node_id} belongs to no replica group yet")
     return bound_settings(cluster, spare, binding)
-
-
-def _log_config(settings: NodeSettings) -> LogConfig:
-    return LogConfig(segment_bytes=settings.cluster.store.mappedFileSizeCommitLog, fill_window_bytes=0)
 
 
 def _of_file(settings: NodeSettings) -> Configuration:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64ledger/v1/copy.proto\x12\ndledger.v1\"A\n\x0e\x43opyEndRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\"\x0b\n\tCopyEnded\"B\n\x0f\x43opyPlanRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"J\n\x0f\x43opyPlanSegment\x12\x11\n\tstart_pos\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x0f\n\x07\x65nd_pos\x18\x03 \x01(\x04\"M\n\x0c\x43opyPlanFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\x07\x12\x0e\n\x06\x61\x62sent\x18\x04 \x01(\x08\"\xc5\x02\n\x08\x43opyPlan\x12\x0f\n\x07\x63opy_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tfirst_pos\x18\x05 \x01(\x04\x12\x13\n\x0b\x62\x65\x66ore_term\x18\x06 \x01(\x04\x12\x18\n\x10\x62\x65\x66ore_chain_crc\x18\x07 \x01(\x07\x12\x12\n\nlast_index\x18\x08 \x01(\x04\x12\x11\n\tlast_term\x18\t \x01(\x04\x12-\n\x08segments\x18\n \x03(\x0b\x32\x1b.dledger.v1.CopyPlanSegment\x12\'\n\x05\x66iles\x18\x0b \x03(\x0b\x32\x18.dledger.v1.CopyPlanFile\x12\x15\n\rconfiguration\x18\x0c \x01(\x0c\x12\x1b\n\x13\x63onfiguration_index\x18\r \x01(\x04\"S\n\x0e\x43opyLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\x12\x10\n\x08\x66rom_pos\x18\x04 \x01(\x04\"c\n\x10\x43opyStateRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x10\n\x08\x66rom_pos\x18\x05 \x01(\x04\"\\\n\tCopyPiece\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0f\n\x07\x63opy_id\x18\x02 \x01(\t\x12\x0b\n\x03pos\x18\x03 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x32\xbb\x01\n\x04\x43opy\x12\x39\n\x04Plan\x12\x1b.dledger.v1.CopyPlanRequest\x1a\x14.dledger.v1.CopyPlan\x12:\n\x03Log\x12\x1a.dledger.v1.CopyLogRequest\x1a\x15.dledger.v1.CopyPiece0\x01\x12<\n\x05State\x12\x1c.dledger.v1.CopyStateRequest\x1a\x15.dledger.v1.CopyPiece2\xf7\x01\n\x06\x42\x61\x63kup\x12\x39\n\x04Plan\x12\x1b.dledger.v1.CopyPlanRequest\x1a\x14.dledger.v1.CopyPlan\x12:\n\x03Log\x12\x1a.dledger.v1.CopyLogRequest\x1a\x15.dledger.v1.CopyPiece0\x01\x12<\n\x05State\x12\x1c.dledger.v1.CopyStateRequest\x1a\x15.dledger.v1.CopyPiece\x12\x38\n\x03\x45nd\x12\x1a.dledger.v1.CopyEndRequest\x1a\x15.dledger.v1.CopyEndedb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64ledger/v1/copy.proto\x12\ndledger.v1\"A\n\x0e\x43opyEndRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\"\x0b\n\tCopyEnded\"S\n\x0f\x43opyPlanRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x0f\n\x07lineage\x18\x04 \x01(\t\"J\n\x0f\x43opyPlanSegment\x12\x11\n\tstart_pos\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\x04\x12\x0f\n\x07\x65nd_pos\x18\x03 \x01(\x04\"M\n\x0c\x43opyPlanFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x03 \x01(\x07\x12\x0e\n\x06\x61\x62sent\x18\x04 \x01(\x08\"\xc5\x02\n\x08\x43opyPlan\x12\x0f\n\x07\x63opy_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\x04\x12\x11\n\tfirst_pos\x18\x05 \x01(\x04\x12\x13\n\x0b\x62\x65\x66ore_term\x18\x06 \x01(\x04\x12\x18\n\x10\x62\x65\x66ore_chain_crc\x18\x07 \x01(\x07\x12\x12\n\nlast_index\x18\x08 \x01(\x04\x12\x11\n\tlast_term\x18\t \x01(\x04\x12-\n\x08segments\x18\n \x03(\x0b\x32\x1b.dledger.v1.CopyPlanSegment\x12\'\n\x05\x66iles\x18\x0b \x03(\x0b\x32\x18.dledger.v1.CopyPlanFile\x12\x15\n\rconfiguration\x18\x0c \x01(\x0c\x12\x1b\n\x13\x63onfiguration_index\x18\r \x01(\x04\"S\n\x0e\x43opyLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\x12\x10\n\x08\x66rom_pos\x18\x04 \x01(\x04\"c\n\x10\x43opyStateRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0f\n\x07\x63opy_id\x18\x03 \x01(\t\x12\x0c\n\x04path\x18\x04 \x01(\t\x12\x10\n\x08\x66rom_pos\x18\x05 \x01(\x04\"\\\n\tCopyPiece\x12\x13\n\x0bheader_size\x18\x01 \x01(\x07\x12\x0f\n\x07\x63opy_id\x18\x02 \x01(\t\x12\x0b\n\x03pos\x18\x03 \x01(\x04\x12\x0b\n\x03\x63rc\x18\x04 \x01(\x07\x12\x0f\n\x07payload\x18\x0f \x01(\x0c\x32\xbb\x01\n\x04\x43opy\x12\x39\n\x04Plan\x12\x1b.dledger.v1.CopyPlanRequest\x1a\x14.dledger.v1.CopyPlan\x12:\n\x03Log\x12\x1a.dledger.v1.CopyLogRequest\x1a\x15.dledger.v1.CopyPiece0\x01\x12<\n\x05State\x12\x1c.dledger.v1.CopyStateRequest\x1a\x15.dledger.v1.CopyPiece2\xf7\x01\n\x06\x42\x61\x63kup\x12\x39\n\x04Plan\x12\x1b.dledger.v1.CopyPlanRequest\x1a\x14.dledger.v1.CopyPlan\x12:\n\x03Log\x12\x1a.dledger.v1.CopyLogRequest\x1a\x15.dledger.v1.CopyPiece0\x01\x12<\n\x05State\x12\x1c.dledger.v1.CopyStateRequest\x1a\x15.dledger.v1.CopyPiece\x12\x38\n\x03\x45nd\x12\x1a.dledger.v1.CopyEndRequest\x1a\x15.dledger.v1.CopyEndedb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COPYENDED']._serialized_start=104
   _globals['_COPYENDED']._serialized_end=115
   _globals['_COPYPLANREQUEST']._serialized_start=117
-  _globals['_COPYPLANREQUEST']._serialized_end=183
-  _globals['_COPYPLANSEGMENT']._serialized_start=185
-  _globals['_COPYPLANSEGMENT']._serialized_end=259
-  _globals['_COPYPLANFILE']._serialized_start=261
-  _globals['_COPYPLANFILE']._serialized_end=338
-  _globals['_COPYPLAN']._serialized_start=341
-  _globals['_COPYPLAN']._serialized_end=666
-  _globals['_COPYLOGREQUEST']._serialized_start=668
-  _globals['_COPYLOGREQUEST']._serialized_end=751
-  _globals['_COPYSTATEREQUEST']._serialized_start=753
-  _globals['_COPYSTATEREQUEST']._serialized_end=852
-  _globals['_COPYPIECE']._serialized_start=854
-  _globals['_COPYPIECE']._serialized_end=946
-  _globals['_COPY']._serialized_start=949
-  _globals['_COPY']._serialized_end=1136
-  _globals['_BACKUP']._serialized_start=1139
-  _globals['_BACKUP']._serialized_end=1386
+  _globals['_COPYPLANREQUEST']._serialized_end=200
+  _globals['_COPYPLANSEGMENT']._serialized_start=202
+  _globals['_COPYPLANSEGMENT']._serialized_end=276
+  _globals['_COPYPLANFILE']._serialized_start=278
+  _globals['_COPYPLANFILE']._serialized_end=355
+  _globals['_COPYPLAN']._serialized_start=358
+  _globals['_COPYPLAN']._serialized_end=683
+  _globals['_COPYLOGREQUEST']._serialized_start=685
+  _globals['_COPYLOGREQUEST']._serialized_end=768
+  _globals['_COPYSTATEREQUEST']._serialized_start=770
+  _globals['_COPYSTATEREQUEST']._serialized_end=869
+  _globals['_COPYPIECE']._serialized_start=871
+  _globals['_COPYPIECE']._serialized_end=963
+  _globals['_COPY']._serialized_start=966
+  _globals['_COPY']._serialized_end=1153
+  _globals['_BACKUP']._serialized_start=1156
+  _globals['_BACKUP']._serialized_end=1403
 # @@protoc_insertion_point(module_scope)

@@ -45,22 +45,27 @@ global___CopyEnded = CopyEnded
 
 @typing.final
 class CopyPlanRequest(google.protobuf.message.Message):
+    """lineage: as in LinkHello; of a replica another one is refused, a backup names none."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLUSTER_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     node_id: builtins.str
+    lineage: builtins.str
     def __init__(
         self,
         *,
         cluster: builtins.str = ...,
         group: builtins.str = ...,
         node_id: builtins.str = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "group", b"group", "node_id", b"node_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "group", b"group", "lineage", b"lineage", "node_id", b"node_id"]) -> None: ...
 
 global___CopyPlanRequest = CopyPlanRequest
 

@@ -30,6 +30,7 @@ class LinkHello(google.protobuf.message.Message):
     GROUP_LEVEL_FIELD_NUMBER: builtins.int
     GROUP_RELEASE_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
     configuration: builtins.int
@@ -47,6 +48,8 @@ class LinkHello(google.protobuf.message.Message):
     """the first release that can do it"""
     version: builtins.str
     """of its build"""
+    lineage: builtins.str
+    """of its folder; empty in a group that was never recovered or restored, and with an empty log: none yet"""
     @property
     def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """what the latest of those starts drew, oldest first"""
@@ -66,8 +69,9 @@ class LinkHello(google.protobuf.message.Message):
         group_level: builtins.int = ...,
         group_release: builtins.str = ...,
         version: builtins.str = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "last_index", b"last_index", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "last_index", b"last_index", "lineage", b"lineage", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
 
 global___LinkHello = LinkHello
 
@@ -462,13 +466,17 @@ global___CopyChunk = CopyChunk
 
 @typing.final
 class EntryRequest(google.protobuf.message.Message):
+    """lineage: as in LinkHello; another one is refused."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLUSTER_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     ENTRY_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
+    lineage: builtins.str
     @property
     def entry(self) -> global___EntryIdentity: ...
     def __init__(
@@ -477,8 +485,9 @@ class EntryRequest(google.protobuf.message.Message):
         cluster: builtins.str = ...,
         group: builtins.str = ...,
         entry: global___EntryIdentity | None = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["entry", b"entry"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "entry", b"entry", "group", b"group"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "entry", b"entry", "group", b"group", "lineage", b"lineage"]) -> None: ...
 
 global___EntryRequest = EntryRequest

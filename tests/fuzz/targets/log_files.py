@@ -19,6 +19,7 @@ from dledger.log.log import Log
 from dledger.log.start import LogStart, encode_log_start, load_log_start
 from dledger.log.verify import verify_log
 from dledger.membership.boot_history import record_boot
+from dledger.membership.lineage import read_lineage
 from dledger.membership.peer_stores import PeerStores
 from dledger.replica.unsynced import UnsyncedMark
 from dledger.runtime.env import Environment
@@ -69,6 +70,7 @@ _READERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[CrashDisk], Corout
     "identity.json": (bytes, lambda disk: open_identity(_env(disk), "shop", "g0", "n0")),
     "spare.json": (bytes, read_binding),
     "lives.json": (bytes, lambda disk: record_boot(disk, random.Random(1), 0)),
+    "lineage.json": (bytes, read_lineage),
     "peers.json": (bytes, lambda disk: PeerStores(disk, _ID).load()),
     "unsynced.json": (bytes, lambda disk: UnsyncedMark(_env(disk), [], sync_flush=False).load()),
     "logstart.json": (_log_start, load_log_start),
@@ -152,6 +154,7 @@ def _good_small() -> Iterator[bytes]:
     yield _small("identity.json", identity)
     yield _small("spare.json", {"group": "g0", "voters": [["n0", "10.0.0.1:9"]]})
     yield _small("lives.json", {"starts": 2, "drawn": [1, 2]})
+    yield _small("lineage.json", {"lineage": "0" * 32})
     yield _small("peers.json", {"stores": {"n1": "0" * 32}, "lives": {"n1": [1, 2]}})
     yield _small("unsynced.json", {"boot": "", "suspect": False})
     yield _small("logstart.json", encode_log_start(LogStart(7, 4096, 1, 5)))

@@ -91,7 +91,7 @@ async def source(folder: Path, network: Callable[[], TcpNetwork] = TcpNetwork) -
     address = f"127.0.0.1:{port}"
     made = Source(log, address)
     identity = NodeIdentity(CLUSTER, GROUP, NodeId("n0"), "a" * 32, address)
-    serving = SnapshotSource(identity, SystemClock(), system_random(), 0, made.capture, lambda _node: False, made.read_barrier)
+    serving = SnapshotSource(identity, SystemClock(), system_random(), 0, made.capture, lambda _node, _lineage: None, made.read_barrier)
     server = network().serve(address)
     serving.register(server)
     await server.start()

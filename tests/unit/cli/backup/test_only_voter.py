@@ -16,7 +16,7 @@ from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
 from dledger_cli.backup.point import end_of
 from dledger_cli.recovery import only_voter
-from dledger_cli.recovery.new_members import TERMS_AHEAD
+from dledger_cli.recovery.new_members import terms_ahead
 from dledger_cli.recovery.only_voter import check_others_wait, look_at, make_only_voter
 from dledger_wire.errors import ConfigError, DataDirectoryError, DledgerError, StorageDamagedError
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, back_up, entries_of, local, new_cluster, restore, source
@@ -36,6 +36,10 @@ def store_id_of(folder: Path) -> str:
     return str(json.loads((folder / "identity.json").read_text())["store_id"])
 
 
+def lineage_of(folder: Path) -> str:
+    return str(json.loads((folder / "lineage.json").read_text())["lineage"])
+
+
 def chains(entries: list[RawEntry]) -> list[int]:
     return [entry.chain_crc for entry in entries]
 
@@ -43,7 +47,7 @@ def chains(entries: list[RawEntry]) -> list[int]:
 def test_the_log_stays_and_a_configuration_with_one_voter_comes_behind_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         folder = await made_folder(tmp_path)
-        before, old_store = await entries_of(folder), store_id_of(folder)
+        before, old_store, old_lineage = await entries_of(folder), store_id_of(folder), lineage_of(folder)
         (folder / "unsynced.json").write_text("{}")
         found = await look_at(new_cluster(), "n0", folder)
         assert (found.last.index, found.last.term, found.others) == (before[-1].index, before[-1].term, ("n1", "n2"))
@@ -51,7 +55,8 @@ def test_the_log_stays_and_a_configuration_with_one_voter_comes_behind_it(tmp_pa
         entries = await entries_of(folder)
         assert chains(entries[: len(before)]) == chains(before)
         anew = entries[len(before) :]
-        term = before[-1].term + TERMS_AHEAD
+        term = before[-1].term + terms_ahead(lineage_of(folder))
+        assert lineage_of(folder) != old_lineage
         assert [(entry.kind, entry.term) for entry in anew] == [(EntryKind.CONFIG, term), (EntryKind.NORMAL, term)]
         assert (last.index, last.term) == (anew[-1].index, term)
         configuration = Configuration.decode(anew[0].body_bytes())
@@ -62,7 +67,7 @@ def test_the_log_stays_and_a_configuration_with_one_voter_comes_behind_it(tmp_pa
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("step", ["promise_term", "append_members", "write_identity"])
+@pytest.mark.parametrize("step", ["begin_lineage", "append_members", "write_identity"])
 def test_one_that_was_interrupted_is_given_again(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class PowerLostError(Exception):
         pass

@@ -34,7 +34,7 @@ from dledger_cli.backup.node_folder import NodeFolder, check_empty, check_settin
 from dledger_cli.backup.point import Point, backup_for, end_of, point_at
 from dledger_cli.backup.repository import Repository
 from dledger_cli.files.check import check_node
-from dledger_cli.recovery.new_members import TERMS_AHEAD
+from dledger_cli.recovery.new_members import terms_ahead
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source
@@ -91,14 +91,17 @@ def test_all_nodes_get_one_log_and_are_a_cluster_of_their_own(tmp_path: Path) ->
         entries = found["n0"]
         assert [entry.chain_crc for entry in entries[: len(old)]] == [entry.chain_crc for entry in old]
         anew = entries[len(old) :]
-        assert [(entry.kind, entry.term) for entry in anew] == [(EntryKind.CONFIG, 1 + TERMS_AHEAD), (EntryKind.NORMAL, 1 + TERMS_AHEAD)]
+        lineages = {json.loads((tmp_path / node_id / "lineage.json").read_text())["lineage"] for node_id in found}
+        assert len(lineages) == 1
+        term = 1 + terms_ahead(lineages.pop())
+        assert [(entry.kind, entry.term) for entry in anew] == [(EntryKind.CONFIG, term), (EntryKind.NORMAL, term)]
         configuration = Configuration.decode(anew[0].body_bytes())
         assert configuration.addresses == {"n0": "127.0.0.1:20001", "n1": "127.0.0.1:20002", "n2": "127.0.0.1:20003"}
         for node_id in found:
             identity = json.loads((tmp_path / node_id / "identity.json").read_text())
             assert (identity["cluster"], identity["node_id"]) == ("new", node_id)
             assert identity["store_id"] == configuration.membership.store_of(configuration.members[int(node_id[1])])
-            assert await promise_of(tmp_path / node_id) == (1 + TERMS_AHEAD, None)
+            assert await promise_of(tmp_path / node_id) == (term, None)
             assert [finding async for finding in check_node(str(tmp_path / node_id), lambda _bytes: None)] == []
         assert json.loads((tmp_path / "n1" / "config" / "topics.json").read_text()) == {"count": FIRST + SECOND}
         assert len({dict(configuration.membership.stores)[member] for member in configuration.members}) == 3
@@ -355,6 +358,8 @@ def test_nodes_of_different_points_are_different_folders(tmp_path: Path) -> None
                 await restore(repository, manifest, point, "n0", tmp_path / f"{number}" / "n0")
         identities = [json.loads((tmp_path / f"{number}" / "n0" / "identity.json").read_text()) for number in range(2)]
         assert identities[0]["store_id"] != identities[1]["store_id"]
+        lineages = {(tmp_path / f"{number}" / "n0" / "lineage.json").read_text() for number in range(2)}
+        assert len(lineages) == 2
 
     asyncio.run(scenario())
 
