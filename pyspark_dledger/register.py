@@ -1,4 +1,4 @@
-"""``register``: checks Spark's interpreter, registers the source in a session, and can ship the package to executors.
+"""``register``: checks Spark's interpreter, registers the source in a session for the calling thread, and can ship the package.
 
 Spark discovers sources in a separate Python process.  If that interpreter lacks the package, Spark reports only
 DATA_SOURCE_NOT_FOUND; the check here says what is missing and where.
@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.source import DefaultSource
@@ -27,6 +28,7 @@ CHECK_TIMEOUT_S = 60
 PACKAGES = ("pyspark_dledger", "dledger_client", "dledger_wire")  # packages that run in executors
 
 
+@cache  # threads of a pool register one after the other
 def check_interpreter(python: str) -> None:
     """Raise InvalidArgumentError unless ``python`` runs and has the packages that the source needs."""
     path = shutil.which(python)
@@ -56,8 +58,11 @@ def package_zip() -> str:
 
 
 def register(spark: SparkSession, *, ship: bool = False) -> None:
-    """Make ``format("dledger")`` available in this session.  Not needed if the package is installed in Spark's
-    interpreter.
+    """Make ``format("dledger")`` available in this session, and to writes that the calling thread starts.
+
+    Needed in two cases only: the package is not installed in Spark's interpreter, or another thread than the one that made the session
+    writes.  For a write Spark looks for sources in the active session, and a new thread has none.  So call it first in each such thread;
+    in a pool of threads: ``ThreadPoolExecutor(4, initializer=register, initargs=(spark,))``.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -81,3 +86,6 @@ def register(spark: SparkSession, *, ship: bool = False) -> None:
         else:
             spark.sparkContext.addPyFile(package_zip())
     spark.dataSource.register(DefaultSource)
+    if not connected:
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # of the calling thread

@@ -166,7 +166,10 @@ class WriteOptions:
 
 
 def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | None = None, *, stream: bool = False) -> ReadOptions:
-    """Parse and check the options of a read.  ``columns``: the columns of a schema that the user passed, if any."""
+    """Parse and check the options of a read.  ``columns``: the columns of a schema that the user passed, if any.
+
+    ``stream``: also what only a stream may have, which a source that does not know yet what it is used for accepts, too.
+    """
     given = OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS)
     topics, pattern = _topics(given)
     if given.optional("replica") and given.optional("readFrom"):
@@ -195,7 +198,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         filter_pushdown=given.flag("filterPushdown", False),
         group_id=check_group(group_id) if group_id else "",
-        limits=_limits(given, stream=stream),
+        limits=_limits(given),
         columns=columns if columns is not None else _wanted_columns(given),
         fetch_bytes=given.size("fetchBytes", 32 << 20, least=64 << 10, most=MAX_U32),
         read_timeout_ms=given.duration_ms("readTimeoutMs", 120_000, least=100, most=MAX_U32),
@@ -225,7 +228,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _limits(given: OptionParser, *, stream: bool) -> TriggerLimits:
+def _limits(given: OptionParser) -> TriggerLimits:
     """Rate limits; batch reads ignore them."""
     found = TriggerLimits(
         given.number("maxMessagesPerTrigger", 0, least=1),
@@ -233,16 +236,11 @@ def _limits(given: OptionParser, *, stream: bool) -> TriggerLimits:
         given.number("minMessagesPerTrigger", 0, least=1),
         given.duration_ms("maxTriggerDelayMs", 15 * 60_000, least=1),
     )
-    if stream and found.max_messages and found.min_messages > found.max_messages:
+    if found.max_messages and found.min_messages > found.max_messages:
         raise InvalidArgumentError(
             f"option minMessagesPerTrigger: {found.min_messages}; expected at most maxMessagesPerTrigger, {found.max_messages}"
         )
     return found
-
-
-def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that the options select; ``DataSource.schema`` returns them."""
-    return _wanted_columns(OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS))
 
 
 def _wanted_columns(given: OptionParser) -> tuple[str, ...]:

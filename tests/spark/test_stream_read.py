@@ -99,6 +99,45 @@ def test_a_stream_starts_at_the_end_or_stops_where_it_is_told(spark: Any, cluste
     assert sorted(places) == [(0, offset) for offset in range(5)] + [(1, offset) for offset in range(7)]
 
 
+def test_a_stream_that_starts_at_the_end_gets_what_is_sent_once_its_first_trigger_is_done(
+    spark: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("latest", queues=1)
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(Message("latest", b"old"))
+        stream = spark.readStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", "latest")
+        stream = stream.option("startingOffsets", "latest").option("readFrom", "leader").load()
+        query = stream.select("queue_id", "queue_offset").writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.processAllAvailable()
+        producer.send_many("latest", [b"new"] * 20)
+        query.processAllAvailable()
+        query.stop()
+    assert sorted(read_back(spark, tmp_path)) == [(0, offset) for offset in range(1, 21)]
+
+
+@pytest.mark.parametrize("given", [{}, {"schema": "body binary"}])
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("maxMessagesPerTrigger", "0", "expected a whole number of at least 1"), ("startingOffsets", "{bad", "option startingOffsets")],
+)
+def test_a_mistake_in_an_option_is_the_last_line(
+    spark: Any, cluster: Cluster, tmp_path: Path, given: dict[str, str], name: str, value: str, expected: str
+) -> None:
+    reader = spark.readStream.format("dledger").option("bootstrap", cluster.bootstrap).option("topic", TOPIC).option(name, value)
+
+    def start() -> None:
+        writer = reader.load(**given).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(LIMIT_S)
+
+    with pytest.raises(Exception, match=r"(?s).*") as caught:
+        start()
+    of_python = [line for line in str(caught.value).splitlines() if "Error: " in line]
+    assert expected in of_python[-1]
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_a_topic_made_again_is_an_error_unless_it_may_be_lost(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     """The new topic holds less than was read of the old one: all of it is read.  A topic that is gone is waited for."""
     loose = {"failOnDataLoss": "false"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, OffsetOutOfRangeError
-from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options, wanted_columns
+from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
 from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, resolve, shared, split
 from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues, same_offsets
@@ -220,8 +220,8 @@ def test_a_timestamp_takes_precedence_over_offsets() -> None:
 
 
 def test_columns_and_switches() -> None:
-    assert wanted_columns({**BASE, "columns": "queue_offset, body"}) == ("queue_offset", "body")
-    assert "body" not in wanted_columns({**BASE, "includeBody": "false"})
+    assert parse_read_options({**BASE, "columns": "queue_offset, body"}).columns == ("queue_offset", "body")
+    assert "body" not in parse_read_options({**BASE, "includeBody": "false"}).columns
     assert ddl(("queue_id", "body")) == "`queue_id` int, `body` binary"
 
 

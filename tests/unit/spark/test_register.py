@@ -43,6 +43,13 @@ def test_the_package_is_shipped_as_each_kind_of_session_takes_it(monkeypatch: py
 
     class Classic(Connected):
         __module__ = "pyspark.sql.session"
+        _jsparkSession = "session"
+
+        @property
+        def _jvm(self) -> Any:
+            classic = SimpleNamespace(SparkSession=SimpleNamespace(setActiveSession=self.told.append))
+            sql = SimpleNamespace(classic=classic)
+            return SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=sql))))
 
         @property
         def sparkContext(self) -> Any:
@@ -51,9 +58,9 @@ def test_the_package_is_shipped_as_each_kind_of_session_takes_it(monkeypatch: py
     checked: list[str] = []
     monkeypatch.setattr(sys.modules["pyspark_dledger.register"], "check_interpreter", checked.append)
     monkeypatch.setenv("PYSPARK_PYTHON", "the-clients")
-    for session, shipped in ((Connected(), (True, True)), (Classic(), True)):
+    for session, told in ((Connected(), [(True, True), DefaultSource]), (Classic(), [True, DefaultSource, "session"])):
         register(session, ship=True)  # type: ignore[arg-type]
-        assert session.told == [shipped, DefaultSource]
+        assert session.told == told
     assert checked == ["the-clients"]  # by the classic session: a Connect server has an interpreter of its own
 
 

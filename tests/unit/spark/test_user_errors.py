@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger import DefaultSource
@@ -68,3 +69,31 @@ def test_spark_sees_methods_as_they_are() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         source.schema()
     assert len(lines(caught.value)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("maxMessagesPerTrigger", "0", "expected a whole number of at least 1"),
+        ("startingOffsets", "{bad", "option startingOffsets"),
+        ("startingOffsets", "newest", "option startingOffsets"),
+        ("minMessagesPerTrigger", "10", "expected at most maxMessagesPerTrigger, 9"),
+        ("readTimeoutMs", "soon", "option readTimeoutMs"),
+        ("passwordFile", "/no/such/file", "option user: missing"),
+    ],
+)
+def test_a_mistake_in_an_option_of_a_read_is_found_by_load(name: str, value: str, expected: str) -> None:
+    source: Any = DefaultSource({"bootstrap": "h:1", "topic": "t", "maxMessagesPerTrigger": "9", name: value})
+    with pytest.raises(InvalidArgumentError, match=expected):
+        source.schema()
+
+
+def test_a_stream_whose_options_are_refused_fails_where_spark_asks_it_something() -> None:
+    """The schema was given by the user, so that ``load`` asked for none."""
+    reader = DefaultSource({"bootstrap": "h:1", "topic": "t", "readFrom": "x"}).streamReader(
+        StructType([StructField("body", BinaryType())])
+    )
+    for ask in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(InvalidArgumentError, match="option readFrom"):
+            ask()
+    reader.stop()
