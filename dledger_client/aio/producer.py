@@ -106,6 +106,8 @@ class Producer:
     async def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 
+        A call that is cancelled or interrupted does not take the message back: it may still be stored.
+
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues
@@ -163,7 +165,7 @@ class Producer:
             if appended is not None:
                 return AsyncSendFuture(*appended)
         append = partial(accumulator.append, message, queue_key, queue_id)
-        return AsyncSendFuture(delayed.add(message.topic, 1, append, queue_key, queue_id), 0)
+        return AsyncSendFuture(delayed.add(message.topic, (1, 0), append, queue_key, queue_id), 0)
 
     async def send_many(
         self,
@@ -257,7 +259,7 @@ class Producer:
                 if appended is not None:
                     return appended[0]
             follows, is_delayed = is_delayed, True
-            return delayed.add(part.topic, len(part), append, queue_key, queue_id, follows=follows)
+            return delayed.add(part.topic, (len(part), 0), append, queue_key, queue_id, follows=follows)
 
         return AsyncSendManyFuture(append_parts(accumulator, columns, self._options.batch_bytes, send), len(columns))
 
@@ -297,7 +299,7 @@ class Producer:
 
     async def _send_batch(self, messages: list[Message], queue_key: QueueKey, queue_id: QueueNumber | None) -> list[SendResult]:
         append = partial(self._core.accumulator.append_batch, messages, queue_key, queue_id)
-        report = self._delayed.add(messages[0].topic, len(messages), append, queue_key, queue_id)
+        report = self._delayed.add(messages[0].topic, (len(messages), 0), append, queue_key, queue_id)
         return [await AsyncSendFuture(report, number) for number in range(len(messages))]
 
     def send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:

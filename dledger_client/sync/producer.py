@@ -52,6 +52,8 @@ class Producer(ProducerBase):
     def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 
+        A call that is cancelled or interrupted does not take the message back: it may still be stored.
+
         Args:
             message: The message. Do not change it afterwards.
             queue_key: Messages with equal keys keep their order in one queue; or a function of the number of queues

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from dledger_client import tracing, unclosed
+from dledger_client.aio.delayed_sends import NO_ROOM, Append
 from dledger_client.aio.producer import Producer as AsyncProducer
 from dledger_client.message import Message, SendResult
+from dledger_client.producer.batches import size_of
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
@@ -82,8 +84,9 @@ class ProducerBase(SyncClient[AsyncProducer]):
                 if self._thread.is_current:
                     waits = self._inner._send_async(message, queue_key, queue_id)
                     return SendFuture(waits._report, waits._index)
-                self._wait_for_topic(message.topic, queue_key, queue_id)
                 append = partial(accumulator.append, message, queue_key, queue_id)
+                if self._must_wait(message.topic, queue_key, queue_id):
+                    return SendFuture(self._delay(message.topic, (1, size_of((message,))), append, queue_key, queue_id), 0)
                 appended = append() or self._append_when_room(append)
             return SendFuture(*appended)
         except DledgerError as error:
@@ -91,13 +94,27 @@ class ProducerBase(SyncClient[AsyncProducer]):
             accumulator.refuse(report, error)
             return SendFuture(report, 0)
 
-    def _wait_for_topic(self, topic: str, queue_key: QueueKey, queue_id: QueueNumber | None) -> None:
-        """Until its queues are known, and what callbacks have sent to it before is in front."""
-        by_key = queue_key is not None
-        if not self._accumulator.knows(topic, queue_id, by_key=by_key):
-            self._run(self._core.resolve(topic, self._core.deadline_ms(), queue_id, by_key=by_key))
-        if topic in self._delayed.lines:
-            self._run(self._delayed.passed(topic))
+    def _must_wait(self, topic: str, queue_key: QueueKey, queue_id: QueueNumber | None) -> bool:
+        """Whether the topic's queues are not known yet, or what was sent to it before waits for them, or for room."""
+        return topic in self._delayed.lines or not self._accumulator.knows(topic, queue_id, by_key=queue_key is not None)
+
+    def _delay(
+        self,
+        topic: str,
+        size: tuple[int, int],
+        append: Append,
+        queue_key: QueueKey,
+        queue_id: QueueNumber | None,
+        *,
+        follows: bool = False,
+    ) -> DeliveryReport:
+        """Leave it to the loop to append ``size``, a number of messages and of bytes.  What waits there is bounded as the buffer is."""
+
+        async def add() -> DeliveryReport:
+            await self._delayed.room(size[1])
+            return self._delayed.add(topic, size, append, queue_key, queue_id, follows=follows)
+
+        return self._run(add())
 
     def _sync_send_many(
         self,
@@ -154,9 +171,14 @@ class ProducerBase(SyncClient[AsyncProducer]):
             return SendManyFuture(self._inner._send_columns(columns, queue_key, queue_id)._report, len(columns))
         queue_key = chosen_once(queue_key)
 
+        is_delayed = False
+
         def send(part: MessageColumns, size: int) -> DeliveryReport:
-            self._wait_for_topic(part.topic, queue_key, queue_id)
+            nonlocal is_delayed
             append = partial(self._accumulator.append_columns, part, size, queue_key, queue_id)
+            if self._must_wait(part.topic, queue_key, queue_id):
+                follows, is_delayed = is_delayed, True
+                return self._delay(part.topic, (len(part), size), append, queue_key, queue_id, follows=follows)
             return (append() or self._append_when_room(append))[0]
 
         return SendManyFuture(append_parts(self._accumulator, columns, self._core.options.batch_bytes, send), len(columns))
@@ -173,7 +195,7 @@ class ProducerBase(SyncClient[AsyncProducer]):
                 return appended
             left_s = (deadline_ms - clock.monotonic_ms()) / 1000
             if left_s <= 0 or not room.wait(left_s):
-                raise NotSentError("no room in the producer's buffer in time; nothing was stored")
+                raise NotSentError(NO_ROOM)
 
     def _sync_send_oneway(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> None:
         self._core.require_open()

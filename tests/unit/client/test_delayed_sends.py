@@ -144,6 +144,77 @@ def test_a_send_in_a_callback_waits_for_neither_a_topic_nor_room() -> None:
     assert {type(error).__name__ for error in errors} == {"NotSentError"}
 
 
+def held_back(producer: SyncProducer) -> threading.Event:
+    """No topic is known before the event is set; then none is."""
+    known = threading.Event()
+
+    async def resolve(topic: str, *_: object, **__: object) -> None:
+        while not known.is_set():  # noqa: ASYNC110 - it is set in another thread
+            await asyncio.sleep(0.01)
+        raise NotSentError(f"topic {topic}: no node answered")
+
+    producer._core.resolve = resolve  # type: ignore[method-assign]
+    return known
+
+
+def test_what_a_thread_sends_to_a_topic_that_is_not_known_yet_waits_beside() -> None:
+    with SyncProducer(NOBODY) as producer:
+        known, returned, futures = held_back(producer), threading.Event(), []
+
+        def send() -> None:
+            futures.append(producer.send_async(SyncMessage("new", b"1"), queue_key="k"))
+            futures.append(producer.send_many_async("new", [b"2"] * 3))
+            producer.send_oneway(SyncMessage("new", b"3"))
+            futures.append(producer.send_async(SyncMessage("other", b"4")))
+            returned.set()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            assert returned.wait(LIMIT_S)
+            assert not any(future.done() for future in futures)
+        finally:
+            known.set()
+            thread.join(LIMIT_S)
+        assert [type(future.exception(LIMIT_S)) for future in futures] == [NotSentError] * 3
+        assert producer._delayed.size_bytes == 0
+
+
+def test_what_a_thread_may_have_waiting_is_bounded_by_the_buffer() -> None:
+    with SyncProducer(NOBODY, max_buffered_bytes=1 << 20, compress_type="none") as producer:
+        known, third, fourth, futures = held_back(producer), threading.Event(), threading.Event(), []
+
+        def send() -> None:
+            for number in range(4):
+                futures.append(producer.send_async(SyncMessage(f"t{number % 2}", bytes(300_000))))
+                if number == 2:
+                    third.set()
+            fourth.set()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            assert third.wait(LIMIT_S)
+            assert not fourth.wait(0.3)  # it must not happen, so it cannot be waited for
+        finally:
+            known.set()
+        assert fourth.wait(LIMIT_S)
+        thread.join(LIMIT_S)
+        assert [type(future.exception(LIMIT_S)) for future in futures] == [NotSentError] * 4
+
+
+def test_a_thread_that_finds_no_room_beside_fails_in_time() -> None:
+    with SyncProducer(NOBODY, max_buffered_bytes=1 << 20, send_timeout_ms=200, compress_type="none") as producer:
+        known = held_back(producer)
+        try:
+            futures = [producer.send_async(SyncMessage("t", bytes(600_000))) for _ in range(2)]
+            with pytest.raises(NotSentError, match="no room in the producer's buffer in time"):
+                futures[1].result(LIMIT_S)
+            assert not futures[0].done()
+        finally:
+            known.set()
+
+
 def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> None:
     """On the loop it waited for the loop: for ever, and with it every client of the process."""
     shared = LoopThread.shared()
