@@ -11,6 +11,7 @@ import yaml
 
 from broker.config.cluster_file import read_cluster_text
 from broker.process.private_folder import FILE_MODE
+from dledger_cli.local.yaml_text import WIDTH, with_items, with_value, without_item
 from dledger_wire.errors import ConfigError, DataDirectoryError
 
 
@@ -30,38 +31,34 @@ def groups_in(path: str) -> list[dict[str, Any]]:
 
 def with_groups(text: str, groups: list[dict[str, Any]]) -> str:
     """The cluster file with those groups that it lacks."""
-    data = yaml.safe_load(text)
-    names = {group.get("name") for group in data["groups"]}
-    missing = [group for group in groups if group["name"] not in names]
-    return _dumped(data | {"groups": [*data["groups"], *missing]}) if missing else text
+    missing = _missing(text, groups)
+    return with_items(text, "groups", missing) if missing else text
 
 
 def lines_to_add(text: str, groups: list[dict[str, Any]]) -> str:
     """Those groups that the cluster file lacks, as lines of its list of groups; empty when it lacks none."""
+    missing = _missing(text, groups)
+    return yaml.safe_dump(missing, sort_keys=False, default_flow_style=None, width=WIDTH).rstrip() if missing else ""
+
+
+def _missing(text: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = {group.get("name") for group in yaml.safe_load(text)["groups"]}
-    missing = [group for group in groups if group["name"] not in names]
-    return yaml.safe_dump(missing, sort_keys=False, default_flow_style=None, width=140).rstrip() if missing else ""
+    return [group for group in groups if group["name"] not in names]
 
 
 def without_group(text: str, name: str) -> str:
     """The cluster file without that group."""
-    data = yaml.safe_load(text)
-    kept = [group for group in data["groups"] if group.get("name") != name]
-    return _dumped(data | {"groups": kept}) if len(kept) < len(data["groups"]) else text
+    names = [group.get("name") for group in yaml.safe_load(text)["groups"]]
+    return without_item(text, "groups", names.index(name)) if name in names else text
 
 
 def moved(text: str, source: Path) -> str:
     """The cluster file at ``source`` as it reads in another folder: relative paths of its block ``security`` still begin in its own."""
-    data = yaml.safe_load(text)
-    security = data.get("security")
+    security = yaml.safe_load(text).get("security")
     if not isinstance(security, dict):
         return text
     folder = str((source.resolve().parent / str(security.get("folder", "."))).resolve())
-    return text if security.get("folder") == folder else _dumped(data | {"security": security | {"folder": folder}})
-
-
-def _dumped(data: dict[str, Any]) -> str:
-    return yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=140)
+    return text if security.get("folder") == folder else with_value(text, "security", "folder", folder)
 
 
 def replace_file(file: Path, text: str, source: Path | None = None) -> None:
