@@ -178,21 +178,29 @@ def down(
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
 ) -> None:
     """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""
-    from dledger_cli.local.folder_lock import one_at_a_time
-
-    file = Path(data) / "cluster.yaml"
-    if not file.is_file():
-        note(f"nothing to stop: {file} does not exist")
-        return
-    with one_at_a_time(Path(data)):
-        _stop(Path(data), file, only, kill=kill, timeout=timeout)
-
-
-def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, timeout: float) -> None:
     from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.local.folder_lock import one_at_a_time
     from dledger_cli.local.processes import LocalCluster
+    from dledger_wire.errors import ConfigError
 
-    cluster = LocalCluster(ClusterConfig.load(str(file)), data)
+    folder = Path(data)
+    cluster, why = LocalCluster(ClusterConfig.model_construct(cluster="", groups=[]), folder), ""
+    if not cluster.file.is_file():
+        if not cluster.recorded():
+            note(f"nothing to stop: {cluster.file} does not exist")
+            return
+        why = f"{cluster.file} does not exist"
+    with one_at_a_time(folder):
+        try:
+            cluster = cluster if why else LocalCluster(ClusterConfig.load(str(cluster.file)), folder)
+        except ConfigError as error:
+            why = error.message
+        if why:
+            note(f"{why}; stopping what dledger up started in {folder}, by its pid files")
+        _stop(cluster, only, kill=kill, timeout=timeout)
+
+
+def _stop(cluster: LocalCluster, only: Sequence[str] | None, *, kill: bool, timeout: float) -> None:
     failed = False
     for node_id in _stop_order(cluster, _known(cluster, only)):
         if not cluster.signal(node_id, signal.SIGTERM):
@@ -202,11 +210,11 @@ def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, tim
         elif kill and cluster.signal(node_id, signal.SIGKILL) and cluster.wait_stopped(node_id, timeout):
             note(f"{node_id} killed after {timeout:g} s")
         else:
-            text = f"{node_id} (pid {cluster.running().get(node_id)}) did not stop within {timeout:g} s"
+            text = f"{node_id} (pid {(cluster.running() | cluster.unnamed()).get(node_id)}) did not stop within {timeout:g} s"
             error_line(text if kill else f"{text}; with --kill it is killed then")
             failed = True
     for name, pid in () if only else cluster.unnamed().items():
-        error_line(f"{name} runs here, and {cluster.file} does not name it: kill {pid} stops it")
+        error_line(f"{name} runs here, and neither {cluster.file} nor a pid file names it: kill {pid} stops it")
         failed = True
     if failed:
         raise typer.Exit(1)
@@ -214,7 +222,7 @@ def _stop(data: Path, file: Path, only: Sequence[str] | None, *, kill: bool, tim
 
 def _known(cluster: LocalCluster, only: Sequence[str] | None) -> Collection[str]:
     """What is to be stopped: everything, unless some are named."""
-    known = cluster.all_ids()
+    known = [*cluster.all_ids(), *cluster.recorded()]
     for name in only or []:
         if name not in known:
             raise typer.BadParameter(f"no node {name!r} in {cluster.file}; it has {', '.join(known)}", param_hint="--id")
@@ -224,14 +232,15 @@ def _known(cluster: LocalCluster, only: Sequence[str] | None) -> Collection[str]
 def _stop_order(cluster: LocalCluster, wanted: Collection[str]) -> list[str]:
     from dledger_wire.errors import DledgerError
 
-    running = {name: pid for name, pid in cluster.running().items() if name in wanted}
+    running = {name: pid for name, pid in (cluster.running() | cluster.recorded()).items() if name in wanted}
     if not running:
         note("no node is running" if len(wanted) != 1 else f"{next(iter(wanted))} is not running")
         return []
-    try:
-        groups = run(cluster_status(cluster.config, as_node=True))
-    except DledgerError as error:
-        note(f"the leader is not known, so it may be stopped first: {error.message}")
-        groups = []
+    groups = []
+    if cluster.config.groups:
+        try:
+            groups = run(cluster_status(cluster.config, as_node=True))
+        except DledgerError as error:
+            note(f"the leader is not known, so it may be stopped first: {error.message}")
     leaders = {node.id for group in groups for node in group.nodes if node.role == "leader"}
-    return sorted(running, key=lambda name: (name in cluster.name_server_ids(), name in leaders, name))
+    return sorted(running, key=lambda name: (cluster.is_name_server(name), name in leaders, name))

@@ -72,6 +72,20 @@ class LocalCluster:
         names = sorted({lock.parent.name for lock in self.data.glob("*/lock")}.difference(self.all_ids()))
         return {name: pid for name in names if (pid := holder_pid(str(self.data / name)))}
 
+    def recorded(self) -> dict[str, int]:
+        """Of those what ``spawn`` started: their pid files name the process."""
+        return {name: pid for name, pid in self.unnamed().items() if self._recorded_pid(name) == pid}
+
+    def _recorded_pid(self, name: str) -> int | None:
+        try:
+            return int((self.data / f"{name}.pid").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def is_name_server(self, name: str) -> bool:
+        """By the cluster file, or by its folder when the file does not name it."""
+        return name in self.name_server_ids() or (name not in self.node_ids() and not (self.data / name / IDENTITY_FILE).is_file())
+
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.config.cluster_file import ClusterConfig
-from broker.process.data_dir_lock import DataFolderLock
+from broker.process.data_dir_lock import DataFolderLock, holder_pid
 from dledger_cli.app import app
 from dledger_cli.local.processes import LocalCluster
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import DataDirectoryError
+from tests.cluster.harness import ROOT
+from tests.waiting import wait_until
 
 FILE = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 192.0.2.1:1}]}]\n"  # no address of this machine: nothing is started
 MORE = FILE.replace("groups: [", "groups: [{name: g1, nodes: [{id: m0, address: 192.0.2.1:2}]}, ")
@@ -67,8 +72,30 @@ def test_down_says_what_it_does_not_stop(used: Path) -> None:
     (used / "cluster.yaml").write_text(FILE)
     result = CliRunner().invoke(app, ["down", "--data", str(used)])
     assert result.exit_code == 1
-    said = f"m0 runs here, and {used}/cluster.yaml does not name it: kill {os.getpid()} stops it"
+    said = f"m0 runs here, and neither {used}/cluster.yaml nor a pid file names it: kill {os.getpid()} stops it"
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("text", [FILE, "cluster: c\ngroups:\n  - {name: g0\n", None], ids=["not named", "no YAML", "no file"])
+def test_down_stops_what_up_started_whatever_the_cluster_file_is(tmp_path: Path, text: str | None) -> None:
+    """An edit that went wrong must not leave nodes that no command stops."""
+    data = tmp_path / "data"
+    data.mkdir()
+    if text is not None:
+        (data / "cluster.yaml").write_text(text)
+    code = (
+        f"import signal; from broker.process.data_dir_lock import DataFolderLock; DataFolderLock({str(data / 'm0')!r}).acquire();"
+        " signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as node:
+        wait_until(lambda: holder_pid(str(data / "m0")) == node.pid, "the node does not run")
+        (data / "m0.pid").write_text(f"{node.pid}\n")
+        (data / "m1.pid").write_text(f"{os.getpid()}\n")  # left behind; the process is another one
+        result = CliRunner().invoke(app, ["down", "--data", str(data), "--timeout", "60"])
+        assert node.wait() == -signal.SIGTERM
+    assert (result.exit_code, "m0 stopped" in result.stderr) == (0, True), result.output
+    assert ("by its pid files" in result.stderr) == (text != FILE)
+    assert not (data / "m0.pid").exists()
 
 
 @pytest.mark.parametrize("restored", [False, True])
