@@ -15,6 +15,7 @@ import typer
 
 from dledger_cli.command_table import RootGroup
 from dledger_cli.contexts import variables_of
+from dledger_cli.given import not_empty, value_of
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
@@ -41,17 +42,20 @@ def _version(value: bool) -> None:
 def _root(
     command: typer.Context,
     context: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--context", metavar="NAME", help="Cluster and user of ~/.config/dledger/NAME.yaml, or of a path. Default: $DLEDGER_CONTEXT."
+            "--context",
+            metavar="NAME",
+            help="Cluster and user of ~/.config/dledger/NAME.yaml, or of a path. Default: $DLEDGER_CONTEXT.",
+            callback=not_empty,
         ),
-    ] = "",
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     if verbose:
         os.environ["DLEDGER_VERBOSE"] = "1"
-    named = context or os.environ.get("DLEDGER_CONTEXT", "")
+    named = context or value_of("DLEDGER_CONTEXT")
     if named:
         added = variables_of(named)
         os.environ.update(added)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from dledger_cli.credentials import as_member, take_from
+from dledger_cli.given import not_empty, value_of
 from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -27,15 +27,20 @@ T = TypeVar("T")
 ConfigOption = Annotated[
     str | None,
     typer.Option(
-        "--config", "-f", metavar="FILE", help="Cluster file. Default: $DLEDGER_CONFIG, ./data/cluster.yaml, the shipped local-3."
+        "--config",
+        "-f",
+        metavar="FILE",
+        help="Cluster file. Default: $DLEDGER_CONFIG, ./data/cluster.yaml, the shipped local-3.",
+        callback=not_empty,
     ),
 ]
 BootstrapOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
         help="Addresses of nodes to start from, in place of a cluster file. Default: $DLEDGER_BOOTSTRAP.",
+        callback=not_empty,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -52,8 +57,8 @@ def config_path(option: str | None, data: str | None = None) -> str:
     """The cluster file to use; ``data`` is the data folder whose own file is preferred to ``./data``'s."""
     if option:
         return option
-    if os.environ.get("DLEDGER_CONFIG"):
-        return os.environ["DLEDGER_CONFIG"]
+    if named := value_of("DLEDGER_CONFIG"):
+        return named
     written = Path(data or "data") / "cluster.yaml"
     return str(written if written.is_file() else SHIPPED_CONFIG)
 
@@ -65,7 +70,7 @@ def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``command``, which takes --config, the option --bootstrap, which ``load_config`` and ``bootstrap_of`` use."""
 
     @functools.wraps(command)
-    def with_bootstrap(*args: Any, bootstrap: str, **options: Any) -> Any:
+    def with_bootstrap(*args: Any, bootstrap: str | None, **options: Any) -> Any:
         global _given
         if bootstrap and options.get("config"):
             raise typer.BadParameter("give either --bootstrap or --config", param_hint="--bootstrap")
@@ -73,7 +78,7 @@ def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, **options)
 
     signature = inspect.signature(command, eval_str=True)  # typer does not evaluate a signature that is given
-    option = inspect.Parameter("bootstrap", inspect.Parameter.KEYWORD_ONLY, default="", annotation=BootstrapOption)
+    option = inspect.Parameter("bootstrap", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=BootstrapOption)
     with_bootstrap.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
     with_bootstrap.__annotations__ = command.__annotations__ | {"bootstrap": BootstrapOption}
     return with_bootstrap
@@ -93,7 +98,7 @@ def given_bootstrap(config: str | None) -> str:
     """The addresses of --bootstrap, or of $DLEDGER_BOOTSTRAP when no cluster file is named; empty without either."""
     if _given or config:
         return _given
-    text = os.environ.get("DLEDGER_BOOTSTRAP", "")
+    text = value_of("DLEDGER_BOOTSTRAP")
     return _checked_bootstrap(text, "DLEDGER_BOOTSTRAP") if text else ""
 
 

@@ -17,39 +17,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_cli.given import not_empty, value_of
 from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.network_security import NetworkSecurity
 
+
+def _option(name: str, variable: str, metavar: str, text: str) -> tuple[str, Any]:
+    return variable, Annotated[str | None, typer.Option(name, metavar=metavar, help=f"{text}.", callback=not_empty)]
+
+
 OPTIONS: Mapping[str, tuple[str, Any]] = {
-    "login_user": (USER, Annotated[str, typer.Option("--user", metavar="NAME", help=f"User to log in as. Default: ${USER}.")]),
-    "login_password_file": (
-        PASSWORD_FILE,
-        Annotated[
-            str, typer.Option("--password-file", metavar="FILE", help=f"File with its password (mode 0600). Default: ${PASSWORD_FILE}.")
-        ],
+    "login_user": _option("--user", USER, "NAME", f"User to log in as. Default: ${USER}"),
+    "login_password_file": _option(
+        "--password-file", PASSWORD_FILE, "FILE", f"File with its password (mode 0600). Default: ${PASSWORD_FILE}"
     ),
-    "login_ca": (
-        CA,
-        Annotated[
-            str, typer.Option("--tls-ca", metavar="FILE", help=f"Authorities of the nodes, PEM. Default: ${CA}, the cluster file's.")
-        ],
-    ),
-    "login_cert": (
-        CERT,
-        Annotated[str, typer.Option("--tls-cert", metavar="FILE", help=f"Certificate of the user, PEM. Default: ${CERT}.")],
-    ),
-    "login_key": (KEY, Annotated[str, typer.Option("--tls-key", metavar="FILE", help=f"Its key (mode 0600). Default: ${KEY}.")]),
+    "login_ca": _option("--tls-ca", CA, "FILE", f"Authorities of the nodes, PEM. Default: ${CA}, the cluster file's"),
+    "login_cert": _option("--tls-cert", CERT, "FILE", f"Certificate of the user, PEM. Default: ${CERT}"),
+    "login_key": _option("--tls-key", KEY, "FILE", f"Its key (mode 0600). Default: ${KEY}"),
 }
 
 _member: tuple[ClusterConfig, NetworkSecurity | None] | None = None  # of the cluster file that was asked about last
 
 
 @contextlib.contextmanager
-def credentials(given: Mapping[str, str]) -> Iterator[None]:
+def credentials(given: Mapping[str, str | None]) -> Iterator[None]:
     """Clients made inside of this context are who the options say.  Asks for the password of --user where no file has it."""
+    for variable, _ in OPTIONS.values():
+        value_of(variable)
     before = {variable: os.environ.get(variable) for variable, _ in OPTIONS.values()}
     try:
         # Of what the environment says of another user nothing is taken.
@@ -58,9 +55,9 @@ def credentials(given: Mapping[str, str]) -> Iterator[None]:
         elif given.get("login_cert"):
             _forget(USER, PASSWORD_FILE)
         for name, (variable, _) in OPTIONS.items():
-            if given.get(name):
-                os.environ[variable] = given[name]
-        with _typed_password(given.get("login_user", "")):
+            if value := given.get(name):
+                os.environ[variable] = value
+        with _typed_password(given.get("login_user") or ""):
             yield
     finally:
         for variable, value in before.items():
@@ -144,13 +141,13 @@ def takes_credentials(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_credentials(*args: Any, **options: Any) -> Any:
-        given = {name: options.pop(name, "") for name in OPTIONS}
+        given = {name: options.pop(name, None) for name in OPTIONS}
         with credentials(given):
             return command(*args, **options)
 
     signature = inspect.signature(command, eval_str=True)  # typer does not evaluate a signature that is given
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default="", annotation=option) for name, (_, option) in OPTIONS.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, (_, option) in OPTIONS.items()
     ]
     with_credentials.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
     with_credentials.__annotations__ = command.__annotations__ | {name: option for name, (_, option) in OPTIONS.items()}

@@ -63,6 +63,21 @@ def test_wrong_addresses_and_both_ways_at_once_are_wrong_usage() -> None:
     assert "give either --bootstrap or --config" in result.output
 
 
+@pytest.mark.parametrize("option", ["--bootstrap", "--config", "--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key"])
+def test_an_option_that_is_given_and_empty_is_wrong_usage(option: str) -> None:
+    """As ``--bootstrap "$BROKERS"`` of a script that did not set it: the default would be another cluster, or another user."""
+    for value in ("", " "):
+        result = invoke("topic", "delete", "orders", "--yes", option, value)
+        assert (result.exit_code, "the value is empty; expected one" in result.output) == (2, True), result.output
+    assert invoke("--context", "", "topic", "list").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["CONFIG", "BOOTSTRAP", "CONTEXT", "USER", "PASSWORD_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"])
+def test_a_variable_that_is_set_and_empty_is_wrong_usage(name: str) -> None:
+    result = invoke("topic", "list", **{f"DLEDGER_{name}": ""})
+    assert (result.exit_code, f"${'DLEDGER_' + name}: the variable is set and empty" in result.output) == (2, True), result.output
+
+
 @pytest.mark.parametrize("command", ["status", "produce", "consume", "topic create", "group describe", "leader transfer", "member add"])
 def test_commands_that_ask_a_cluster_take_addresses(command: str) -> None:
     assert "--bootstrap" in invoke(*command.split(), "--help").output
