@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, load_config, nodes_of, run
+from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_config, nodes_of, run
 from dledger_cli.credentials import as_member
 from dledger_cli.output import print_json, print_line
 
@@ -46,6 +46,7 @@ def top(
 
     IN is what is stored, OUT what is given to readers.  LAG of a node: committed entries it does not have; of a consumer group: messages
     it has not read.  LOOP-LAG is how late the node's event loop was at most in the last seconds: above 200 ms it is overloaded.
+    With --once exit 1 when no node answers.
     """
     if sort not in ORDERS:
         raise typer.BadParameter(f"expected {', '.join(ORDERS)}", param_hint="--sort")
@@ -65,9 +66,11 @@ async def _run(cluster: ClusterConfig, interval_s: float, choice: Choice, *, onc
     from dledger_cli.top.watcher import SLOWER_S, Watcher
     from dledger_client.aio import Admin
 
-    with as_member(cluster):
-        admin = Admin(cluster.bootstrap())
     once = once or not (as_json or sys.stdout.isatty())
+    with as_member(cluster):
+        if once:
+            await check_reachable(cluster.bootstrap(), CONTACT_S)
+        admin = Admin(cluster.bootstrap())
     consumers_every_s = interval_s if once else SLOWER_S
     async with admin, Watcher(admin, cluster.cluster, nodes_of(cluster), consumers_every_s) as watcher:
         if once:
