@@ -1,4 +1,4 @@
-"""``dledger transaction``: open transactions, how often their producers were asked, and how many were parked."""
+"""``dledger transaction``: open and parked transactions, listed, and ended in place of their producers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, bootstrap_of, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+    from dledger_client.aio import Admin
+    from dledger_client.fetch.records import ReceivedMessage
 
+MAX_LISTED = 1000
+REAL_TOPIC = "REAL_TOPIC"
+OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "PARKED": "parked, so its message is never delivered"}
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transaction: the id of its message.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", "REPLICA-GROUP")
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Transactions of producers.", no_args_is_help=True, rich_markup_mode=None)
     reading_command(app, "list", epilog="Example: dledger transaction list --json")(list_transactions)
+    for command in (commit, rollback):
+        app.command(epilog=f"Example: dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes")(command)
     root.add_typer(app, name="transaction")
 
 
@@ -49,6 +58,78 @@ def list_transactions(
         parked = f"{each.parked} parked in TRANS_CHECK_MAX_TIME_TOPIC"
         note(f"{each.replica_group}: {each.open} open, {parked}; connected producers: {producers}")
     note_unanswered(found.unanswered)
+
+
+def commit(
+    transaction_id: IdArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit an open transaction, or send the message of a parked one to its topic.  Safe to repeat."""
+    confirm(f"Commit transaction {transaction_id}? Consumers get its message.", yes)
+    _end(transaction_id, config, timeout, wanted="COMMITTED", as_json=as_json)
+
+
+def rollback(
+    transaction_id: IdArgument,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Roll an open transaction back: consumers never get its message, as they never get that of a parked one."""
+    confirm(f"Roll back transaction {transaction_id}? Consumers never get its message.", yes)
+    _end(transaction_id, config, timeout, wanted="ROLLED_BACK", as_json=as_json)
+
+
+def _end(transaction_id: str, config: str | None, timeout_s: float, *, wanted: str, as_json: bool) -> None:
+    """``wanted``: the outcome, by its name."""
+    from dledger_client.transactions.resolver import TransactionState
+    from dledger_wire.errors import InvalidArgumentError
+    from dledger_wire.names import CHECK_MAX_TIME_TOPIC, is_system_topic
+
+    bootstrap = bootstrap_of(config)
+
+    async def work(admin: Admin) -> str:
+        state = TransactionState.COMMIT if wanted == "COMMITTED" else TransactionState.ROLLBACK
+        for group in await admin.transactions(max_transactions=MAX_LISTED):
+            for each in group.transactions:
+                if each.transaction_id == transaction_id:
+                    outcome = (await admin.resolve_transaction(each, state)).name
+                    if outcome != "PARKED":
+                        return outcome
+        copies = {each.topic: each for each in (await admin.query_by_id(transaction_id)).messages}
+        parked = copies.get(CHECK_MAX_TIME_TOPIC)
+        if parked is not None:
+            return await _send_parked(bootstrap, parked, timeout_s) if wanted == "COMMITTED" else "PARKED"
+        if any(not is_system_topic(topic) for topic in copies):
+            return "COMMITTED"  # before
+        text = f"{transaction_id} is neither parked nor among the {MAX_LISTED} oldest open transactions of a replica group"
+        raise InvalidArgumentError(f"{text}; it may have been rolled back (dledger transaction list)")
+
+    outcome = ask(config, timeout_s, work)
+    ended = "ROLLED_BACK" if wanted == "ROLLED_BACK" and outcome == "PARKED" else outcome
+    if as_json:
+        print_json({"transaction_id": transaction_id, "outcome": outcome.lower()})
+    else:
+        note(f"transaction {transaction_id}: {OUTCOMES.get(outcome, outcome.lower())}")
+    if ended != wanted:
+        raise typer.Exit(1)
+
+
+async def _send_parked(bootstrap: str, parked: ReceivedMessage, timeout_s: float) -> str:
+    """Send it as a new message, once: the producer's id counts what an earlier command has stored."""
+    from dledger_client.aio import Message, Producer
+    from dledger_client.message_fields import RESERVED_PROPERTIES
+
+    own = {name: value for name, value in parked.properties.items() if name not in RESERVED_PROPERTIES}
+    message = Message(parked.properties[REAL_TOPIC], parked.body, keys=parked.keys, tags=parked.tags, properties=own)
+    async with Producer(bootstrap, producer_id=f"parked-{parked.msg_id}", send_timeout_ms=int(timeout_s * 1000)) as producer:
+        if not any((await producer.stored(message.topic)).values()):
+            await producer.send(message, queue_key=parked.msg_id)
+    return "COMMITTED"
 
 
 def _group_json(found: GroupTransactions) -> dict[str, Any]:

@@ -87,3 +87,39 @@ def test_every_transaction_is_published_once_or_never_whoever_is_killed(make_clu
         if dying is not None:
             dying.kill()
             dying.wait()
+
+
+def test_the_command_line_ends_transactions_in_place_of_their_producers(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(settings={"broker": {"transactionTimeOut": "600s"}})
+    cluster.start()
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("t", queues=1)
+        with TransactionProducer(cluster.bootstrap, "shop", lambda _: TransactionState.UNKNOWN, send_timeout_ms=LIMIT_MS) as producer:
+            opened = [producer.prepare(Message("t", body)).half.msg_id for body in (b"yes", b"no")]
+        assert cluster.cli("transaction", "commit", "A" * 32, "--yes").returncode == 1
+        for _ in range(2):  # the second time as after an answer that was lost
+            cluster.cli_ok("transaction", "commit", opened[0], "--yes")
+        cluster.cli_ok("transaction", "rollback", opened[1], "--yes")
+        too_late = cluster.cli("transaction", "rollback", opened[0], "--yes")
+        assert (too_late.returncode, "committed" in too_late.stderr) == (1, True)
+    assert cluster.consume("t", 10) == [b"yes"]
+
+
+def test_the_message_of_a_parked_transaction_is_sent_once(make_cluster: Callable[..., Cluster]) -> None:
+    quick = {"transactionTimeOut": "300ms", "transactionCheckInterval": "300ms", "transactionCheckMax": 1}
+    cluster = make_cluster(settings={"broker": quick})
+    cluster.start()
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic("t", queues=1)
+        with TransactionProducer(cluster.bootstrap, "shop", lambda _: TransactionState.UNKNOWN, send_timeout_ms=LIMIT_MS) as producer:
+            message = Message("t", b"late", keys="o-1", tags="paid", properties={"shop": "7"})
+            transaction_id = producer.prepare(message).half.msg_id
+            wait_until(lambda: admin.transactions()[0].parked, "the transaction is parked")
+        rolled_back = cluster.cli("transaction", "rollback", transaction_id, "--yes")
+        assert (rolled_back.returncode, "parked, so its message is never delivered" in rolled_back.stderr) == (0, True)
+        for _ in range(2):
+            told = json.loads(cluster.cli_ok("transaction", "commit", transaction_id, "--yes", "--json"))
+            assert told == {"transaction_id": transaction_id, "outcome": "committed"}
+        (sent,) = admin.query_by_key("t", "o-1").messages
+        assert (sent.body, sent.tags, sent.properties["shop"]) == (b"late", "paid", "7")
+    assert cluster.consume("t", 10) == [b"late"]
