@@ -1,8 +1,8 @@
 """The commands of the documentation, run as written on real nodes; and the links and paths that documents name.
 
-A block behind a line ``<!-- run -->`` or ``<!-- spark -->`` is run.  Blocks of the start page run in order on a cluster of their own,
-those of the guides on one shared cluster.  Only ports differ from what is written: the cluster file
-is the shipped one with free ports, found by ``DLEDGER_CONFIG``, and ``127.0.0.1:9876`` in Python stands for its first name server.
+A block behind a line ``<!-- run -->`` or ``<!-- spark -->`` is run.  Blocks of the start page run in order on a cluster of their own, so do
+those of each guide; those of all guides run once more one after the other, in one folder.  Only ports differ from what is written: the
+cluster file is the shipped one with free ports, found by ``DLEDGER_CONFIG``, and ``127.0.0.1:9876`` in Python is its first name server.
 ``scripts/test docs`` runs them with the project installed from its wheel.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.process.data_dir_lock import holder_pid
 from dledger_drill.hosts.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +26,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^<!-- (run|spark) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BOOTSTRAP = "127.0.0.1:9876"
 # What blocks name: of the cluster that the guide of security makes, and where the guide of monitoring finds metrics.
+ANY_BLOCK = re.compile(r"^<!-- (run|spark|under load) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MENU = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 MONITORED = ("127.0.0.1:9911", "127.0.0.1:9912", "127.0.0.1:9913")
-NAMED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913", *MONITORED)
+LOCAL = sorted(set(re.findall(r"127\.0\.0\.1:10\d+", (DOCS / "guides" / "move.md").read_text(encoding="utf-8"))) | {"127.0.0.1:10951"})
+NAMED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913", *LOCAL, *MONITORED)
 
 
 def blocks(file: Path) -> list[tuple[str, str, str]]:
@@ -58,7 +62,14 @@ def local_cluster(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a reader's shell in ``folder``; whatever was started there is stopped at the end."""
     config, bootstrap = local_config(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    made = {**os.environ, "PATH": path, "DLEDGER_CONFIG": str(config), "PYSPARK_PYTHON": sys.executable, "BOOTSTRAP": bootstrap}
+    made = {
+        **os.environ,
+        "PATH": path,
+        "DLEDGER_CONFIG": str(config),
+        "CONFIG": str(config),
+        "PYSPARK_PYTHON": sys.executable,
+        "BOOTSTRAP": bootstrap,
+    }
     made |= {address: f"127.0.0.1:{port}" for address, port in zip(NAMED, free_ports(len(NAMED)), strict=True)}
     yield made
     for data in ("data", "two", "monitored", "shop/data"):
@@ -96,18 +107,14 @@ def test_start_here_runs_as_written(tmp_path: Path, environment: dict[str, str])
     assert "created" in outputs[6]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
-    """One running cluster for all guides, with the topic that the start page leaves behind."""
-    folder = tmp_path_factory.mktemp("guides")
-    for made in local_cluster(folder):
-        shipped(folder, "two-groups.yaml", {})
-        shipped(folder, "local-monitored.yaml", {address: made[address] for address in MONITORED})
-        run_block("sh", "dledger up && dledger topic create orders --queues 4", folder, made)
-        run_block("sh", "seq 1 20 | dledger produce orders --tag paid", folder, made)
-        for topic in ("invoices", "report"):
-            run_block("sh", f"dledger topic create {topic} --queues 4", folder, made)
-        yield folder, made
+def begin(folder: Path, environment: dict[str, str]) -> None:
+    """A running cluster with the topics that the start page leaves behind, and the cluster files that guides name."""
+    shipped(folder, "two-groups.yaml", {})
+    shipped(folder, "local-monitored.yaml", {address: environment[address] for address in MONITORED})
+    run_block("sh", f"dledger up --config {environment['CONFIG']} && dledger topic create orders --queues 4", folder, environment)
+    run_block("sh", "seq 1 20 | dledger produce orders --tag paid", folder, environment)
+    for topic in ("invoices", "report"):
+        run_block("sh", f"dledger topic create {topic} --queues 4", folder, environment)
 
 
 GUIDES = [file for file in sorted(DOCS.glob("guides/*.md")) if blocks(file)]
@@ -116,10 +123,33 @@ GUIDES = [file for file in sorted(DOCS.glob("guides/*.md")) if blocks(file)]
 @pytest.mark.docs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda file: file.stem)
-def test_the_guides_run_as_written(guide: Path, shared: tuple[Path, dict[str, str]]) -> None:
-    folder, made = shared
+def test_the_guides_run_as_written(guide: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    begin(tmp_path, environment)
     for _, language, text in blocks(guide):
-        run_block(language, text, folder, made)
+        run_block(language, text, tmp_path, environment)
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(2400)
+def test_the_guides_run_one_after_the_other_in_one_folder(tmp_path: Path, environment: dict[str, str]) -> None:
+    """In the order of the menu, by the cluster file of the data folder: what a page leaves behind is what the next one finds."""
+    environment = {name: value for name, value in environment.items() if name != "DLEDGER_CONFIG"}
+    begin(tmp_path, environment)
+    pages = [DOCS / name for name in MENU if name.startswith("guides/")]
+    assert {page for page in pages if blocks(page)} == set(GUIDES)
+    comments = comments_of(tmp_path)
+    for page in pages:
+        for kind, language, text in ANY_BLOCK.findall(page.read_text(encoding="utf-8")):
+            if kind != "spark":
+                run_block(language, text, tmp_path, environment)
+        assert comments_of(tmp_path) == comments, page.name
+    run_block("sh", "dledger down", tmp_path, environment)
+    assert not [lock for lock in tmp_path.glob("data/*/lock") if holder_pid(str(lock.parent))]
+
+
+def comments_of(folder: Path) -> list[str]:
+    lines = (folder / "data" / "cluster.yaml").read_text(encoding="utf-8").splitlines()
+    return [line.partition("#")[2] for line in lines if "#" in line]
 
 
 def test_every_guide_for_applications_has_blocks_that_run() -> None:
@@ -183,8 +213,7 @@ def test_links_lead_somewhere(file: Path) -> None:
 
 def test_every_page_is_in_the_menu_of_the_site() -> None:
     """scripts/docs refuses a page that is not; this one is quicker."""
-    menu = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
-    assert menu == {file.relative_to(DOCS).as_posix() for file in DOCS.glob("**/*.md")}
+    assert set(MENU) == {file.relative_to(DOCS).as_posix() for file in DOCS.glob("**/*.md")}
 
 
 def test_documents_give_users_their_passwords_by_the_right_option() -> None:
