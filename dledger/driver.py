@@ -114,6 +114,7 @@ class Driver:
         self._written = 0
         self._durable = 0
         self._hard_state_queued = False
+        self._sync_upto = 0  # the last write that counts only once it is synced, under ASYNC_FLUSH too
         self._flushing = False
         self._flush_due = False  # a step queued writes, and nothing flushes them yet
         self._held: deque[tuple[int, Send]] = deque()
@@ -245,13 +246,14 @@ class Driver:
                     self._owner.send(effect.to, effect.message)
             case Append():
                 self._append(effect)
-                self._wrote()
+                # A replica that lost power goes by the members that it remembers, so it forgets no configuration that it acknowledged.
+                self._wrote(sync=any(meta.kind is EntryKind.CONFIG for meta in effect.entries))
             case CommitTo(index=index):
                 self._owner.committed(index)
             case SaveHardState(term=term, vote=vote):
                 self._log.save_hard_state(term, vote)
                 self._hard_state_queued = True
-                self._wrote()
+                self._wrote(sync=True)
             case CutTail(from_index=from_index):
                 self._log.cut(from_index)
                 self._owner.log_cut(from_index)
@@ -283,9 +285,11 @@ class Driver:
 
     # The write stream
 
-    def _wrote(self) -> None:
+    def _wrote(self, *, sync: bool = False) -> None:
         self._written += 1
         self._flush_due = True
+        if sync:
+            self._sync_upto = self._written
 
     def _flush_soon(self) -> None:
         """Flush what steps have queued: at once when that is quickly done, else by ``run_writes``."""
@@ -344,7 +348,7 @@ class Driver:
         self._hard_state_queued = False
         self._flushing = True
         try:
-            done = await self._log.flush(sync=self._sync_flush or hard_state, max_bytes=self._flush_bytes)
+            done = await self._log.flush(sync=self._sync_flush or self._durable < self._sync_upto, max_bytes=self._flush_bytes)
         except StorageFullError as error:
             self._hard_state_queued |= hard_state
             await self._wait_for_space(error)

@@ -33,6 +33,7 @@ class Elections:
     def __init__(self, core: CoreState) -> None:
         self._core = core
         self._tally: VoteTally | None = None
+        self._request: tuple[VoteRequest, bool] | None = None  # what this round asks, and whether only after a sync
         self.contact_ms = 0
         self._leader_lost = False
         self._sought_ms: dict[NodeId, int] = {}  # when a voter that hears no leader asked this node, which hears one
@@ -79,7 +80,9 @@ class Elections:
     @property
     def may_campaign(self) -> bool:
         core = self._core
-        return core.takes_entries and core.term < MAX_TERM and core.memberships.is_electable and core.following.snapshot_wanted is None
+        if not core.takes_entries or core.term >= MAX_TERM or not core.soundness.may_stand:
+            return False
+        return core.memberships.is_electable and core.following.snapshot_wanted is None
 
     def on_campaign(self) -> None:
         if self._core.role is not Role.LEADER and self.may_campaign:
@@ -139,11 +142,9 @@ class Elections:
         core.leader_lost(cause)
         self._begin_round(Role.PRE_CANDIDATE)
         self.timer.next_round()
-        tally = self._tally = self._new_tally()
-        if core.memberships.is_voter:
+        tally = self._ask(VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True), after_sync=False)
+        if core.memberships.casts_own_vote:
             tally.record(core.node_id, True)
-        for voter in core.memberships.other_voters:
-            core.send(voter, VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True))
         self._close_round_if_decided()
 
     def become_candidate(self, *, by_transfer: bool) -> None:
@@ -153,16 +154,28 @@ class Elections:
         core.promise(core.term + 1, core.node_id)
         self._begin_round(Role.CANDIDATE)
         self.timer.stand()
-        self._tally = self._new_tally()
-        for voter in core.memberships.other_voters:
-            core.send(voter, VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
+        self._ask(VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
 
-    def _new_tally(self) -> VoteTally:
+    def _ask(self, request: VoteRequest, *, after_sync: bool) -> VoteTally:
         core = self._core
-        tally = VoteTally(core.memberships.current.voters)
+        former = core.memberships.former
+        tally = self._tally = VoteTally(core.memberships.current.voters, former.voters if former is not None else ())
+        self._request = (request, after_sync)
+        for voter in core.memberships.other_voters:
+            core.send(voter, request, after_sync=after_sync)
         if core.soundness.suspect:
-            tally.suspects.add(core.node_id)
+            self._suspected(tally, core.node_id)
         return tally
+
+    def _suspected(self, tally: VoteTally, voter: NodeId) -> None:
+        """A vote of ``voter`` proves nothing; with the first one, those are asked that only the configuration before names."""
+        core = self._core
+        if not tally.suspects and self._request is not None:
+            request, after_sync = self._request
+            for other in tally.only_former:
+                if other != core.node_id:
+                    core.send(other, request, after_sync=after_sync)
+        tally.suspects.add(voter)
 
     def _begin_round(self, role: Role) -> None:
         core = self._core
@@ -255,7 +268,7 @@ class Elections:
         else:
             counts = core.role is Role.CANDIDATE and message.term == core.term
         if counts and message.suspect:
-            tally.suspects.add(source)
+            self._suspected(tally, source)
         if counts and tally.record(source, message.granted):
             self._close_round_if_decided()
 
@@ -266,7 +279,7 @@ class Elections:
         core.hard_state_durable = True
         tally = self._tally
         if core.role is Role.CANDIDATE and tally is not None:
-            if core.memberships.is_voter:  # else only another folder under the same name is one
+            if core.memberships.casts_own_vote:
                 tally.record(core.node_id, True)
             self.timer.own_vote_stored()
             self._close_round_if_decided()

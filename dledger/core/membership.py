@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from dledger.core.effects import MembershipChanged, Refused, RefusedReason
 from dledger.core.events import ChangeRequested
+from dledger.core.saved import Saved
 from dledger.core.state import CoreState
 from dledger.core.types import EntryKind, EntryMeta, Membership, NodeId, Role
 from dledger_wire.check import require
@@ -29,9 +30,10 @@ from dledger_wire.check import require
 class Memberships:
     """The configurations a core knows, oldest first: (index of the entry, membership)."""
 
-    def __init__(self, core: CoreState, first: Membership, configs: Sequence[tuple[int, Membership]]) -> None:
+    def __init__(self, core: CoreState, first: Membership, saved: Saved) -> None:
         self._core = core
-        self._configs: list[tuple[int, Membership]] = [(0, first), *configs]
+        self._settled = saved.settled
+        self._configs: list[tuple[int, Membership]] = [(0, first), *saved.configs]
         self.current = self._configs[-1][1]
         self.other_voters: tuple[NodeId, ...] = ()
         self._stores: dict[NodeId, str] = {}
@@ -58,19 +60,32 @@ class Memberships:
 
     def is_registered(self, member: NodeId, store: str) -> bool:
         """Whether ``member`` may be on the folder ``store``: that one is named, or none is."""
-        return self._stores.get(member, store) == store
+        named = self._stores.get(member)
+        if named is None and (former := self.former) is not None:
+            named = former.store_of(member)
+        return named in (None, "", store)
 
     def with_known_stores(self, membership: Membership) -> Membership:
         """``membership`` with the folders of those named now and of those this leader has met."""
         return membership.with_stores({**self._core.replication.known_stores(), **self._stores})
 
     @property
+    def casts_own_vote(self) -> bool:
+        """Whether a candidacy of this node has its vote.  Not where the voter of its name is on another folder."""
+        return self.is_voter or self._core.node_id not in self.current.voters
+
+    @property
+    def former(self) -> Membership | None:
+        """The configuration before the one in force, while that one may still be undone."""
+        return self._configs[-2][1] if len(self._configs) > 1 and self.index > max(self._core.commit, self._settled) else None
+
+    @property
     def is_electable(self) -> bool:
         """A voter of the configuration in force, or of the one before while that one may still be undone."""
         if self.is_voter:
             return True
-        undecided = len(self._configs) > 1 and self.index > self._core.commit and bool(self.current.voters)
-        return undecided and self._votes_in(self._configs[-2][1])
+        former = self.former
+        return former is not None and bool(self.current.voters) and self._votes_in(former)
 
     @property
     def follower_role(self) -> Role:

@@ -82,10 +82,10 @@ class Raft:
         now_ms: int = 0,
     ) -> None:
         core = self._core = CoreState(config, node_id, store, saved, log_view, random, now_ms)
-        core.memberships = Memberships(core, membership, saved.configs)
+        core.memberships = Memberships(core, membership, saved)
         core.following, core.transfers, core.reads = Following(core), Transfers(core), Reads(core)
         core.replication, core.silence = Replication(core), Silence(core)
-        core.elections, core.soundness = Elections(core), Soundness(core, suspect=saved.suspect)
+        core.elections, core.soundness = Elections(core), Soundness(core, saved)
         core.memberships.role_may_change()
         core.effects = []
         self._handlers: Mapping[type[Event], Callable[[Any], None]] = {

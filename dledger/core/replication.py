@@ -229,6 +229,8 @@ class Replication:
         if not values:
             return
         index = quorum_value(values)
+        if index < core.memberships.index:
+            return  # the voters of a configuration count nothing below it: until it is committed, others may elect without them
         if index > core.commit and index >= self.term_start:
             self._commit(index)
 

@@ -20,7 +20,8 @@ class Saved:
     entry just below the log's first one and stays known when that was deleted.  ``commit`` is a floor: what is known to be
     committed, at least ``before.index`` (an applied index never lies beyond ``last``: the state machine's snapshots wait for the log).
     ``configs`` are the configuration entries in the log, oldest first; the membership given to ``Raft`` is the one before them.
-    ``suspect``: entries that were acknowledged may be missing at the log's end (``soundness.py``).
+    ``settled``: the newest of these that is known to be committed, which ``commit`` may lie below.
+    ``suspect``: entries that were acknowledged may be missing at the log's end; ``anew``: the whole log was given up (``soundness.py``).
     """
 
     hard_state: HardState = NO_HARD_STATE
@@ -29,7 +30,9 @@ class Saved:
     last: EntryId = ZERO_ENTRY
     commit: int = 0
     configs: Sequence[tuple[int, Membership]] = ()
+    settled: int = 0
     suspect: bool = False
+    anew: bool = False
 
 
 class LogView(Protocol):

@@ -9,12 +9,17 @@ It is sound again once it has committed everything that a leader had in its log 
 committed with this replica's acknowledgement is among these: the leader sent them, or had them when it was elected.  The request carries a
 token of this run, and the leader responds after a majority has confirmed it, as for a read.  A response for another leader or term
 is ignored.
+
+A configuration is on stable storage before it is acknowledged, so a suspect replica knows every committed one that was counted with it.
+One that gave up its whole log (``Diverged``) knows the first one only, by which it may be a group of its own: it does not stand for
+election until it is sound again.
 """
 
 from __future__ import annotations
 
 from dledger.core.effects import Sound
 from dledger.core.messages import ReadIndexRequest, ReadIndexResponse
+from dledger.core.saved import Saved
 from dledger.core.state import CoreState
 from dledger.core.types import NodeId
 
@@ -22,9 +27,10 @@ from dledger.core.types import NodeId
 class Soundness:
     """Whether one core is suspect; normally it is not."""
 
-    def __init__(self, core: CoreState, *, suspect: bool) -> None:
+    def __init__(self, core: CoreState, saved: Saved) -> None:
         self._core = core
-        self.suspect = suspect
+        self.suspect = saved.suspect
+        self.may_stand = not saved.anew
         self._token = 0  # of the question under way; 0: none
         self._asked_ms = 0
         self._asked: tuple[int, NodeId | None] = (0, None)  # the term and the leader asked
@@ -61,5 +67,5 @@ class Soundness:
     def confirmed(self) -> None:
         """Everything required is here; a leader that has committed an entry of its own term confirms itself."""
         if self.suspect:
-            self.suspect = False
+            self.suspect, self.may_stand = False, True
             self._core.emit(Sound())

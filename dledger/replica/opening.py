@@ -1,8 +1,8 @@
 """Opening a replica's data folder: every asynchronous step before its parts are wired together.
 
 Owns the order of these steps, and the teardown when one fails: the log is closed again, nothing else is left open.  The order matters:
-the mark of unsynced data comes before the log, an interrupted snapshot install is finished before anything of the folder is opened,
-and the state machine recovers before the core learns what is applied.
+the mark of unsynced data is read before the log is opened and removed only after that, an interrupted snapshot install is finished before
+anything of the folder is opened, and the state machine recovers before the core learns what is applied.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
     try:
         await setup.recover_state(log)
         configurations, view = ConfigurationFile(env.disk), CoreLogView(log)
-        core, stores_changed = await _open_core(setup, log, view, configurations, members, repair, suspect=unsynced.suspect)
+        core, stores_changed = await _open_core(setup, log, view, configurations, members, repair, unsynced)
     except BaseException:
         await log.close()
         raise
@@ -126,8 +126,7 @@ async def _open_core(
     configurations: ConfigurationFile,
     members: Members,
     repair: PeerRepair,
-    *,
-    suspect: bool,
+    unsynced: UnsyncedMark,
 ) -> tuple[Raft, bool]:
     """The core, and whether the folders of peers have changed."""
     applied, settings, env, identity = setup.machine.applied_index, setup.settings, setup.env, setup.identity
@@ -139,7 +138,7 @@ async def _open_core(
         if index <= applied:
             stores_changed |= repair.stores.settle(configuration.membership)
     members.committed(applied)
-    saved = replace(saved_of(log, applied, found), suspect=suspect)
+    saved = replace(saved_of(log, applied, found), settled=configurations.newest[0], suspect=unsynced.suspect, anew=unsynced.anew)
     config, now_ms = replace(settings.core, loses_unsynced=not settings.sync_flush), env.clock.monotonic_ms()
     core = Raft(config, identity.node_id, settings.membership, saved, env.random, view, store=identity.store_id, now_ms=now_ms)
     return core, stores_changed

@@ -2,7 +2,8 @@
 
 Owns ``unsynced.json``, which exists while such a replica runs.  It holds the machine's boot id (a killed process loses nothing it wrote; a
 new boot means that memory was lost) and whether the replica is suspect (``core/soundness.py``).  If a majority has lost an entry that was
-committed here, it also says that log and state must be rebuilt from scratch at the next start.  An orderly stop removes the file.
+committed here, it also says that log and state must be rebuilt from scratch at the next start, and from then on that they were: such a
+replica knows no configuration but the first one.  An orderly stop removes the file.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class UnsyncedMark:
         self._derived = derived
         self._sync_flush = sync_flush
         self.suspect = False
+        self.anew = False  # suspect, and its log began from scratch
         self._diverged = False
 
     async def load(self) -> None:
@@ -52,6 +54,7 @@ class UnsyncedMark:
         if found is not None:
             if found.get("diverged"):
                 await self._begin_anew()
+            self.anew = bool(found.get("diverged") or found.get("anew"))
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
         if self.suspect:
@@ -59,13 +62,13 @@ class UnsyncedMark:
                 "power was lost with unsynced entries: not counted in elections until the missing ones are fetched",
                 extra={"event": "power_lost"},
             )
-        await self._write()
+        await (self._write() if self._is_needed else self._remove_mark())
 
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
         """What the core found out."""
         if isinstance(effect, Sound):
-            self.suspect = False
-            await self._write()
+            self.suspect = self.anew = False
+            await (self._write() if self._is_needed else self._remove_mark())
             _logger.warning(
                 "recovered every entry that may have been acknowledged before the power loss", extra={"event": "power_loss_recovered"}
             )
@@ -77,8 +80,8 @@ class UnsyncedMark:
 
     async def stopped(self, *, synced: bool) -> None:
         """The replica has stopped; ``synced``: with its whole log."""
-        if synced and not self.suspect and not self._diverged and await self._disk.exists(PATH):
-            await self._disk.remove(PATH)
+        if synced and not self.suspect and not self._diverged:
+            await self._remove_mark()
 
     async def _read(self) -> dict[str, Any] | None:
         data = await read_file_unless_lost(self._disk, PATH)
@@ -90,12 +93,16 @@ class UnsyncedMark:
             found = None
         return found if isinstance(found, dict) else {"suspect": True}
 
+    @property
+    def _is_needed(self) -> bool:
+        return self.suspect or not self._sync_flush
+
     async def _write(self) -> None:
-        if self._sync_flush and not self.suspect:
-            if await self._disk.exists(PATH):
-                await self._disk.remove(PATH)
-        else:
-            await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": self.suspect}))
+        await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": self.suspect, "anew": self.anew}))
+
+    async def _remove_mark(self) -> None:
+        if await self._disk.exists(PATH):
+            await self._disk.remove(PATH)
 
     async def _begin_anew(self) -> None:
         """Promises and identities stay, the old log is kept in quarantine.  May be done again after a crash in the middle of it."""

@@ -29,6 +29,8 @@ SEEDS = {
     "core-folders": 30,
     "core-async": 30,
     "core-forgetting": 10,
+    "core-async-members": 20,
+    "core-async-folders": 20,
 }
 
 

@@ -379,6 +379,29 @@ def plan_forgetting(names: Sequence[str], draw: random.Random) -> list[Fault]:
     return plan
 
 
+def plan_forgetting_members(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The same while members change: what the victim remembers of them decides who may elect without the one that is cut off."""
+    plan = []
+    for _ in range(draw.randint(4, 9)):
+        behind, victim = draw.sample(names, 2)
+        victim = draw.choice((victim, LEADER))
+        plan.append(Fault("members", draw.random() * 0.3, (names[0],), 0.6 + draw.random(), blocks=False, amount=draw.random()))
+        plan.append(Fault("isolate", 0.2 + draw.random() * 0.5, (behind,), 0.3 + draw.random() * 0.6, blocks=False))
+        plan.append(Fault("power", 0.1 + draw.random() * 0.3, (victim,), draw.random() * 0.05, blocks=False))
+        away = LEADER if draw.random() < 0.6 else draw.choice(names)
+        plan.append(Fault("isolate", draw.random() * 0.1, (away,), 0.8 + draw.random() * 1.5))
+    return plan
+
+
+def plan_forgetting_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Members are replaced and wiped while others lose power."""
+    plan = plan_folders(names, draw)
+    for _ in range(draw.randint(2, 5)):
+        strike = Fault("power", 0.1 + draw.random() * 0.3, (draw.choice(names),), draw.random() * 0.05, blocks=False)
+        plan.insert(draw.randint(0, len(plan)), strike)
+    return plan
+
+
 def plan_partings(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Leaders are cut off with entries of their own, come back to others' logs, and die meanwhile."""
     plan = []

@@ -150,13 +150,20 @@ class CoreNode:
                 changed = True
         self.synced += len(done)
         events: list[Event] = []
-        if hard_state or self.syncs:
+        if self.syncs or any(map(self.counts_only_synced, done)):
             self.on_platter = list(self.disk.entries)
         if hard_state:
             events.append(HardStateStored(self.disk.hard_state.term, self.disk.hard_state.vote))
         if changed:
             events.append(Stored(self.disk.last))
         return events
+
+    @staticmethod
+    def counts_only_synced(effect: Effect) -> bool:
+        """Under ASYNC_FLUSH, too."""
+        if isinstance(effect, Append):
+            return any(meta.kind is EntryKind.CONFIG for meta in effect.entries)
+        return isinstance(effect, SaveHardState)
 
     def released(self) -> list[Send]:
         """Messages whose writes are on disk by now.  What an older term acknowledged is not sent any more, as in the driver."""

@@ -19,6 +19,8 @@ from tests.sim.core.faults import (
     plan_coups,
     plan_folders,
     plan_forgetting,
+    plan_forgetting_folders,
+    plan_forgetting_members,
     plan_handovers,
     plan_members,
     plan_partings,
@@ -134,6 +136,19 @@ def _asynchronous(settings: CoreSettings, draw: random.Random) -> None:
     settings.kinds = ("append", "append", "poll")
 
 
+def _forgetting_members(settings: CoreSettings, draw: random.Random) -> None:
+    """ASYNC_FLUSH in groups so small that one voter more or less decides who may elect."""
+    _asynchronous(settings, draw)
+    settings.voters, settings.spares = draw.choice((1, 2, 2, 3, 3)), draw.choice((1, 1, 2))
+    settings.drop_chance = settings.late_chance = 0.0
+    settings.background_sync_ms, settings.think_ms = draw.choice((300.0, 5000.0, 5000.0)), 20.0
+
+
+def _forgetting_folders(settings: CoreSettings, draw: random.Random) -> None:
+    _asynchronous(settings, draw)
+    settings.voters, settings.drop_chance, settings.late_chance = 3, 0.0, 0.0
+
+
 CORE_SCENARIOS = {
     "core-swarm": CoreScenario(plan_anything),
     "core-reorder": CoreScenario(plan_partings, _reordering),
@@ -148,6 +163,8 @@ CORE_SCENARIOS = {
     "core-late-answers": CoreScenario(plan_partings, _late_answers),
     "core-async": CoreScenario(plan_restarts, _asynchronous),
     "core-forgetting": CoreScenario(plan_forgetting, _asynchronous),
+    "core-async-members": CoreScenario(plan_forgetting_members, _forgetting_members),
+    "core-async-folders": CoreScenario(plan_forgetting_folders, _forgetting_folders),
     "core-promotions": CoreScenario(plan_promotions, _two_and_one),
     "core-folders": CoreScenario(plan_folders, _folders),
 }

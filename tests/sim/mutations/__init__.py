@@ -137,6 +137,7 @@ MUTATIONS = (
     Mutation("35", "an order to campaign of an older term", elections.order_to_campaign_of_an_older_term, "core-handovers"),
     Mutation("40", "half of an even group is a majority", elections.half_of_an_even_group_is_enough, "core-swarm"),
     Mutation("", "votes of replicas that lost power count in full", elections.votes_of_suspects_count_in_full, "core-forgetting"),
+    Mutation("", "a configuration is not synced under ASYNC_FLUSH", elections.configuration_not_synced, "core-async-members"),
     Mutation("", "votes without a look at the log", elections.vote_without_looking_at_the_log, "core-swarm"),
     # Log, replication, committing
     Mutation("2", "entries of older terms committed by counting", replication.older_terms_committed_by_counting, "core-swarm"),

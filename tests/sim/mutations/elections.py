@@ -23,6 +23,7 @@ from dledger.core.reads import Reads
 from dledger.core.replication import Replication
 from dledger.core.state import CoreState
 from dledger.core.types import EntryId, Membership, NodeId, Role
+from tests.sim.core.node import CoreNode
 
 # Votes and terms
 
@@ -62,6 +63,11 @@ def removed_peers_vote_counts(patch: pytest.MonkeyPatch) -> None:
 
 def votes_of_suspects_count_in_full(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VoteTally, "won", property(lambda self: self._granted >= dledger.core.quorum.majority(len(self._voters))))
+
+
+def configuration_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """As data: a replica that loses power forgets it."""
+    patch.setattr(CoreNode, "counts_only_synced", staticmethod(lambda effect: isinstance(effect, SaveHardState)))
 
 
 def half_of_an_even_group_is_enough(patch: pytest.MonkeyPatch) -> None:

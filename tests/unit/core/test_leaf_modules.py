@@ -44,6 +44,23 @@ def test_vote_tally_vs_naive(size: int, answers: list[tuple[int, bool]]) -> None
     assert tally.lost == ((size - no) * 2 <= size)
 
 
+@given(st.sets(st.integers(1, 5), min_size=1), st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))
+def test_votes_of_suspects_vs_naive(now: set[int], before: set[int], granted: set[int], suspects: set[int]) -> None:
+    tally = VoteTally(ids(*now), ids(*before))
+    tally.suspects.update(ids(*suspects))
+    for voter in granted:
+        assert tally.record(node_id(voter), True) == (voter in now | before)
+
+    def most(some: set[int], voters: set[int]) -> bool:
+        return len(some & voters) * 2 > len(voters)
+
+    def is_a_proof(voters: set[int]) -> bool:
+        return voters <= granted or most(granted & suspects, voters)
+
+    proven = most(granted - suspects, now) or (is_a_proof(now) and is_a_proof(before))
+    assert tally.won == (most(granted, now) and (proven or not suspects))
+
+
 class NaiveLog:
     """A list of terms; what the term table must agree with."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from dledger.core.types import NodeId, Role
+from dledger.core.types import Membership, NodeId, Role
+from dledger.log.config import LogConfig
 from dledger.node import RaftNode
 from dledger.replica.unsynced import PATH, LogDivergedError
 from tests.sim.disk_content import SECTOR, Unreadable
@@ -142,6 +145,97 @@ def test_a_killed_process_loses_nothing_where_the_machine_is_known_to_have_staye
         cluster.boot_id = "two"
         assert (await cluster.start_one(holder))._replica.core.suspect
         assert b'"one"' in mark
+        await cluster.stop()
+
+    run(scenario())
+
+
+PIECES = LogConfig(segment_bytes=16 << 20, fill_window_bytes=0, flush_bytes=1)  # each entry is a flush of its own
+
+
+@pytest.mark.parametrize("log", [LogConfig(segment_bytes=16 << 20, fill_window_bytes=0), PIECES], ids=["at once", "in pieces"])
+def test_a_promotion_and_one_loss_of_power_lose_nothing(log: LogConfig) -> None:
+    """The leader and the new voter have it all.  The leader loses power, and what it remembers of the members decides who may elect."""
+
+    async def scenario() -> None:
+        other, new = NodeId("n1"), NodeId("n2")
+        cluster = group(membership=Membership((NodeId("n0"), other), (new,)), log=log)
+        await cluster.start()
+        leader = await cluster.leader()
+        name, (other,) = leader.identity.node_id, [voter for voter in leader.membership.voters if voter != leader.identity.node_id]
+        await leader.propose(Text("old"))
+        await cluster.until(lambda: all(machine.bodies == [b"old"] for machine in cluster.machines.values()), "old everywhere")
+        cluster.net.isolate(other, cluster.names)
+        writes = [asyncio.ensure_future(leader.propose(Text(text))) for text in ("a", "b")]
+        await asyncio.sleep(0)
+        await leader.change_members([name, other, new], [], {}, 5)
+        await asyncio.gather(*writes)
+        await leader.propose(Text("kept"))
+        cluster.net.heal()
+        cluster.net.isolate(new, cluster.names)
+        await cluster.kill(name)
+        again = await cluster.start_one(name)
+        assert again._replica.core.suspect
+        assert set(again.membership.voters) == {name, other, new}
+        pair = [again, cluster.nodes[other]]
+        with pytest.raises(AssertionError, match="not within"):
+            await cluster.until(lambda: any(node.role is Role.LEADER for node in pair), "a leader without the entry", limit_s=20)
+        cluster.net.heal()
+        await cluster.leader()
+        everything = [b"old", b"a", b"b", b"kept"]
+        await cluster.until(lambda: all(machine.bodies == everything for machine in cluster.machines.values()), "nothing lost")
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_sole_voter_that_was_joined_and_lost_power_waits_for_the_other() -> None:
+    async def scenario() -> None:
+        name, new = NodeId("n0"), NodeId("n1")
+        cluster = Cluster(2, sync_flush=False, flush_interval_ms=1_000_000, membership=Membership((name,), (new,)))
+        await cluster.start()
+        leader = await cluster.leader()
+        await cluster.until(lambda: cluster.nodes[new].log.last == leader.log.last, "the learner has it")
+        await leader.change_members([name, new], [], {}, 5)
+        await leader.propose(Text("kept"))
+        cluster.net.isolate(new, cluster.names)
+        await cluster.kill(name)
+        again = await cluster.start_one(name)
+        with pytest.raises(AssertionError, match="not within"):
+            await cluster.until(lambda: again.role is Role.LEADER, "a leader without the entry", limit_s=20)
+        cluster.net.heal()
+        await cluster.leader()
+        await cluster.until(lambda: all(machine.bodies == [b"kept"] for machine in cluster.machines.values()), "nothing lost")
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_replica_that_begins_anew_is_no_group_of_its_own() -> None:
+    """It was the group's first voter and has given up the log that names the others."""
+
+    async def scenario() -> None:
+        first, others = NodeId("n0"), [NodeId("n1"), NodeId("n2")]
+        cluster = group(membership=Membership((first,), tuple(others)))
+        await cluster.start()
+        leader = await cluster.leader()
+        await leader.propose(Text("base"))
+        await cluster.until(lambda: all(machine.bodies == [b"base"] for machine in cluster.machines.values()), "base everywhere")
+        await leader.change_members([first, others[0]], [others[1]], {}, 5)
+        await leader.change_members([first, *others], [], {}, 5)
+        await cluster.kill(first)
+        disk = cluster.disks[first]
+        disk.files[PATH] = bytearray(json.dumps({"boot": "", "suspect": True, "diverged": 3}).encode())
+        disk.synced[PATH] = bytes(disk.files[PATH])
+        cluster.net.isolate(first, cluster.names)
+        for _ in range(2):  # the second start finds nothing of what was given up
+            await cluster.start_one(first)
+            with pytest.raises(AssertionError, match="not within"):
+                await cluster.until(lambda: cluster.nodes[first].role is Role.LEADER, "a group of its own", limit_s=20)
+            await cluster.kill(first)
+        again = await cluster.start_one(first)
+        cluster.net.heal()
+        await cluster.until(lambda: not again._replica.core.suspect and cluster.machines[first].bodies == [b"base"], "back again")
         await cluster.stop()
 
     run(scenario())
