@@ -83,6 +83,7 @@ async def open_folder(setup: ReplicaSetup) -> OpenedFolder:
     repair = peer_repair(setup, members, stores, lineage)
     log, recovery = await open_log(setup, repair)
     try:
+        await unsynced.log_opened()
         await setup.recover_state(log)
         configurations, view = ConfigurationFile(env.disk), CoreLogView(log)
         core, stores_changed = await _open_core(setup, log, view, configurations, members, repair, unsynced)

@@ -3,7 +3,8 @@
 Owns ``unsynced.json``, which exists while such a replica runs.  It holds the machine's boot id (a killed process loses nothing it wrote; a
 new boot means that memory was lost) and whether the replica is suspect (``core/soundness.py``).  If a majority has lost an entry that was
 committed here, it also says that log and state must be rebuilt from scratch at the next start, and from then on that they were: such a
-replica knows no configuration but the first one.  An orderly stop removes the file.
+replica knows no configuration but the first one.  The file is removed by an orderly stop, and by a start under SYNC_FLUSH once what stands
+in the log is synced.
 """
 
 from __future__ import annotations
@@ -62,7 +63,13 @@ class UnsyncedMark:
                 "power was lost with unsynced entries: not counted in elections until the missing ones are fetched",
                 extra={"event": "power_lost"},
             )
-        await (self._write() if self._is_needed else self._remove_mark())
+        if self._is_needed:
+            await self._write()
+
+    async def log_opened(self) -> None:
+        """What a former life under ASYNC_FLUSH left in the log is on stable storage now."""
+        if not self._is_needed:
+            await self._remove_mark()
 
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
         """What the core found out."""

@@ -10,6 +10,7 @@ import pytest
 
 from dledger.core.types import Membership, NodeId, Role
 from dledger.log.config import LogConfig
+from dledger.log.log import Log
 from dledger.node import RaftNode
 from dledger.replica.unsynced import PATH, LogDivergedError
 from tests.sim.disk_content import SECTOR, Unreadable
@@ -236,6 +237,41 @@ def test_a_replica_that_begins_anew_is_no_group_of_its_own() -> None:
         again = await cluster.start_one(first)
         cluster.net.heal()
         await cluster.until(lambda: not again._replica.core.suspect and cluster.machines[first].bodies == [b"base"], "back again")
+        await cluster.stop()
+
+    run(scenario())
+
+
+class PowerLost(BaseException):
+    """Between two steps of a start."""
+
+
+def test_the_mark_stays_until_what_stands_in_the_log_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed under ASYNC_FLUSH, started again under SYNC_FLUSH: the log is in the page cache only until this start has synced it."""
+
+    async def scenario() -> None:
+        cluster = group()
+        cluster.boot_id = "one"
+        _leader, holder, _behind, _before = await one_behind(cluster)
+        cluster.net.kill(holder)
+        replica = cluster.nodes.pop(holder)._replica
+        replica.driver.stop()
+        await replica.tasks.stop()
+        cluster.settings["sync_flush"] = True
+
+        async def power_lost(*_args: object) -> None:
+            raise PowerLost
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "open", power_lost)
+            with pytest.raises(PowerLost):
+                await cluster.start_one(holder)
+        assert PATH in cluster.disks[holder].synced
+        node = await cluster.start_one(holder)
+        assert not node._replica.core.suspect, "the machine stayed up"
+        disk = cluster.disks[holder]
+        assert PATH not in disk.files
+        assert all(bytes(disk.files[path]) == disk.synced[path] for path in disk.files if path.startswith("commitlog/"))
         await cluster.stop()
 
     run(scenario())
