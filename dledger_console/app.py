@@ -20,7 +20,6 @@ from dledger_console.web.gate import Gate
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-MAX_CONNECTIONS = 500
 MAX_SOCKET_MESSAGE = 1 << 20  # of a browser
 
 
@@ -84,23 +83,21 @@ def _add_pages(app: FastAPI, settings: ConsoleSettings) -> None:
 
 
 def serve(settings: ConsoleSettings, *, ends_with_stdin: bool = False) -> None:
-    """Serve the console until a signal ends the process.  OSError when it cannot listen, ConfigError for a certificate of no use."""
+    """Serve the console until a signal ends the process.  AddressInUseError when it cannot listen, ConfigError for a certificate of no
+    use."""
     import uvicorn
 
     from dledger_console.web import server
 
     logging.getLogger("dledger_console").setLevel(logging.INFO)  # who logged in, and what actions did
-    listening = server.listen(settings.host, settings.port)
     config = uvicorn.Config(
         make_app(settings),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        ws="websockets-sansio",
         ws_max_size=MAX_SOCKET_MESSAGE,
         timeout_graceful_shutdown=2,
-        limit_concurrency=MAX_CONNECTIONS,
-        ssl_context_factory=server.tls_factory(settings.tls) if settings.tls is not None else None,
     )
-    asyncio.run(server.serve(config, listening, ends_with_stdin=ends_with_stdin))
+    made = server.ConsoleServer(config, f"{settings.host}:{settings.port}", settings.tls)
+    asyncio.run(server.serve(made, ends_with_stdin=ends_with_stdin))

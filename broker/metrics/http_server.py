@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from aiohttp import BasicAuth, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from broker.config.values import split_address
 from broker.metrics.health import Check
 from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, BusyError, DledgerError, NotReadyError, PermissionDeniedError
-from dledger_wire.tcp.listener import named
+from dledger_wire.security.limits import Limits
+from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.security.tls import TlsContexts
+from dledger_wire.tcp.arrivals import RESERVE_SHARE, Arrival, Arrivals
+from dledger_wire.tcp.counted import Counted
+from dledger_wire.tcp.listener import Listener, named
 
-MAX_CONNECTIONS = 64
-HANDSHAKE_S = 5.0
-HEAD_S = 2.0  # for a request to come
+# A source with a quarter of the places for ``unknown`` loses its own oldest: it cannot take those of others, nor keep a probe out.
+LIMITS = Limits(connections=512, per_source=512, reserve=0, unknown=256, chance_s=0.25, handshake_s=5.0)
+MAX_REQUESTS = 64
 ANSWER_S = 20.0  # for it to be answered, and the answer to be read
 MAX_HEAD_BYTES = 8190
 _PLAIN = {"Server": "dledger", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -48,32 +51,33 @@ class Source(Protocol):
 class HttpServer:
     """``start`` and ``stop`` it on the loop that it serves from."""
 
-    def __init__(self, address: str, source: Source, tls: ssl.SSLContext | None) -> None:
-        self._address, self._source, self._tls = address, source, tls
-        self._server: asyncio.Server | None = None
+    def __init__(self, address: str, source: Source, tls: TlsContexts | None) -> None:
+        self._address, self._source = address, source
+        self._security = NetworkSecurity(tls, limits=LIMITS)
+        self._listener: Listener | None = None
         self._runner: web.ServerRunner | None = None
 
     async def start(self) -> None:
         """Listen.  AddressInUseError when the port is taken."""
-        host, port = split_address(self._address)
-        bounded = _BoundedServer(self._handle)
+        arrivals = Arrivals(LIMITS)
+        bounded = _BoundedServer(self._handle, arrivals)
         self._runner = web.ServerRunner(bounded, handle_signals=False, access_log=None)
         await self._runner.setup()
-        handshake_s = HANDSHAKE_S if self._tls is not None else None
+        self._listener = Listener(self._address, self._security, arrivals, bounded.made)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                bounded.connection, host, port, ssl=self._tls, ssl_handshake_timeout=handshake_s
-            )
-        except OSError as error:
+            await self._listener.start()
+        except AddressInUseError as error:
             await self.stop()
-            raise AddressInUseError(f"metrics: cannot listen at {self._address}: {error.strerror or error}") from error
+            raise AddressInUseError(f"metrics: {error.message}") from None
 
     async def stop(self) -> None:
         """End every connection.  Idempotent."""
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._listener is not None:
+            await self._listener.closed()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -141,55 +145,49 @@ class _RequestsLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class _BoundedServer(web.Server):
-    """Makes a protocol for each connection: so many at a time, each for a bounded time.
+    """Makes a protocol for each connection that the listener hands over: so many requests at a time, each for a bounded time.
 
-    One too many ends the oldest, of those without a request if there is one: nobody can keep a probe out by holding connections.
+    One too many ends the oldest, of the same source if that has many: nobody can keep a probe out by holding connections.
     """
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], arrivals: Arrivals) -> None:
         async def begun(request: web.BaseRequest) -> web.StreamResponse:
-            self._asked.add(request.protocol)
-            self._bound(request.protocol, ANSWER_S)
+            self._begin(request.protocol)
             return await handler(request)
 
         log = _RequestsLog(logging.getLogger(__name__))
         super().__init__(begun, logger=log, access_log=None, max_line_size=MAX_HEAD_BYTES, max_field_size=MAX_HEAD_BYTES)
-        self._ends: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # of every connection, oldest first
-        self._asked: set[web.RequestHandler] = set()  # those whose request has come
+        self._arrivals = arrivals
+        self._counted: dict[web.RequestHandler, Counted] = {}
+        self._ends: dict[web.RequestHandler, asyncio.TimerHandle] = {}  # of those whose request has come, oldest first
 
-    def connection(self) -> asyncio.Protocol:
-        """The protocol of a connection that was just accepted; with TLS its handshake is still to come."""
-        if len(self._ends) >= MAX_CONNECTIONS:
-            self._end(next((made for made in self._ends if made not in self._asked), next(iter(self._ends))))
+    def made(self, arrival: Arrival) -> asyncio.Protocol:
+        """The protocol of a connection."""
         made: web.RequestHandler = self()
-        self._bound(made, HANDSHAKE_S)
+        self._counted[made] = Counted(self._arrivals, arrival)
         return made
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        if handler in self._ends:
-            self._bound(handler, HEAD_S)
-        else:  # ended during its handshake, when there was no transport to end
-            transport.abort()
+        self._counted[handler].opened(transport)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        self._forget(handler)
-        super().connection_lost(handler, exc)
-
-    def _bound(self, made: web.RequestHandler, seconds: float) -> None:
-        """From now on; in place of the bound that it had."""
-        before = self._ends.get(made)
-        if before is not None:
-            before.cancel()
-        self._ends[made] = asyncio.get_running_loop().call_later(seconds, self._end, made)
-
-    def _forget(self, made: web.RequestHandler) -> None:
-        self._asked.discard(made)
-        timer = self._ends.pop(made, None)
+        timer = self._ends.pop(handler, None)
         if timer is not None:
             timer.cancel()
+        self._counted.pop(handler).lost()
+        super().connection_lost(handler, exc)
 
-    def _end(self, made: web.RequestHandler) -> None:
-        self._forget(made)
-        if isinstance(made.transport, asyncio.Transport):
-            made.transport.abort()
+    def _begin(self, handler: web.RequestHandler) -> None:
+        counted = self._counted.get(handler)
+        if counted is None or handler in self._ends:  # it is gone, or begins a second one although its connection is for one
+            return
+        if len(self._ends) >= MAX_REQUESTS:
+            same = [each for each in self._ends if self._counted[each].source == counted.source]
+            self._end(same[0] if len(same) * RESERVE_SHARE >= MAX_REQUESTS else next(iter(self._ends)))
+        self._ends[handler] = asyncio.get_running_loop().call_later(ANSWER_S, self._end, handler)
+        counted.asked()
+
+    def _end(self, handler: web.RequestHandler) -> None:
+        self._ends.pop(handler).cancel()
+        self._counted[handler].abort()

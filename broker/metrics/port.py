@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -78,12 +77,12 @@ async def metrics_port(cluster: ClusterConfig, address: str | None, security: Ne
         await port.stop()
 
 
-def _https(security: NetworkSecurity) -> ssl.SSLContext | None:
+def _https(security: NetworkSecurity) -> TlsContexts | None:
     """With the files of the process.  Nobody needs a certificate here: probes have none."""
     if security.tls is None:
         return None
     settings = replace(security.tls.settings, client_auth="none")
-    return TlsContexts(settings, alpn=("http/1.1",), check=security.tls.check).server()
+    return TlsContexts(settings, alpn=("http/1.1",), check=security.tls.check)
 
 
 class _ProcessSource:

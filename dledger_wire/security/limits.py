@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one process, over all its addresses.
+    """Of one process, over all its addresses of one kind: those that nodes and clients dial, that of metrics, that of a console.
 
     Attributes:
         connections: In all.
         per_source: From one address: one of IPv4, a /64 of IPv6.
         reserve: Beyond either, for members of the cluster only.
         unknown: Connections that have not said yet who they are.
+        chance_s: When too many have not, the oldest of them gives way to a new one, but not within this time.
         handshake_s: From being accepted to being known: TLS, opening and authentication together.
         stalled_s: A message that has begun brings ``progress`` bytes or its end within that time.
         unread_s: What is written is read at ``progress`` bytes within that time.
@@ -25,6 +26,7 @@ class Limits:
     per_source: int = 10_000
     reserve: int = 64
     unknown: int = 2048
+    chance_s: float = 1.0
     handshake_s: float = 5.0
     stalled_s: float = 30.0
     unread_s: float = 120.0

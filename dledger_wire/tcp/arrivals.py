@@ -18,7 +18,6 @@ from dledger_wire.security.limits import Limits
 from dledger_wire.tcp.rare_warning import RareWarning
 
 RESERVE_SHARE = 4
-LEAST_CHANCE_S = 1.0  # nobody gives way to a newer one before
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class Arrivals:
         """Whether one more can be accepted now: not while too many are not known and the oldest of them has not had its chance."""
         if len(self._unknown) < self.limits.unknown:
             return True
-        return self._clock() - next(iter(self._unknown)).since_s >= LEAST_CHANCE_S
+        return self._clock() - next(iter(self._unknown)).since_s >= self.limits.chance_s
 
     def enter(self, address: str) -> Arrival | None:
         """A connection from ``address``; None: it is to be closed.  When too many are not known the oldest of them gives way; of the same
@@ -115,7 +114,7 @@ class Arrivals:
         share = max(1, self.limits.reserve // RESERVE_SHARE)
         same = sum(other.source == arrival.source for other in self._unknown_over)
         in_all = len(self._here) >= self.limits.connections + self.limits.reserve
-        if same >= share or (in_all and not self._unknown_over):
+        if not self.limits.reserve or same >= share or (in_all and not self._unknown_over):
             self.refused("connections", f"{arrival.source}: closed: {arrival.over}")
             return False
         if in_all or len(self._unknown_over) >= self.limits.reserve:
@@ -123,9 +122,10 @@ class Arrivals:
         return True
 
     def _give_way(self, arrival: Arrival, reason: str, why: str) -> None:
+        drop = arrival.drop
         self.refused(reason, f"{arrival.source}: closed: {why}")
         self.left(arrival)
-        arrival.drop()
+        drop()
 
     def known(self, arrival: Arrival, *, is_member: bool) -> bool:
         """It is known now who it is; False: it is one too many."""
@@ -138,6 +138,7 @@ class Arrivals:
 
     def left(self, arrival: Arrival) -> None:
         """It is gone."""
+        arrival.drop = nothing  # else it would stay in memory, by what it drops, until the collector finds it
         if arrival not in self._here:
             return
         del self._here[arrival]

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import resource
 import socket
 import ssl
+import traceback
 from collections.abc import Callable
 
 from dledger_wire.errors import AddressInUseError, AuthenticationFailedError
@@ -35,6 +37,18 @@ Made = Callable[[Arrival], asyncio.BaseProtocol]
 
 class _NotTlsError(Exception):
     """A caller that does not speak TLS where nothing else is spoken."""
+
+
+class _Handshake(asyncio.Protocol):
+    """Stands for the protocol of a connection until its handshake is over: most of what floods a port never gets there."""
+
+    def __init__(self, made: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        protocol = self._made()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 class Listener:
@@ -155,11 +169,13 @@ class Listener:
             async with asyncio.timeout_at(self._loop.time() + self._arrivals.limits.handshake_s):
                 tls = await self._context(accepted, peer)
                 handed_over = True
-                await self._loop.connect_accepted_socket(lambda: self._made(arrival), accepted, ssl=tls)
+                made = functools.partial(self._made, arrival)
+                await self._loop.connect_accepted_socket(made if tls is None else functools.partial(_Handshake, made), accepted, ssl=tls)
         except _NotTlsError:
             self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
         except OSError as error:
             self._failed(arrival, peer, refused[0] if refused else error)
+            _let_go(error)
         except asyncio.CancelledError:
             self._arrivals.left(arrival)
             raise
@@ -231,6 +247,13 @@ def _listening(family: int, kind: int, protocol: int, name: object) -> socket.so
         made.close()
         raise
     return made
+
+
+def _let_go(error: BaseException | None) -> None:
+    """The frames of a failed handshake hold its buffers of 256 KiB, and are held by what they hold: until the next full collection."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _done(readable: asyncio.Future[None]) -> None:

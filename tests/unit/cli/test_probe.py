@@ -50,7 +50,7 @@ def probed(path: str, *, tls: bool = False, scheme: str = "") -> int:
 
     async def scenario() -> int:
         address = f"127.0.0.1:{free_ports(1)[0]}"
-        server = HttpServer(address, Told(), contexts().server() if tls else None)
+        server = HttpServer(address, Told(), contexts() if tls else None)
         await server.start()
         try:
             return await asyncio.to_thread(status_of, [f"{scheme}{address}{path}"])

@@ -26,7 +26,9 @@ from dledger_console.layout.actions import act
 from dledger_console.layout.parts import Question
 from dledger_console.layout.view import View, console_page
 from dledger_console.settings import ConsoleSettings
+from dledger_console.web.server import ConsoleServer
 from dledger_console.web.sessions import SESSION
+from dledger_drill.hosts.ports import free_ports
 from tests.waiting import wait_until
 
 NOBODY = "127.0.0.1:1"
@@ -48,14 +50,13 @@ class Running:
     """The console on a port of its own, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
+        (self.port,) = free_ports(1)
         app = make_app(ConsoleSettings(NOBODY, port=self.port, users=True, read_only=True))
         self.gate = app.state.gate
-        config = uvicorn.Config(app, log_config=None, ws="websockets-sansio", ws_max_size=MAX_SOCKET_MESSAGE, timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
+        config = uvicorn.Config(app, log_config=None, ws_max_size=MAX_SOCKET_MESSAGE, timeout_graceful_shutdown=1)
+        self._server = ConsoleServer(config, f"127.0.0.1:{self.port}")
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._server.serve([self._listening]),))
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._server.serve(),))
         self._thread.start()
         wait_until(lambda: self._server.started, "the console has started")
 

@@ -31,7 +31,7 @@ from broker.security.setup import process_security
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from dledger_wire.security.certificates import KeyPair, issue, new_authority
-from dledger_wire.security.limits import DEFAULT_LIMITS
+from dledger_wire.security.limits import DEFAULT_LIMITS, Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import node
 from dledger_wire.security.scram import password_verifier
@@ -217,7 +217,7 @@ def test_with_users_metrics_ask_for_one_who_may_describe_the_cluster() -> None:
 
 
 def test_callers_that_are_slow_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S", 0.5)
+    monkeypatch.setattr(http_server, "LIMITS", Limits(reserve=0, handshake_s=0.5))
 
     async def scenario() -> None:
         async with served() as here:
@@ -232,16 +232,19 @@ def test_callers_that_are_slow_have_an_end(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_probe_is_answered_while_others_hold_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(http_server, "HEAD_S", 10 * LIMIT_S)
+    monkeypatch.setattr(http_server, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(http_server, "LIMITS", Limits(unknown=2, reserve=0, chance_s=0.0, handshake_s=10 * LIMIT_S))
 
     async def scenario() -> None:
         async with served() as here:
-            first, *idle = [here.connect() for _ in range(3)]
+            first = here.connect()
             first.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")  # answered, and its body never comes
             assert await asyncio.to_thread(first.recv, 12) == b"HTTP/1.1 405"
+            idle = [here.connect() for _ in range(2)]
             assert (await here.get("/livez"))[:2] == (200, b"ok\n")
-            assert await asyncio.to_thread(_is_over, idle[0])
+            assert await asyncio.to_thread(_is_over, idle[0]), "of those without a request"
+            while await asyncio.to_thread(first.recv, 4096):  # of those with one
+                pass
             idle[1].setblocking(False)
             with pytest.raises(BlockingIOError):
                 idle[1].recv(1)
@@ -270,7 +273,7 @@ def test_an_address_that_is_taken_is_named() -> None:
             address = here.url.removeprefix("http://")
             told = cast(Any, Told())
             watched = Watched(told, list, lambda: None, Arrivals(DEFAULT_LIMITS), AccessControl(None), LoopWatch())
-            with pytest.raises(AddressInUseError, match=f"metrics: cannot listen at {address}"):
+            with pytest.raises(AddressInUseError, match=f"metrics: {address}: cannot listen"):
                 async with metrics_port(ClusterConfig.parse(FILE, "c.yaml"), address, OPEN, watched):
                     pass
 
