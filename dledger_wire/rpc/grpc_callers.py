@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
 from dledger_wire.rpc.grpc_metadata import from_wire
@@ -25,6 +25,26 @@ _BASIC = "basic "
 Known: TypeAlias = Callable[[Principal, bool], bool]
 
 
+class Reading(Protocol):
+    """Counts what handlers of streams have read, of one connection."""
+
+    def read(self, size: int) -> None:
+        """So many bytes more."""
+        ...
+
+    def returned(self, size: int) -> None:
+        """The handler returned, and had read so many in all."""
+        ...
+
+
+class _Uncounted:
+    def read(self, size: int) -> None: ...
+    def returned(self, size: int) -> None: ...
+
+
+UNCOUNTED = _Uncounted()
+
+
 @dataclass(frozen=True, slots=True)
 class GrpcCaller:
     """One caller of one call.  Implements ``CallContext``."""
@@ -32,6 +52,7 @@ class GrpcCaller:
     peer: str
     metadata: Mapping[str, str]
     principal: Principal
+    reading: Reading = UNCOUNTED
 
 
 class GrpcCallers:
@@ -39,20 +60,22 @@ class GrpcCallers:
 
     def __init__(self, admission: Admission | None = None) -> None:
         self._admission = admission
-        self._joined: dict[str, tuple[str, Principal | None, Known]] = {}
+        self._joined: dict[str, tuple[str, Principal | None, Known, Reading]] = {}
 
     @property
     def authenticates(self) -> bool:
         """Whether callers have to say who they are."""
         return self._admission is not None
 
-    def joined(self, name: str, address: str, certificate: Principal | None, known: Known = lambda *_: True) -> None:
+    def joined(
+        self, name: str, address: str, certificate: Principal | None, known: Known = lambda *_: True, reading: Reading = UNCOUNTED
+    ) -> None:
         """A connection from ``address`` was joined under the abstract socket name ``name``.
 
         ``known`` is told of each call who makes it, and whether that was checked (anybody may ask for health); it says whether the
         connection is none too many.
         """
-        self._joined[name] = address, certificate, known
+        self._joined[name] = address, certificate, known, reading
 
     def parted(self, name: str) -> None:
         """Its connection is gone."""
@@ -61,17 +84,17 @@ class GrpcCallers:
     async def caller(self, method: str, context: Any) -> GrpcCaller:
         """Who makes this call.  AuthenticationFailedError when it may not come in."""
         peer: str = context.peer()
-        address, certificate, known = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True))
+        address, certificate, known, reading = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True, UNCOUNTED))
         metadata = from_wire(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
-            return _told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS), self._admission is None)
+            return _told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
         try:
             principal = self._admission.admit(certificate, await self._authenticated(self._admission, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
         shown = {key: value for key, value in metadata.items() if key != AUTHORIZATION}
-        return _told(known, GrpcCaller(address, shown, principal), True)
+        return _told(known, GrpcCaller(address, shown, principal, reading), True)
 
     def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""

@@ -8,10 +8,11 @@ from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 
 Options: TypeAlias = list[tuple[str, int | str]]
 
+SERVED_BYTES = 16 << 20  # of one message of a stock gRPC client; larger ones come by our protocol
+
 # Large frames and a window of several messages keep 256 KiB - 1 MiB messages moving.
 _COMMON: Options = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.http2.lookahead_bytes", 8 << 20),
     ("grpc.http2.max_frame_size", 4 << 20),
     ("grpc.http2.write_buffer_size", 4 << 20),
@@ -23,6 +24,7 @@ _COMMON: Options = [
 ]
 CHANNEL_OPTIONS: Options = [
     *_COMMON,
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 1_000),  # in truth the limit of one connection attempt
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -32,6 +34,8 @@ CHANNEL_OPTIONS: Options = [
 ]
 SERVER_OPTIONS: Options = [
     *_COMMON,
+    ("grpc.max_receive_message_length", SERVED_BYTES),
+    ("grpc.max_concurrent_streams", 100),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 2_000),

@@ -17,13 +17,14 @@ import grpc.aio
 
 from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, DledgerError, UnreachableError
 from dledger_wire.rpc.delivery import Take, receive_by_reading
-from dledger_wire.rpc.grpc_callers import GrpcCallers
+from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
 from dledger_wire.rpc.grpc_errors import abort, cancelled_from_outside
 from dledger_wire.rpc.grpc_options import SERVER_OPTIONS
 from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
 
 UNIX = "unix:"  # an address that is the path of a socket
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
+MESSAGE_HEAD = 5  # bytes before a message in its stream
 END_OR_BREAK_S = 0.03  # how long after the end of messages a break may still show
 
 _logger = logging.getLogger(__name__)
@@ -32,9 +33,11 @@ _logger = logging.getLogger(__name__)
 class _ServerStream:
     """The acceptor's end.  ``broken`` is set when gRPC reports that the caller is gone."""
 
-    def __init__(self, context: Any, peer: str) -> None:
+    def __init__(self, context: Any, peer: str, reading: Reading) -> None:
         self._context = context
         self._peer = peer
+        self._reading = reading
+        self._bytes = 0
         self._finished = False
         self.broken = asyncio.Event()
 
@@ -52,6 +55,9 @@ class _ServerStream:
         except (grpc.aio.UsageError, grpc.aio.InternalError):
             raise self._gone() from None
         if message is not grpc.aio.EOF:
+            size = MESSAGE_HEAD + len(message)
+            self._bytes += size
+            self._reading.read(size)
             return bytes(message)
         # A broken connection shows as end of messages first and as cancellation a moment later.
         with contextlib.suppress(TimeoutError):
@@ -84,6 +90,10 @@ class _ServerStream:
         """The acceptor's side finishes when its handler returns; closing early only stops further reads."""
         self._finished = True
 
+    def returned(self) -> None:
+        """Its handler has."""
+        self._reading.returned(self._bytes)
+
     def _gone(self) -> UnreachableError:
         self.broken.set()
         return UnreachableError(f"{self._peer}: the caller's connection is gone")
@@ -110,7 +120,7 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
         except DledgerError as refusal:
             await abort(context, refusal)
             return
-        stream = _ServerStream(context, caller.peer)
+        stream = _ServerStream(context, caller.peer, caller.reading)
         # A task of its own, so that a broken connection reaches the handler at its next read, as the contract says.
         task = asyncio.ensure_future(handler(stream, caller))
         revoked: list[AuthenticationFailedError] = []
@@ -129,6 +139,7 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
             raise
         finally:
             unwatch()
+            stream.returned()
         if revoked and not stream.broken.is_set():
             await abort(context, revoked[0])
         if task.cancelled():

@@ -388,6 +388,9 @@ class Connection(asyncio.BufferedProtocol):
         """Take nothing more from this connection; tell why, then close it."""
         self._refused = True
         self._drop_buffers()
+        if self.raw is not None:  # the other side does not speak our protocol
+            self.abort()
+            return
         with contextlib.suppress(UnreachableError):
             self.put(ERROR, to_detail(error).SerializeToString())
             self.put(END, b"")

@@ -15,6 +15,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError
@@ -23,8 +24,10 @@ from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import MAX_FRAME, certified
-from dledger_wire.tcp.connection import Connection
+from dledger_wire.tcp.connection import NOBODY, Connection
+from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 SOCKET_NAME = "grpc-{}.sock"
 MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 FAR_WRITE_BUFFER = 1 << 20
+GRPC_BYTES = 64 << 20  # of calls that gRPC may hold in memory, which takes two to three times as much, over all connections
 OPENED_S = 5.0
 
 
@@ -44,6 +48,7 @@ class MixedNetwork:
         self._socket_folder = socket_folder
         self.security = security
         self._tcp = TcpNetwork(security)
+        self.grpc_memory = ReceivedBytes(GRPC_BYTES)
 
     @property
     def arrivals(self) -> Arrivals:
@@ -62,15 +67,27 @@ class MixedNetwork:
         from dledger_wire.rpc.grpc_network import GrpcNetwork
 
         name, callers = SOCKET_NAME.format(address.rpartition(":")[2]), GrpcCallers(self.security.admission)
-        return MixedServer(self._tcp.serve(address), GrpcNetwork(callers=callers).serve, callers, self._socket_folder, name)
+        joints = JointPlace(self._socket_folder, name, self.grpc_memory)
+        return MixedServer(self._tcp.serve(address), GrpcNetwork(callers=callers).serve, callers, joints)
+
+
+@dataclass(frozen=True, slots=True)
+class JointPlace:
+    """The socket between both protocols (``folder`` empty: in a temporary one), and the count of what goes through it."""
+
+    folder: str
+    name: str
+    memory: ReceivedBytes
 
 
 class MixedServer:
     """One set of handlers, two protocols."""
 
-    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], callers: GrpcCallers, folder: str, name: str) -> None:
+    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], callers: GrpcCallers, place: JointPlace) -> None:
         self._tcp = tcp
         self._callers = callers
+        self._memory = place.memory
+        folder, name = place.folder, place.name
         self._temporary = "" if folder and _fits(os.path.join(folder, name)) else _temporary_folder(name)
         self._path = os.path.join(self._temporary or folder, name)
         self._grpc = make_grpc(f"unix:{self._path}")
@@ -84,7 +101,7 @@ class MixedServer:
     def _join(self, connection: Connection, known: Callable[[Principal], bool]) -> None:
         # Nobody on this machine can foresee it and bind it first.
         name = f"dledger-{secrets.token_hex(16)}"
-        joint = _Joint(connection, self._path, name)
+        joint = _Joint(connection, self._path, name, self._memory)
 
         def told(principal: Principal, admitted: bool) -> bool:
             serves = not admitted or known(principal)  # who asks for health alone is still to be known, within its time
@@ -94,7 +111,7 @@ class MixedServer:
 
         if not self._callers.authenticates:
             joint.called(is_known=True)
-        self._callers.joined(name, connection.peer, certified(connection.transport), told)
+        self._callers.joined(name, connection.peer, certified(connection.transport), told, joint)
         self._joints.add(joint)
         connection.closed.add_done_callback(lambda _: self._parted(joint, name))
 
@@ -148,10 +165,14 @@ class _Joint(asyncio.Protocol):
     """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow.
 
     Of a caller who is not known only ``MAX_FRAME`` bytes are carried: what follows waits until it is, or the connection's time is over.
+    What gRPC may hold of callers that are known is counted over all connections: beyond the limit the one with the most is closed.
     """
 
-    def __init__(self, near: Connection, path: str, name: str) -> None:
+    def __init__(self, near: Connection, path: str, name: str, memory: ReceivedBytes) -> None:
         self._near = near
+        self._memory = memory
+        self._bytes = Http2Bytes()
+        self._counted = 0
         self._carried = 0
         self._known = False
         self._far_waits = False
@@ -197,7 +218,26 @@ class _Joint(asyncio.Protocol):
         if self._far is not None and not self._far_waits and (self._known or self._carried < MAX_FRAME):
             self._near.resume_reading()
 
+    def read(self, size: int) -> None:
+        """A handler of a stream has read so many bytes."""
+        self._bytes.read(size)
+        self._count()
+
+    def returned(self, size: int) -> None:
+        """A handler that has read so many bytes in all has returned."""
+        self._bytes.returned(size)
+
+    def _count(self) -> None:
+        change = (0 if self._near.receiver is not self else self._bytes.held) - self._counted
+        if change:
+            self._counted += change
+            self._memory.wait(self._near, change)
+
     def _forward(self, data: bytes) -> None:
+        self._bytes.asked(data)
+        self._count()
+        if self._near.receiver is not self:  # it held the most
+            return
         self._carried += len(data)
         if not self._known and self._carried >= MAX_FRAME:
             self._near.pause_reading()
@@ -207,9 +247,12 @@ class _Joint(asyncio.Protocol):
             self._far.write(data)
 
     def frame(self, kind: int, payload: bytes) -> None: ...
-    def shed(self) -> None: ...
+    def shed(self) -> None:
+        self._near.receiver = NOBODY
+        self.lost()
 
     def lost(self) -> None:
+        self._count()
         self._connecting.cancel()
         if self._far is not None:
             self._far.close()
@@ -224,6 +267,8 @@ class _Joint(asyncio.Protocol):
         self._waiting.clear()
 
     def data_received(self, data: bytes) -> None:
+        self._bytes.answered(data)
+        self._count()
         self._near.put_raw(data)
         held_back = self._near.held_back
         if held_back is not None and self._far is not None:
