@@ -5,7 +5,8 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
     kind u8 | length u32 | payload
 
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
-its own once a part of it is there: of some 2 MiB, then of four times what has arrived; never of a length that was only claimed.
+its own once a part of it is there: of 256 KiB, when these are there of some 2 MiB, then of four times what has arrived; never of a length
+that was only claimed.
 ``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit who holds the most of it loses the
 connection.
 """
@@ -34,7 +35,8 @@ from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
-OWN_BUFFER_BYTES = (2 << 20) + (128 << 10)  # its first size: a producer's request and a log entry fit; growing costs a copy
+FIRST_BUFFER_BYTES = 256 << 10  # its first size: cleared on the loop for everybody who sends the beginning of a large frame
+OWN_BUFFER_BYTES = (2 << 20) + (128 << 10)  # its next: a producer's request and a log entry fit; growing costs a copy
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
 REVOKED_S = 1.0
@@ -194,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
         self._large_seen = 0
-        self._large = bytearray(min(length, OWN_BUFFER_BYTES))
+        self._large = bytearray(min(length, FIRST_BUFFER_BYTES))
         memoryview(self._large)[: len(begun)] = begun  # a slice of the array itself would copy twice
         self._memory.hold(self, len(self._large))
 
@@ -203,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         large = cast(bytearray, self._large)
         if len(large) < self._large_length:
             # A new one, since the loop still holds the old one; most that is copied over a message's life is a third of it.
-            self._large = bytearray(min(self._large_length, GROWTH * len(large)))
+            self._large = bytearray(min(self._large_length, max(OWN_BUFFER_BYTES, GROWTH * len(large))))
             self._large[: len(large)] = large
             self._memory.hold(self, len(self._large))
             return

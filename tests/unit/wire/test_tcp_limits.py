@@ -195,6 +195,11 @@ def test_claimed_lengths_cost_nothing_and_what_was_received_goes_with_its_connec
             await until(lambda: len(rig.server._connections) >= ATTACKERS)
             assert rig.memory.held < ATTACKERS * (64 << 10)
             for _, writer in dialled:
+                writer.write(bytes(40 << 10))
+                await writer.drain()
+            await until(lambda: rig.memory.held >= 40 * ATTACKERS << 10)
+            assert rig.memory.held <= 256 * ATTACKERS << 10
+            for _, writer in dialled:
                 writer.write(bytes(1 << 20))
                 await writer.drain()
             await until(lambda: rig.memory.held >= ATTACKERS << 20)
