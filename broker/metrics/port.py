@@ -123,7 +123,7 @@ class _ProcessSource:
     async def _authorize(self, admission: Admission, peer: str, name: str, password: str) -> None:
         CALLER_ADDRESS.set(peer)  # of this task only
         try:
-            principal = await _admitted(admission, name, password)
+            principal = await _admitted(admission, peer, name, password)
         except AuthenticationFailedError as error:
             admission.refused(peer, error)
             raise
@@ -142,9 +142,9 @@ class _ProcessSource:
         return self._watched.ready()
 
 
-async def _admitted(admission: Admission, name: str, password: str) -> Principal:
+async def _admitted(admission: Admission, peer: str, name: str, password: str) -> Principal:
     if not name:
         raise AuthenticationFailedError("expected a user with a password", reason="no_credentials")
-    if not await admission.password_fits(name, password):
+    if not await admission.password_fits(peer, name, password):
         raise AuthenticationFailedError("name or password is wrong", reason="wrong_credentials", user=name)
     return admission.admit(None, name)

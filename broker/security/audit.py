@@ -1,7 +1,8 @@
 """The audit log of a node or a name server: administrative actions, and refusals.
 
-Owns what a record says, and how many refusals of one host are written one by one: the others of ten seconds are summed in one record.
-Text from outside is cut and, as JSON in ASCII, escaped.  Where records go is a sink's affair (``broker/process/audit_file.py``).
+Owns what a record says, and how many are written one by one: of ten seconds, further refusals of one host and further changes of one user
+that is no administrator are summed in one record each.  Text from outside is cut and, as JSON in ASCII, escaped.  Where records go is a
+sink's affair (``broker/process/audit_file.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
@@ -24,6 +25,7 @@ WINDOW_MS = 10_000
 OF_ONE_SOURCE = 5  # refusals that are written one by one, in one window: of a host under one name
 OF_ONE_HOST = 20  # under all names: who tries many must neither hide others nor push older records out of the files
 OF_ALL_SOURCES = 200
+OF_ONE_USER = 20  # changes that are written one by one, in one window: of a user that does not administer the cluster
 MAX_SOURCES = 1_000
 EVERYBODY_ELSE = "*"
 MAX_TEXT = 256
@@ -36,8 +38,8 @@ _logger = logging.getLogger(__name__)
 class AuditSink(Protocol):
     """Where records go."""
 
-    def write(self, record: Record) -> None:
-        """Take a record; never waits, never raises."""
+    def write(self, record: Record, *, trusted: bool = False) -> None:
+        """Take a record; never waits, never raises.  One that is not ``trusted`` never takes the place of one that is."""
         ...
 
     async def newest(self, count: int, after: int, wanted: Callable[[Record], bool]) -> list[Record]:
@@ -50,7 +52,7 @@ class AuditSink(Protocol):
 class NoSink:
     """Keeps nothing."""
 
-    def write(self, record: Record) -> None: ...
+    def write(self, record: Record, *, trusted: bool = False) -> None: ...
 
     async def newest(self, count: int, after: int, wanted: Callable[[Record], bool]) -> list[Record]:
         return []
@@ -73,6 +75,15 @@ class _Source:
     left_out: int = 0
 
 
+@dataclass(slots=True)
+class _Changes:
+    """Of one user in one window; ``last`` is the newest record that was left out."""
+
+    written: int = 0
+    left_out: int = 0
+    last: Record = field(default_factory=dict)
+
+
 class Audit:
     """Of one process.  ``position`` gives the term, and the index of the last entry that was applied."""
 
@@ -81,11 +92,13 @@ class Audit:
         self.place = place
         self.position: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.refused: Counter[str] = Counter()  # since the start, by reason
+        self.administers: Callable[[Principal], bool] = lambda who: who.is_cluster
         self._clock = clock
         self._window_ms = clock.monotonic_ms()
         self._sources: dict[tuple[str, str], _Source] = {}
         self._of_host: Counter[str] = Counter()  # written in this window
         self._written = 0
+        self._changes: dict[str, _Changes] = {}  # by user, or by host of callers without a name
 
     # What happened
 
@@ -105,7 +118,22 @@ class Audit:
             record["before"] = shown(before)
         if after is not None:
             record["after"] = shown(after)
-        self.sink.write(record)
+        if self.administers(who):
+            self.sink.write(record, trusted=True)
+        elif self._has_room_for_change(who.name or host_of(address), record):
+            self.sink.write(record)
+
+    def _has_room_for_change(self, who: str, record: Record) -> bool:
+        self._begin_window()
+        if who not in self._changes and len(self._changes) >= MAX_SOURCES:
+            who = EVERYBODY_ELSE
+        changes = self._changes.setdefault(who, _Changes())
+        if changes.written < OF_ONE_USER:
+            changes.written += 1
+            return True
+        changes.left_out += 1
+        changes.last = record
+        return False
 
     def denied(self, who: Principal, address: str, action: Action, resource: Resource, name: str) -> None:
         """A right that was missing."""
@@ -129,8 +157,7 @@ class Audit:
         self.sink.write(record)
 
     def _has_room(self, address: str, who: Principal) -> bool:
-        if self._clock.monotonic_ms() - self._window_ms >= WINDOW_MS:
-            self.sum_up()
+        self._begin_window()
         host = host_of(address)
         key = (host, who.name)
         if self._of_host[host] >= OF_ONE_HOST:
@@ -146,8 +173,18 @@ class Audit:
         self._written += 1
         return True
 
+    def _begin_window(self) -> None:
+        if self._clock.monotonic_ms() - self._window_ms >= WINDOW_MS:
+            self.sum_up()
+
     def sum_up(self) -> None:
-        """Write how many refusals were not written one by one, and begin anew."""
+        """Write how many refusals and changes were not written one by one, and begin the next window."""
+        for changes in self._changes.values():
+            if changes.left_out > 1:
+                self.sink.write({**changes.last, "count": changes.left_out})
+            elif changes.left_out:
+                self.sink.write(changes.last)
+        self._changes.clear()
         silent = {key: source.left_out for key, source in self._sources.items() if source.left_out}
         self._window_ms, self._written = self._clock.monotonic_ms(), 0
         self._sources.clear()

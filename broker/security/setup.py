@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.security import AuditConfig, SecurityConfig, Step, TlsConfig, cluster_secret, tls_settings
-from broker.security.access import CALLER_ADDRESS, AccessControl
+from broker.security.access import CALLER_ADDRESS, CLUSTER_NAME, AccessControl
 from broker.security.admission import ClusterAdmission
 from broker.security.audit import Audit, AuditSink, NoSink, Place
 from broker.security.certificate_watch import CertificateWatch
@@ -26,6 +26,7 @@ from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.security.tls import TlsContexts
+from store.commands.security import Action, Resource
 from store.state.security import SecurityState
 
 SUM_UP_S = 10.0
@@ -54,6 +55,7 @@ class ProcessSecurity:
         audit = self.audit
         if audit is not None:
             access.refusals = audit.refused
+            audit.administers = lambda who: who.is_cluster or access.may(who, Action.ADMINISTER, Resource.CLUSTER, CLUSTER_NAME)
             access.denied = lambda who, action, resource, name: audit.denied(who, CALLER_ADDRESS.get(), action, resource, name)
         return access
 

@@ -14,10 +14,12 @@ from dledger_wire._pb import security_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security.attempts import MAX_COUNTED, Attempts, TooManyAttemptsError
 from store.commands.command import Command
 from store.commands.security import Action, ChangeRules, DeleteUser, PutUser, Resource, Rule
 
 COMMAND_TIMEOUT_S = 5.0
+PASSWORDS_OF_USER = 5  # changes of a user's own password within a minute: each is replicated and audited
 MAX_WAIT_MS = 1_000  # a replica that was cut off must not keep a watcher waiting for what it will not hear of
 
 
@@ -31,6 +33,7 @@ class SecurityService:
         self._administrators = administrators
         self._home, self._heard_of = home, heard_of
         self._state = context.store.security
+        self._own_passwords = Attempts(_loop_s, of_source=MAX_COUNTED, of_user=PASSWORDS_OF_USER, what="changes of the password")
         self._changed = asyncio.Event()
         self._state.on_change(self._wake)
 
@@ -45,10 +48,18 @@ class SecurityService:
 
     # Changes
 
-    async def put_user(self, request: security_pb2.PutUserRequest, _caller: CallContext) -> security_pb2.SecurityChanged:
+    async def put_user(self, request: security_pb2.PutUserRequest, caller: CallContext) -> security_pb2.SecurityChanged:
+        if request.user.name == caller.principal.name:
+            self._count_own_password(caller.principal.name)
         if request.user.name in self._administrators:
             raise InvalidArgumentError(f"user {request.user.name} is an administrator of the cluster file; it is changed there")
         return await self._change(PutUser(user=user_of(request.user), create=request.create))
+
+    def _count_own_password(self, name: str) -> None:
+        try:
+            self._own_passwords.reserve("", name)
+        except TooManyAttemptsError as error:
+            raise InvalidArgumentError(error.message) from None
 
     async def delete_user(self, request: security_pb2.DeleteUserRequest, _caller: CallContext) -> security_pb2.SecurityChanged:
         return await self._change(DeleteUser(name=request.name))
@@ -110,3 +121,7 @@ class SecurityService:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _loop_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -12,14 +12,15 @@ from collections.abc import Callable
 
 from dledger_client.aio import Admin
 from dledger_console.settings import ConsoleSettings
-from dledger_console.web.attempts import Attempts
 from dledger_console.web.sessions import TIMEOUT_MS, Session, SessionTable
 from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerError, PermissionDeniedError, UnreachableError
+from dledger_wire.security.attempts import Attempts
 
 ASK_TIMEOUT_MS = 3_000
 ASK_AGAIN_S = 2.0  # after no node has answered
 LOOK_AGAIN_S = 30.0  # after one has said that there are no users: they may be introduced while the console runs
 MAX_AT_ONCE = 8  # checks of passwords, each of which costs a node some milliseconds
+ATTEMPTS_OF_SOURCE = 50  # wrong passwords within a minute
 WAIT_S = 1.0  # for one of them to end
 LOG_IN_S = 5.0
 
@@ -37,7 +38,7 @@ class Gate:
         self._asking: asyncio.Task[None] | None = None
         self._ask_again_s = float("-inf")
         self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
-        self._attempts = Attempts(clock)
+        self._attempts = Attempts(clock, of_source=ATTEMPTS_OF_SOURCE)
 
     async def session(self, secret: str) -> Session | None:
         """The session of a request with this cookie; None when a log in is needed."""

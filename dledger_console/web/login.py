@@ -14,11 +14,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from dledger_console.settings import ConsoleSettings
-from dledger_console.web.attempts import TooManyAttemptsError
 from dledger_console.web.cookies import cookie_name, cookie_of, cookie_options
 from dledger_console.web.gate import Gate
 from dledger_wire.errors import AuthenticationFailedError, ConfigError, DledgerError
 from dledger_wire.printable import printable
+from dledger_wire.security.attempts import TooManyAttemptsError
 
 MAX_FORM_BYTES = 8 << 10
 MAX_USER = 127  # characters of a name
@@ -58,7 +58,9 @@ def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:
             secret = await gate.log_in(user, password, source)
         except TooManyAttemptsError as error:
             return _page(request, error.message, user, 429)
-        except (AuthenticationFailedError, ConfigError):  # the latter: no user can have this name
+        except (AuthenticationFailedError, ConfigError) as error:  # the latter: no user can have this name
+            if isinstance(error, AuthenticationFailedError) and error.details.get("reason") == TooManyAttemptsError.REASON:
+                return _page(request, error.message, user, 429)  # a node's own limit, for all that log in by this console
             _logger.warning("refused a login of %s from %s", printable(user), source)
             return _page(request, "No user of the cluster has this name and this password.", user, 401)
         except DledgerError as error:

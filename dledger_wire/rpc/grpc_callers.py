@@ -89,7 +89,7 @@ class GrpcCallers:
         if self._admission is None or method.startswith(PUBLIC):
             return _told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
         try:
-            principal = self._admission.admit(certificate, await self._authenticated(self._admission, metadata))
+            principal = self._admission.admit(certificate, await self._authenticated(self._admission, address, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
@@ -100,12 +100,12 @@ class GrpcCallers:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""
         return self._admission.watch(caller.principal, end) if self._admission is not None else lambda: None
 
-    async def _authenticated(self, admission: Admission, metadata: Mapping[str, str]) -> str:
+    async def _authenticated(self, admission: Admission, peer: str, metadata: Mapping[str, str]) -> str:
         given = metadata.get(AUTHORIZATION, "")
         if not given:
             return ""
         name, password = _basic(given)
-        if not await admission.password_fits(name, password):
+        if not await admission.password_fits(peer, name, password):
             raise AuthenticationFailedError(f"{name}: wrong name or password", user=name)
         return name
 

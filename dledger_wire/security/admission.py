@@ -23,8 +23,15 @@ class Admission(Protocol):
         """
         ...
 
-    async def password_fits(self, name: str, password: str) -> bool:
-        """Whether it is this user's, for clients that cannot do more than send it."""
+    def attempt(self, peer: str, name: str) -> Callable[[], object]:
+        """A caller at the address ``peer`` is about to prove that it is ``name``; what is returned is to be called when it has.
+
+        AuthenticationFailedError when it was wrong too often.
+        """
+        ...
+
+    async def password_fits(self, peer: str, name: str, password: str) -> bool:
+        """Whether it is this user's, for clients that cannot do more than send it.  AuthenticationFailedError as ``attempt``."""
         ...
 
     def admit(self, certificate: Principal | None, name: str) -> Principal:

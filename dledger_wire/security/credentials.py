@@ -5,9 +5,9 @@ Owns reading passwords and secrets from files: a file that others can read is re
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
+import functools
 import os
 import stat
 import threading
@@ -117,16 +117,16 @@ class PasswordCredentials:
 
     async def exchange(self) -> ClientExchange:
         password = read_secret(self._file, "a password") if self._file else self._password
-        return ClientExchange(self.user, await asyncio.to_thread(_hashed_once, self.user, password))
+        return ClientExchange(self.user, functools.partial(_hashed_once, self.user, password), is_slow=True)
 
 
 _hashing = threading.Lock()
 
 
-def _hashed_once(user: str, password: str) -> str:
+def _hashed_once(user: str, password: str, salt: bytes) -> str:
     """Connections that are dialled at the same moment wait for one hash instead of making one each."""
     with _hashing:
-        return hashed_password(user, password)
+        return hashed_password(user, password, salt)
 
 
 def _after_fork() -> None:
@@ -148,4 +148,4 @@ class ClusterCredentials:
         return f"ClusterCredentials({self.principal.uri!r})"
 
     async def exchange(self) -> ClientExchange:
-        return ClientExchange(self.principal.uri, self._secret)
+        return ClientExchange(self.principal.uri, lambda _salt: self._secret)

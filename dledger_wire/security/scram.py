@@ -4,8 +4,9 @@ Owns the exchange, and what is stored of a password.  Both sides prove that they
 that was recorded is worth nothing, since both contribute a nonce.  Users authenticate with their password, nodes with the cluster's
 secret under the name of their principal (``principal.py``), which the proof covers.
 
-A password is first hashed with scrypt under the user's name, then SCRAM's own hash is made of that: who steals the stored verifiers has to
-pay for scrypt with each guess.  The secret of a cluster is drawn at random and needs no such protection.
+A password is first hashed with scrypt under the user's name and the salt of its verifier, then SCRAM's own hash is made of that: each guess
+costs a scrypt, also for a thief of the verifiers, and none can be made before the salt is known.  The secret of a cluster is drawn at
+random and needs no such protection.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 15, 8, 1  # 32 MiB, some 0.1 s
 _SCRYPT_MEMORY = 64 << 20
 
 _ITERATION_COUNT = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)")
+_SALT = re.compile(r"(?:^|,)s=([A-Za-z0-9+/]+=*)(?:,|$)")
 
 
 @functools.cache
@@ -53,21 +55,23 @@ class Verifier:
         return "Verifier(...)"
 
 
-def hashed_password(user: str, password: str) -> str:
-    """What takes the place of the password in an exchange; takes some 0.1 s and 32 MiB once for each user and password of a process."""
-    return _hashed(user, hashlib.sha256(password.encode()).digest())
+def hashed_password(user: str, password: str, salt: bytes) -> str:
+    """What takes the place of the password in an exchange; takes some 0.1 s and 32 MiB, once a process for each."""
+    return _hashed(user, hashlib.sha256(password.encode()).digest(), salt)
 
 
 @functools.lru_cache(maxsize=64)
-def _hashed(user: str, digest: bytes) -> str:
-    salt = b"dledger user " + user.encode()
-    key = hashlib.scrypt(digest, salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, maxmem=_SCRYPT_MEMORY, dklen=32)
+def _hashed(user: str, digest: bytes, salt: bytes) -> str:
+    key = hashlib.scrypt(
+        digest, salt=b"dledger user %b %b" % (user.encode(), salt), n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, maxmem=_SCRYPT_MEMORY, dklen=32
+    )
     return base64.b64encode(key).decode()
 
 
 def password_verifier(user: str, password: str) -> Verifier:
     """The verifier of a user's password, with a fresh salt."""
-    return _verifier(hashed_password(user, password), secrets.token_bytes(SALT_BYTES))
+    salt = secrets.token_bytes(SALT_BYTES)
+    return _verifier(hashed_password(user, password, salt), salt)
 
 
 def secret_verifier(secret: str) -> Verifier:
@@ -81,7 +85,7 @@ def _verifier(secret: str, salt: bytes, iterations: int = ITERATIONS) -> Verifie
 
 
 def fits(verifier: Verifier, secret: str) -> bool:
-    """Whether ``secret`` (a hashed password) is the one that the verifier was made of."""
+    """Whether ``secret`` (a password hashed with the verifier's salt) is the one that the verifier was made of."""
     return hmac.compare_digest(_verifier(secret, verifier.salt, verifier.iterations).stored_key, verifier.stored_key)
 
 
@@ -98,19 +102,25 @@ class Decoys:
 
 
 class ClientExchange:
-    """The dialler's side.  ``secret`` is a hashed password or the cluster's secret."""
+    """The dialler's side.  ``secret_for`` returns what is known for a salt: a hashed password (``is_slow``) or the cluster's secret."""
 
-    def __init__(self, name: str, secret: str, *, nonce: str | None = None) -> None:
+    def __init__(self, name: str, secret_for: Callable[[bytes], str], *, is_slow: bool = False, nonce: str | None = None) -> None:
+        self._name, self._secret_for, self._is_slow = name, secret_for, is_slow
+        self._nonce = nonce or secrets.token_hex()
+        self._client = self._begun("unused")
+        self._steps: list[Callable[[str], str]] = [self._challenged, self._confirmed]
+
+    def _begun(self, secret: str) -> Any:
+        """The library's client, which wants the secret before the salt is known; and the first message, always the same."""
         from scramp import ScramClient
 
-        self._name = name
-        self._client = ScramClient([MECHANISM], name, secret, c_nonce=nonce)
-        self._steps: list[Callable[[str], str]] = [self._challenged, self._confirmed]
+        client = ScramClient([MECHANISM], self._name, secret, c_nonce=self._nonce)
+        self._first: str = client.get_client_first()
+        return client
 
     def first(self) -> str:
         """What to say first."""
-        said: str = self._client.get_client_first()
-        return said
+        return self._first
 
     def answer(self, message: str) -> str:
         """What to say next, nothing when the server has proved itself.  AuthenticationFailedError when it has not."""
@@ -122,13 +132,19 @@ class ClientExchange:
             raise AuthenticationFailedError(f"the server did not prove that it knows {self._name!r}: {error}") from None
 
     @property
+    def answers_slowly(self) -> bool:
+        """Whether the next answer takes as long as the hash of a password."""
+        return self._is_slow and len(self._steps) == 2
+
+    @property
     def is_over(self) -> bool:
         return not self._steps
 
     def _challenged(self, message: str) -> str:
-        asked = _ITERATION_COUNT.search(message)
-        if asked is None or int(asked[1]) > MAX_ITERATIONS:
-            raise AuthenticationFailedError(f"the server asks for more than {MAX_ITERATIONS} iterations")
+        asked, salted = _ITERATION_COUNT.search(message), _SALT.search(message)
+        if asked is None or salted is None or int(asked[1]) > MAX_ITERATIONS:
+            raise AuthenticationFailedError(f"the server did not ask for a salt and at most {MAX_ITERATIONS} iterations")
+        self._client = self._begun(self._secret_for(_decoded(salted[1])))
         self._client.set_server_first(message)
         said: str = self._client.get_client_final()
         return said
@@ -139,7 +155,7 @@ class ClientExchange:
 
 
 class ServerExchange:
-    """The acceptor's side: ``name`` is who the caller says to be, and true once ``answer`` has returned the second time."""
+    """The acceptor's side: ``name`` is what the caller claims to be, proved once ``answer`` has returned the second time."""
 
     def __init__(self, verifier_of: Callable[[str], Verifier], *, nonce: str | None = None) -> None:
         self.name = ""
@@ -183,6 +199,13 @@ class ServerExchange:
         self._server.set_client_final(message)
         said: str = self._server.get_server_final()
         return said
+
+
+def _decoded(salt: str) -> bytes:
+    try:
+        return base64.b64decode(salt)
+    except ValueError:
+        raise AuthenticationFailedError("the server's salt is no base64") from None
 
 
 def _checked(message: str) -> str:

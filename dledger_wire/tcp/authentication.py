@@ -36,6 +36,7 @@ class DialledAuthentication:
         self._exchange = exchange
         self._carried = carried
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._hashing: asyncio.Future[str] | None = None
         connection.receiver = self
 
     def opening(self) -> dict[str, str]:
@@ -59,8 +60,23 @@ class DialledAuthentication:
             self._next(payload)
 
     def _next(self, payload: bytes) -> None:
+        message = bytes(payload).decode(errors="replace")
+        if self._hashing is not None:
+            self._over.set_exception(AuthenticationFailedError(f"{self._connection.peer}: answered before it was asked"))
+        elif self._exchange.answers_slowly:
+            self._hashing = asyncio.ensure_future(asyncio.to_thread(self._exchange.answer, message))
+            self._hashing.add_done_callback(self._hashed)
+        else:
+            self._say(lambda: self._exchange.answer(message))
+
+    def _hashed(self, hashing: asyncio.Future[str]) -> None:
+        self._hashing = None
+        if not self._over.done() and not hashing.cancelled():
+            self._say(hashing.result)
+
+    def _say(self, answered: Callable[[], str]) -> None:
         try:
-            answer = self._exchange.answer(bytes(payload).decode(errors="replace"))
+            answer = answered()
         except AuthenticationFailedError as error:
             self._over.set_exception(AuthenticationFailedError(f"{self._connection.peer}: {error.message}"))
             return
@@ -121,10 +137,12 @@ class AcceptedAuthentication:
     def _answer(self, message: str) -> None:
         exchange = cast(ServerExchange, self._exchange)
         try:
+            right = self._admission.attempt(self._connection.peer, exchange.name) if exchange.name else _nothing
             answer = exchange.answer(message)
         except (AuthenticationFailedError, NotReadyError) as error:
             self._refuse(error)
             return
+        right()
         if exchange.is_over:
             self._admit(exchange.name, answer)
         else:
@@ -147,6 +165,9 @@ class AcceptedAuthentication:
         if isinstance(error, AuthenticationFailedError):
             self._admission.refused(self._connection.peer, error)
         self._connection.refuse(error)
+
+
+def _nothing() -> None: ...
 
 
 def certified(transport: asyncio.BaseTransport | None) -> Principal | None:

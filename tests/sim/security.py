@@ -42,7 +42,7 @@ class SimCredentials:
         return self.begin()
 
     def begin(self) -> ClientExchange:
-        return ClientExchange(self._name, self._secret, nonce=f"{self._draw.getrandbits(96):x}")
+        return ClientExchange(self._name, lambda _salt: self._secret, nonce=f"{self._draw.getrandbits(96):x}")
 
 
 def prove(credentials: object, admission: Admission | None, peer: str) -> Principal:

@@ -15,6 +15,7 @@ import os
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -63,11 +64,16 @@ class Identity:
 NOBODY = Identity()
 
 
+SEEN: set[str] = set()  # what the protocol used in place of passwords
+
+
 @functools.cache
-def hashed(user: str, password: str) -> str:
+def hashed(user: str, password: str, salt: bytes) -> str:
     """What the protocol uses in place of a password."""
     digest = hashlib.sha256(password.encode()).digest()
-    key = hashlib.scrypt(digest, salt=b"dledger user " + user.encode(), n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
+    salt = b"dledger user " + user.encode() + b" " + salt
+    key = hashlib.scrypt(digest, salt=salt, n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
+    SEEN.add(base64.b64encode(key).decode())
     return base64.b64encode(key).decode()
 
 
@@ -137,7 +143,8 @@ class Connection:
             if not self._identity.user:
                 self.send_opening(opening)
                 return None
-            return self.authenticate(opening, self._identity.user, hashed(self._identity.user, self._identity.password))
+            user, password = self._identity.user, self._identity.password
+            return self.authenticate(opening, user, lambda salt: hashed(user, password, salt))
         except (ConnectionError, ssl.SSLError):
             return Said(CLOSED)
 
@@ -145,7 +152,7 @@ class Connection:
         packed = json.dumps(opening).encode()
         self.send(b"DLTP" + struct.pack(">I", len(packed)) + packed)
 
-    def authenticate(self, opening: dict[str, Any], name: str, secret: str) -> Said | None:
+    def authenticate(self, opening: dict[str, Any], name: str, secret_for: Callable[[bytes], str]) -> Said | None:
         """SCRAM-SHA-256 by hand (RFC 5802); None when both sides have proved what they know."""
         nonce = base64.b64encode(os.urandom(18)).decode()
         bare = f"n={name.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
@@ -155,7 +162,8 @@ class Connection:
             return first
         challenge = first.payload.decode()
         fields = dict(part.split("=", 1) for part in challenge.split(","))
-        salted = hashlib.pbkdf2_hmac("sha256", secret.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
+        salt = base64.b64decode(fields["s"])
+        salted = hashlib.pbkdf2_hmac("sha256", secret_for(salt).encode(), salt, int(fields["i"]))
         without_proof = f"c=biws,r={fields['r']}"
         signed = f"{bare},{challenge},{without_proof}".encode()
         key = hmac.digest(salted, b"Client Key", "sha256")

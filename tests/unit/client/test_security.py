@@ -172,7 +172,7 @@ def test_connections_dialled_at_once_pay_for_one_hash(monkeypatch: pytest.Monkey
     """The hash takes 32 MiB and most of the time of a handshake."""
     at_once, most, lock = 0, 0, threading.Lock()
 
-    def hashed(_user: str, _password: str) -> str:
+    def hashed(_user: str, _password: str, _salt: bytes) -> str:
         nonlocal at_once, most
         with lock:
             at_once += 1
@@ -185,7 +185,7 @@ def test_connections_dialled_at_once_pay_for_one_hash(monkeypatch: pytest.Monkey
     entered = threading.Event()
     monkeypatch.setattr(credentials, "hashed_password", hashed)
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: credentials._hashed_once("billing", SECRET), range(8)))
+        list(threads.map(lambda _: credentials._hashed_once("billing", SECRET, b"salt"), range(8)))
     assert most == 1
 
 

@@ -12,12 +12,12 @@ from starlette.datastructures import Headers
 from dledger_client.aio import Admin
 from dledger_console.data.reports import list_reports, read_report
 from dledger_console.settings import ConsoleSettings
-from dledger_console.web.attempts import OF_SOURCE, OF_USER, WINDOW_S, Attempts, TooManyAttemptsError
 from dledger_console.web.cookies import cookie_name, cookie_of
-from dledger_console.web.gate import Gate
+from dledger_console.web.gate import ATTEMPTS_OF_SOURCE, Gate
 from dledger_console.web.hosts import is_host_allowed, is_same_origin
 from dledger_console.web.sessions import MAX_KEPT, MAX_SESSIONS, MAX_SESSIONS_OF_USER, Session, SessionEndedError, SessionTable
 from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerError, UnreachableError
+from dledger_wire.security.attempts import OF_USER, WINDOW_S, Attempts, TooManyAttemptsError
 from tests.waiting import until
 
 NOBODY = "127.0.0.1:1"
@@ -208,14 +208,14 @@ def test_an_action_that_runs_keeps_its_client_when_its_session_ends() -> None:
 
 def test_attempts_are_counted_by_user_and_by_source_before_they_are_answered() -> None:
     clock = Clock()
-    attempts = Attempts(clock)
+    attempts = Attempts(clock, of_source=ATTEMPTS_OF_SOURCE)
     for _ in range(OF_USER):
         attempts.reserve("10.0.0.1", "admin")  # not answered yet
     with pytest.raises(TooManyAttemptsError):
         attempts.reserve("10.0.0.1", "admin")
     attempts.reserve("10.0.0.1", "clerk")()
     attempts.reserve("10.0.0.2", "admin")
-    for number in range(OF_SOURCE - OF_USER):
+    for number in range(ATTEMPTS_OF_SOURCE - OF_USER):
         attempts.reserve("10.0.0.1", f"guess-{number}")
     with pytest.raises(TooManyAttemptsError):
         attempts.reserve("10.0.0.1", "clerk")
@@ -225,7 +225,7 @@ def test_attempts_are_counted_by_user_and_by_source_before_they_are_answered() -
 
 
 def test_a_host_with_many_addresses_is_one_source() -> None:
-    attempts = Attempts(Clock())
+    attempts = Attempts(Clock(), of_source=ATTEMPTS_OF_SOURCE)
     for number in range(OF_USER):
         attempts.reserve(f"2001:db8::{number}", "admin")
     with pytest.raises(TooManyAttemptsError):

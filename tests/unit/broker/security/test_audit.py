@@ -29,9 +29,12 @@ class Kept:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.trusted: list[Record] = []
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, *, trusted: bool = False) -> None:
         self.records.append(json.loads(json.dumps(record)))
+        if trusted:
+            self.trusted.append(self.records[-1])
 
     async def newest(self, count: int, after: int, wanted: Callable[[Record], bool]) -> list[Record]:
         return [record for record in self.records if wanted(record)][-count:]
@@ -140,6 +143,34 @@ def test_a_flood_of_many_sources_is_bounded_in_records_and_in_memory() -> None:
     assert not rig.audit._sources
 
 
+def test_changes_of_a_user_without_rights_are_summed_and_push_out_nothing() -> None:
+    """A user may change its own password, and does it in vain as often as it can."""
+    rig = Rig()
+    admin, mallory, eve = (principal.user(name) for name in ("admin", "mallory", "eve"))
+    rig.audit.administers = lambda who: who == admin
+    rig.audit.change(admin, "10.0.0.1:1", ("create topic", "topic", "orders"), "OK")
+    for number in range(10_000):
+        rig.audit.change(mallory, f"10.0.0.9:{number}", ("put user", "cluster", "mallory"), "INVALID_ARGUMENT", after={"n": number})
+    rig.audit.change(eve, "10.0.0.9:1", ("put user", "cluster", "eve"), "OK")
+    for number in range(1_000):
+        rig.audit.change(admin, "10.0.0.1:1", ("create topic", "topic", f"t{number}"), "OK")
+    assert len(rig.kept.trusted) == 1_001
+    others = [each for each in rig.kept.records if each["user"] != "admin"]
+    assert [each["user"] for each in others] == ["mallory"] * audit_module.OF_ONE_USER + ["eve"]
+    rig.clock.now_ms += audit_module.WINDOW_MS
+    rig.audit.change(eve, "10.0.0.9:1", ("put user", "cluster", "eve"), "OK")
+    summed, last = rig.kept.records[-2:]
+    assert (summed["user"], summed["action"], summed["count"]) == ("mallory", "put user", 10_000 - audit_module.OF_ONE_USER)
+    assert (summed["after"], last["user"]) == ({"n": 9_999}, "eve")
+
+
+def test_changes_of_many_users_are_bounded_in_memory() -> None:
+    rig = Rig()
+    for number in range(3_000):
+        rig.audit.change(principal.user(f"u{number}"), "a:1", ("put user", "cluster", "x"), "OK")
+    assert len(rig.audit._changes) <= audit_module.MAX_SOURCES + 1
+
+
 def test_text_from_outside_is_cut_and_escaped() -> None:
     rig = Rig()
     name = '\x1b[2J"\n' + "x" * 10_000
@@ -194,7 +225,21 @@ def test_records_are_read_back_after_a_restart_and_numbers_go_on(tmp_path: Path)
     assert [record["seq"] for record in later] == [10, 11]
     assert numbers(odd) == [7, 9]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((folder / "audit.jsonl").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "audit-users.jsonl").stat().st_mode) == 0o600
+
+
+def test_records_of_administrators_are_kept_apart_and_read_in_their_order(tmp_path: Path) -> None:
+    async def work(sink: FileAudit) -> list[Record]:
+        sink.write({"n": 0}, trusted=True)
+        for number in range(1, 1_000):
+            sink.write({"n": number, "text": "x" * 90})
+        sink.write({"n": 1_000}, trusted=True)
+        return await sink.newest(10_000, 0, everything)
+
+    found = numbers(run(tmp_path, work, max_bytes=10_000))
+    assert sorted(os.listdir(tmp_path)) == ["audit-users.1.jsonl", "audit-users.2.jsonl", "audit-users.jsonl", "audit.jsonl"]
+    assert found == [0, *range(found[1], 1_001)]
+    assert found[1] > 500
 
 
 def test_files_are_rotated_by_size_and_number(tmp_path: Path) -> None:
@@ -204,7 +249,7 @@ def test_files_are_rotated_by_size_and_number(tmp_path: Path) -> None:
         return await sink.newest(10_000, 0, everything)
 
     found = numbers(run(tmp_path, work, max_bytes=10_000))
-    assert sorted(os.listdir(tmp_path)) == ["audit.1.jsonl", "audit.2.jsonl", "audit.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["audit-users.1.jsonl", "audit-users.2.jsonl", "audit-users.jsonl"]
     assert all(file.stat().st_size <= 10_000 for file in tmp_path.iterdir())
     assert found == list(range(found[0], 1_000))
     assert 100 < len(found) < 300
@@ -236,7 +281,7 @@ def test_a_full_disk_loses_records_says_how_many_and_goes_on(tmp_path: Path, mon
 
 
 def test_a_half_written_line_harms_nothing(tmp_path: Path) -> None:
-    (tmp_path / "audit.jsonl").write_bytes(b'{"seq": 1, "n": 1}\n{"seq": 2, "n"')
+    (tmp_path / "audit-users.jsonl").write_bytes(b'{"seq": 1, "n": 1}\n{"seq": 2, "n"')
 
     async def work(sink: FileAudit) -> list[Record]:
         sink.write({"n": 2})
@@ -251,7 +296,7 @@ def test_nothing_is_lost_at_the_end_and_more_than_can_wait_is_counted(tmp_path: 
             sink.write({"n": number})
 
     run(tmp_path / "a", write)
-    assert len((tmp_path / "a" / "audit.jsonl").read_text(encoding="utf-8").splitlines()) == 3_000
+    assert len((tmp_path / "a" / "audit-users.jsonl").read_text(encoding="utf-8").splitlines()) == 3_000
     monkeypatch.setattr(audit_file, "MAX_WAITING", 0)
 
     async def too_many(sink: FileAudit) -> list[Record]:

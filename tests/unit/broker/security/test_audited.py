@@ -72,7 +72,7 @@ class Rig:
         self.records: list[Record] = []
         self.topics: dict[str, Any] = {}
         sink = NoSink()
-        setattr(sink, "write", self.records.append)  # noqa: B010 - a method is put in its place
+        setattr(sink, "write", lambda record, **_: self.records.append(record))  # noqa: B010 - a method is put in its place
         store = cast(MessageStore, SimpleNamespace(topics=self.topics))
         self.gate = AuditGate(
             cast(Server, SimpleNamespace(add_unary=self.handlers.__setitem__)),

@@ -25,5 +25,6 @@ def test_a_wrong_password_is_checked_whether_there_is_the_user_or_not(name: str,
         return fits(verifier, secret)
 
     monkeypatch.setattr(scram, "fits", counted)
-    assert not asyncio.run(admission.password_fits(name, "a wrong one"))
-    assert compared == [scram.hashed_password(name, "a wrong one")]
+    assert not asyncio.run(admission.password_fits("10.0.0.1:1", name, "a wrong one"))
+    salt = admission.verifier_of(name).salt
+    assert compared == [scram.hashed_password(name, "a wrong one", salt)]

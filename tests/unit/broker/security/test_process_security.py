@@ -159,15 +159,15 @@ def test_so_many_passwords_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def scenario() -> None:
         await admission._checking.acquire()
-        waiting = [asyncio.create_task(admission.password_fits("a", "x")) for _ in range(CHECKS_WAITING)]
+        waiting = [asyncio.create_task(admission.password_fits("10.0.0.1:1", "a", "x")) for _ in range(CHECKS_WAITING)]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await admission.password_fits("a", "x")
+            await admission.password_fits("10.0.0.1:1", "a", "x")
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         admission._checking.release()
-        assert not await admission.password_fits("a", "x")
+        assert not await admission.password_fits("10.0.0.1:1", "a", "x")
 
     asyncio.run(scenario())
 

@@ -1,4 +1,7 @@
-"""How often a source may try a password: counted before the answer is known, so that attempts at the same time do not pass the limit."""
+"""How often a source may try something in the name of a user, such as a password.
+
+Counted before the outcome is known, so that attempts at the same time do not pass the limit.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,30 @@ import ipaddress
 from collections import deque
 from collections.abc import Callable
 
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import AuthenticationFailedError
 
 OF_USER = 10  # wrong passwords of one source for one user within WINDOW_S
-OF_SOURCE = 50  # of one source for all users: many people may share an address
 WINDOW_S = 60.0
 MAX_COUNTED = 10_000
 
 _Key = tuple[str, str]
 
 
-class TooManyAttemptsError(DledgerError):
-    """This source has given wrong passwords too often."""
+class TooManyAttemptsError(AuthenticationFailedError):
+    """This source has tried too often; ``details["reason"]`` is ``REASON``."""
+
+    REASON = "too_many_attempts"
 
 
 class Attempts:
-    """Wrong passwords by source, and by source and user, of the last ``WINDOW_S`` seconds; those being checked count as wrong."""
+    """Attempts by source, and by source and user, of the last ``WINDOW_S`` seconds; those being checked count as well.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    ``what`` they are, in the text of the error.  ``of_source`` is for all users: many people may share an address.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, of_source: int, of_user: int = OF_USER, what: str = "wrong passwords") -> None:
         self._clock = clock
+        self._of_source, self._of_user, self._what = of_source, of_user, what
         self._times: dict[_Key, deque[float]] = {}
 
     def reserve(self, source: str, user: str) -> Callable[[], None]:
@@ -32,8 +40,10 @@ class Attempts:
         source = _network(source)
         keys = ((source, ""), (source, user))
         now_s = self._clock()
-        if len(self._recent(keys[0], now_s)) >= OF_SOURCE or len(self._recent(keys[1], now_s)) >= OF_USER:
-            raise TooManyAttemptsError(f"too many wrong passwords; try again in {WINDOW_S:g} s")
+        if len(self._recent(keys[0], now_s)) >= self._of_source or len(self._recent(keys[1], now_s)) >= self._of_user:
+            where = f" from {source}" if source else ""
+            text = f"too many {self._what} of {user or 'a user'}{where}; try again in {WINDOW_S:g} s"
+            raise TooManyAttemptsError(text, reason=TooManyAttemptsError.REASON, user=user)
         for key in keys:
             self._add(key, now_s)
 
