@@ -6,6 +6,7 @@ Owns the value and its form on the wire.  A plan received from a peer is validat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,8 @@ from dledger_wire._pb import copy_pb2
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.layout import MAX_SEGMENT_BYTES
+
+_STATE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,6 @@ def _fault(plan: SnapshotPlan) -> str | None:
     if last.index < segments[-1].first_index or last.term < start.before_term:
         return f"last entry {last}, last segment from {segments[-1].first_index}"
     for file in plan.files:
-        parts = file.path.split("/")
-        if file.path.startswith("/") or "" in parts or ".." in parts or "\\" in file.path:
+        if _STATE_PATH.fullmatch(file.path) is None:
             return f"a file outside the data folder, {file.path!r}"
     return None

@@ -8,19 +8,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dledger.core.types import EntryId
 from dledger.log.start import LogStart
 from dledger.membership.configuration import Configuration
 from dledger_wire import strict_json
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
+from dledger_wire.printable import printable
 
 FORMAT = 1
+_STATE_PATH = re.compile(r"config/[A-Za-z]{1,64}\.json")  # what snapshots of the store have
+MAX_STATE_BYTES = 1 << 30  # of one file; it is kept in memory while it is read
+
+
+def _file_of_repository(path: str) -> str:
+    if not path.isprintable() or "\\" in path or not all(part.strip(".") for part in path.split("/")):
+        raise ValueError("expected the path of a file of the repository")
+    return path
+
+
+def _file_of_state(path: str) -> str:
+    if _STATE_PATH.fullmatch(path) is None:
+        raise ValueError("expected the path of a file of the replicated state")
+    return path
+
+
+FilePath = Annotated[str, AfterValidator(_file_of_repository)]
+Size = Annotated[int, Field(ge=0)]
 
 
 class _Model(BaseModel):
@@ -30,9 +51,9 @@ class _Model(BaseModel):
 class Part(_Model):
     """A file with entries of one segment: from ``pos`` on, up to the end of entry ``last_index``."""
 
-    file: str
-    pos: int
-    size_bytes: int
+    file: FilePath
+    pos: Size
+    size_bytes: Size
     sha256: str
     last_index: int
     last_term: int
@@ -58,9 +79,9 @@ class SegmentCopy(_Model):
 class StateFile(_Model):
     """A file of the replicated state; ``path`` is its place in a data folder."""
 
-    path: str
-    file: str
-    size_bytes: int
+    path: Annotated[str, AfterValidator(_file_of_state)]
+    file: FilePath
+    size_bytes: Annotated[int, Field(ge=0, le=MAX_STATE_BYTES)]
     sha256: str
 
 
@@ -170,13 +191,21 @@ def decode(data: bytes, place: str) -> Manifest:
             raise StorageDamagedError(f"{place} has format {version}, this program reads {FORMAT}", file=place, pos=0)
         manifest = Manifest.model_validate_json(text)
     except (ValueError, KeyError, TypeError) as error:
-        reason = f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}" if isinstance(error, ValidationError) else str(error)
-        raise _damaged(place, reason) from None
+        raise _damaged(place, _reason(error)) from None
     for name, group in manifest.groups.items():
         fault = _fault(group)
         if fault:
             raise _damaged(place, f"replica group {name}: {fault}")
     return manifest
+
+
+def _reason(error: Exception) -> str:
+    """In one line of printable text: a manifest may say anything."""
+    if not isinstance(error, ValidationError):
+        return printable(str(error))
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return printable(f"{where}: {first['msg']}")
 
 
 def _damaged(place: str, what: str) -> StorageDamagedError:
@@ -199,9 +228,6 @@ def _fault(group: GroupBackup) -> str:
     last = group.segments[-1].parts[-1]
     if (last.last_index, last.last_term) != (group.last_index, group.last_term):
         return f"the log ends with entry {last.last_index}, expected {group.last_index}"
-    paths = [file.path for file in group.state]
-    if any(path.startswith("/") or ".." in path.split("/") or "\\" in path for path in paths):
-        return "a file outside the data folder"
     try:
         group.members()
     except CorruptEntryError as error:

@@ -36,7 +36,7 @@ from dledger.snapshot.plan import PlanSegment, SnapshotPlan, state_files
 from dledger.snapshot.receiver import SnapshotReceiver, received_state_path
 from dledger_cli.backup.manifest import GroupBackup
 from dledger_cli.backup.point import Point
-from dledger_cli.backup.reading import damaged, part_pieces, state_content
+from dledger_cli.backup.reading import damaged, pieces, state_content
 from dledger_cli.backup.repository import Repository
 from dledger_cli.recovery.new_members import append_members, begin_lineage
 from dledger_wire.errors import ConfigError, CorruptEntryError, DataDirectoryError, StorageFullError
@@ -134,7 +134,7 @@ class NodeFolder:
             if pos >= self._point.end_pos:
                 break
             try:
-                for piece in part_pieces(self._repository, part):
+                for piece in pieces(self._repository, part):
                     wanted = piece[: max(0, self._point.end_pos - pos)]
                     if wanted:
                         await receiver.take(pos, wanted)

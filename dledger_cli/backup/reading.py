@@ -22,33 +22,30 @@ def damaged(repository: Repository, path: str, what: str, pos: int = 0) -> Stora
     return StorageDamagedError(f"{place} is damaged: {what}", file=place, pos=pos)
 
 
-def part_pieces(repository: Repository, part: Part) -> Iterator[bytes]:
-    """The bytes of a part.  StorageDamagedError at their end, or behind it, when they are not those that were written."""
+def pieces(repository: Repository, file: Part | StateFile) -> Iterator[bytes]:
+    """The bytes of a file.  StorageDamagedError at their end, or where they go on behind it, when they are not those that were written."""
     checksum, size = hashlib.sha256(), 0
-    for piece in repository.read(part.file):
+    for piece in repository.read(file.file):
         checksum.update(piece)
         size += len(piece)
-        if size > part.size_bytes:
+        if size > file.size_bytes:
             break
         yield piece
-    if size != part.size_bytes:
-        raise damaged(repository, part.file, f"{size} bytes, expected {part.size_bytes}", min(size, part.size_bytes))
-    if checksum.hexdigest() != part.sha256:
-        raise damaged(repository, part.file, "its checksum does not match")
+    if size != file.size_bytes:
+        raise damaged(repository, file.file, f"{size} bytes, expected {file.size_bytes}", min(size, file.size_bytes))
+    if checksum.hexdigest() != file.sha256:
+        raise damaged(repository, file.file, "its checksum does not match")
 
 
 def state_content(repository: Repository, file: StateFile) -> bytes:
-    """A file of the state.  StorageDamagedError when it is not what was written."""
-    data = b"".join(repository.read(file.file))
-    if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-        raise damaged(repository, file.file, "its checksum does not match")
-    return data
+    """A file of the state, as a whole."""
+    return b"".join(pieces(repository, file))
 
 
 def check_part(repository: Repository, part: Part, check: EntryCheck) -> None:
     """Check a part's bytes and entries.  ``check`` stands where the part begins, and then where it ends."""
     try:
-        for piece in part_pieces(repository, part):
+        for piece in pieces(repository, part):
             check.feed(piece)
     except CorruptEntryError as error:
         raise damaged(repository, part.file, error.message, check.pos - part.pos) from None
@@ -62,7 +59,7 @@ def entries_from(repository: Repository, group: GroupBackup, index: int) -> Iter
         if part.last_index < index:
             continue
         rest = bytearray()
-        for piece in part_pieces(repository, part):
+        for piece in pieces(repository, part):
             rest += piece
             at = 0
             view = memoryview(bytes(rest))

@@ -228,7 +228,7 @@ def test_damage_is_found_with_file_and_place(tmp_path: Path) -> None:
         manifest.write_bytes(manifest.read_bytes()[:-20])
         found = damages(repository)
         assert len(found) == 4
-        assert f"{folder}/{state.file} is damaged: its checksum does not match" in found
+        assert f"{folder}/{state.file} is damaged: 2 bytes, expected {state.size_bytes}" in found
         assert any(text.startswith(f"{folder}/{flipped.file} is damaged: entry") for text in found)
         assert f"{folder}/{gone.file} is missing" in found
         assert found[-1] == f"{manifest} is damaged: its checksum does not match"
