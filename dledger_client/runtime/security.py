@@ -124,7 +124,7 @@ def client_security(
     elif user and has_password and tls is None and settings is not None:
         settings = replace(settings, cert="", key="")  # of whomever the environment means
     if not user and (password or password_file):
-        raise ConfigError("a password without a user; expected both")
+        raise ConfigError("a password was given without a user; expected both")
     if not user and settings is None:
         return OPEN
     contexts = TlsContexts(settings) if settings is not None else None

@@ -141,7 +141,7 @@ class _Accepted(Connection):
         if admission is not None:
             AcceptedAuthentication(self, admission, certificate, lambda principal: self._admitted(opening, principal)).begin(given)
         elif given is not None:
-            self.refuse(AuthenticationFailedError("this cluster has no users; expected none"))
+            self.refuse(AuthenticationFailedError("user authentication is not enabled on this cluster; connect without a user"))
         else:
             self._admitted(opening, certificate or ANONYMOUS)
 

@@ -121,9 +121,9 @@ def test_a_client_is_one_user(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_does_not_fit_together_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="a password without a user"):
+    with pytest.raises(ConfigError, match="a password was given without a user"):
         client_security(password=SECRET)
-    with pytest.raises(ConfigError, match="a password without a user"):
+    with pytest.raises(ConfigError, match="a password was given without a user"):
         client_security(password=SECRET, tls=files / "ca.crt")
     with pytest.raises(ConfigError, match="expected letters, digits") as failed:
         client_security(user="a b", password=SECRET)

@@ -126,7 +126,7 @@ def test_wrong_and_missing_credentials_are_refused_and_counted() -> None:
 
 def test_a_client_with_a_password_refuses_a_cluster_without_users() -> None:
     async def scenario(address: str) -> None:
-        await refused(address, NetworkSecurity(credentials=alice()), "has no users")
+        await refused(address, NetworkSecurity(credentials=alice()), "is not enabled")
 
     serving(NetworkSecurity(), scenario)
 
