@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dledger_client.cluster.leader_tracker import LeaderTracker
+from dledger_client.cluster.outage_notes import OutageNotes
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.cluster.router import Router
 from dledger_wire.errors import (
@@ -61,9 +62,12 @@ CHECK_SILENCE = SilencePolicy(2500, 1200, 1200)  # transaction checks: the leade
 
 
 class LeaderStream:
-    """One client's stream for ``method`` at the leader of ``replica_group``."""
+    """One client's stream for ``method`` at the leader of ``replica_group``.
 
-    def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy) -> None:
+    ``client``: who says in the log that the leader cannot be reached for long; empty: nobody, since callers get errors.
+    """
+
+    def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy, client: str = "") -> None:
         self.replica_group = replica_group
         self.address = ""
         self.last_seen_ms = 0
@@ -74,6 +78,7 @@ class LeaderStream:
         self._backoff_term = 0
         self._stream: ByteStream | None = None
         self._next_check_ms = 0
+        self._notes = OutageNotes(client, replica_group, router.clock) if client else None
 
     @property
     def is_open(self) -> bool:
@@ -100,6 +105,8 @@ class LeaderStream:
         """The leader does its work: the backoff starts over, and the same node may be tried again if it fails later."""
         self.is_confirmed, self._attempt = True, 0
         self._tracker.confirm()
+        if self._notes is not None:
+            self._notes.reached()
 
     def suspect(self) -> None:
         """The leader failed, even if it worked before: not tried again unless it still claims to lead."""
@@ -107,6 +114,8 @@ class LeaderStream:
 
     async def back_off(self, error: DledgerError) -> None:
         """Wait before the next attempt, for less when a new leader is known before."""
+        if self._notes is not None:
+            self._notes.failed(error)
         if self._tracker.term > self._backoff_term:  # a new leader, which may need a moment before it serves: begin with short pauses again
             self._backoff_term, self._attempt = self._tracker.term, 0
         self._attempt += 1

@@ -72,7 +72,7 @@ class GroupSession:
         self.refusal: BusyError | None = None  # why the leader refused the last join, as a rule: the client id is in use
         self._member, self._listener = member, listener
         self._clock = router.clock
-        self._stream = LeaderStream(router, replica_group, methods.JOIN_GROUP, SESSION_SILENCE)
+        self._stream = LeaderStream(router, replica_group, methods.JOIN_GROUP, SESSION_SILENCE, f"consumer group {member.group}")
         self._leader = ""  # whose welcome came last
         self._joined = False
         self._left: asyncio.Future[None] | None = None

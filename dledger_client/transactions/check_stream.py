@@ -31,7 +31,8 @@ class TransactionCheckStream:
     ) -> None:
         self._replica_group, self._on_check = replica_group, on_check
         self._join = transaction_pb2.ProducerJoin(producer_group=producer_group, client_id=client_id).SerializeToString()
-        self._stream = LeaderStream(router, replica_group, methods.JOIN_PRODUCER_GROUP, CHECK_SILENCE)
+        client = f"transaction producers {producer_group}"
+        self._stream = LeaderStream(router, replica_group, methods.JOIN_PRODUCER_GROUP, CHECK_SILENCE, client)
         self._warned = ""  # of what, since the leader answered last
 
     async def run(self) -> None:
