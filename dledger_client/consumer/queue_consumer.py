@@ -39,6 +39,10 @@ class QueueOwner(ConsumerContext, Protocol):
     group: str
 
     async def fetch(self, request: broker_pb2.FetchRequest, group: str) -> list[tuple[list[ReceivedMessage], int, int]]: ...
+    async def in_turn(self) -> None:
+        """Wait before the first fetch, or one after a failure: all queues may begin theirs at once."""
+        ...
+
     def grant_of(self, queue: MessageQueue) -> LockGrant | None:
         """The lock that is held on a queue, if any."""
         ...
@@ -178,6 +182,7 @@ class QueueConsumer:
     async def _fetch_from(self, offset: int) -> None:
         process_queue, failures, told = self.process_queue, 0, ""
         backoff = self._owner.backoff()
+        await self._owner.in_turn()
         while process_queue is not None and not process_queue.dropped:
             await process_queue.wait_for_room()
             try:
@@ -198,6 +203,7 @@ class QueueConsumer:
                         _logger.warning("%s at %d: %s", self.queue, offset, told)
                     await asyncio.sleep(MAX_PAUSE_S)
                 await asyncio.sleep(backoff.pause_ms(failures, busy=True) / 1000)
+                await self._owner.in_turn()
             else:
                 failures, told = 0, ""
                 for messages, size_bytes, next_offset in found:

@@ -84,7 +84,7 @@ class Rebalancer:
         self._commits = OffsetCommits(self.group, offset_store, self._tasks, broadcast=options.broadcast)
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._known_held: dict[str, _Held] = {}  # of the members told last
-        self._fetches: dict[asyncio.Future[list[Chunk]], str] = {}
+        self._fetches: dict[asyncio.Task[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._joined = asyncio.Event()  # a leader has accepted the join
         self._stopping = False
@@ -146,7 +146,9 @@ class Rebalancer:
 
     def leader_changed(self, replica_group: str) -> None:
         """Cancel fetches at the previous leader: if it is only paused, they would block for long."""
-        for fetch in [fetch for fetch, of in self._fetches.items() if of == replica_group]:
+        known, asked = self._router.groups.get(replica_group), self._fetcher.asked
+        others = (None, known.leader_address if known is not None else None)  # one that asks nobody now waits for the leader
+        for fetch in [fetch for fetch, of in self._fetches.items() if of == replica_group and asked.get(fetch) not in others]:
             fetch.cancel()
 
     def members_changed(self) -> None:
@@ -185,6 +187,9 @@ class Rebalancer:
 
     # QueueOwner
 
+    async def in_turn(self) -> None:
+        await self._fetcher.leaders.in_turn()
+
     async def fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[tuple[list[ReceivedMessage], int, int]]:
         try:
             chunks = await self._fetch(request, replica_group)
@@ -199,7 +204,8 @@ class Rebalancer:
 
     async def _fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[Chunk]:
         deadline_ms = self._router.clock.monotonic_ms() + FETCH_TIMEOUT_MS
-        fetching = asyncio.ensure_future(self._fetcher.read(replica_group, request, deadline_ms))
+        reading = self._fetcher.read(replica_group, request, deadline_ms)
+        fetching = asyncio.get_running_loop().create_task(reading, name=f"fetch {request.topic}/{request.queue_id}")
         self._fetches[fetching] = replica_group
         try:
             await asyncio.wait([fetching])

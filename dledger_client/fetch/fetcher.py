@@ -21,6 +21,7 @@ from dledger_client.cluster.retry import until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.fetch.fetch_metrics import FetchMetrics
+from dledger_client.fetch.leader_refresh import LeaderRefresh
 from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
@@ -43,6 +44,7 @@ from dledger_wire.tasks import BackgroundTasks
 READ_FROM = ("leader", "follower", "any")
 IDLE_STREAMS = 4
 CLOSE_TIMEOUT_S = 1.0
+PAUSE_S = 1.0  # at most, for a search
 
 T = TypeVar("T")
 
@@ -79,8 +81,11 @@ class Fetcher:
         self._turn = router.random.randrange(0, 1 << 16)
         self._advised: dict[tuple[str, str, int], str] = {}  # replica group, queue -> replica that its leader recommends to read from
         self._closing = BackgroundTasks("fetcher")
+        self.asked: dict[asyncio.Task[Any] | None, str] = {}  # by the task of a read: the address that it waits for now
+        self.leaders = LeaderRefresh(router, patient=read_from == "leader" and replica is None)
 
     async def close(self) -> None:
+        await self.leaders.close()
         if self._files is not None:
             await asyncio.to_thread(self._files.close)
         streams = [stream for idle in self._idle.values() for stream in idle]
@@ -110,9 +115,9 @@ class Fetcher:
         """The replica group, looked up again when its leader or the pinned replica is not known."""
         group = await self._router.ensure_group(replica_group, deadline_ms)
         if self._read_from == "leader" and self._replica is None and not group.leader_address:
-            group = await self._router.find_leader(replica_group)
+            group = await self.leaders.find(replica_group)
         if self._replica is not None and all(node.id != self._replica for node in group.nodes):
-            await self._refresh(replica_group)  # it may have become a member since
+            await self.leaders.done(replica_group, self._left_s(deadline_ms))  # it may have become a member since
             group = self._router.groups[replica_group]
         return group
 
@@ -188,7 +193,8 @@ class Fetcher:
     ) -> AsyncGenerator[Chunk]:
         stream = self._take(source.address)
         request.request_id, self._next_id = self._next_id, self._next_id + 1
-        whole, offset = False, request.offset
+        whole, offset, task = False, request.offset, asyncio.current_task()
+        self.asked[task] = source.address
         try:
             await _in_time(stream.write(request.SerializeToString()), source, deadline())
             while not whole:
@@ -205,6 +211,7 @@ class Fetcher:
                 offset = chunk.next_offset
                 yield chunk
         finally:
+            self.asked.pop(task, None)
             await self._give_back(source.address, stream, whole=whole)
 
     def _check_follows(self, source: Source, replica_group: str, header: broker_pb2.FetchResponse) -> None:
@@ -277,7 +284,7 @@ class Fetcher:
                 problem = failover.failed(error, source, request.offset, is_last=source is sources[-1])
                 if not (problem.retriable or problem.refresh_route):
                     raise problem from None
-        await self._refresh(replica_group)
+        await self.leaders.done(replica_group, self._left_s(failover.deadline_ms))
         raise problem or UnreachableError(f"replica group {replica_group} has no replica to read from")
 
     async def judged(self, error: DledgerError, source: Source, replica_group: str) -> DledgerError:
@@ -287,15 +294,13 @@ class Fetcher:
             return error
         return NotYetError(f"{source.node_id}: {error.message} (it does not lead)")
 
-    async def _refresh(self, replica_group: str) -> None:
-        """Look up leader and members again."""
-        with contextlib.suppress(DledgerError):
-            await self._router.find_leader(replica_group)
+    def _left_s(self, deadline_ms: int) -> float:
+        return (deadline_ms - self._router.clock.monotonic_ms()) / 1000
 
     async def pause(self, replica_group: str, pause_ms: int) -> None:
         """Wait before all replicas are tried again, and look up the leader."""
         await asyncio.sleep(pause_ms / 1000)
-        await self._refresh(replica_group)
+        await self.leaders.done(replica_group, PAUSE_S)
 
 
 def _only(node_id: str, known: list[Source], replica_group: str) -> Source:
