@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from dledger_client.runtime.green_threads import check_threads
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.forked import close_in_child
 
@@ -55,7 +56,8 @@ class LoopThread:
 
     @classmethod
     def shared(cls) -> LoopThread:
-        """This process's loop."""
+        """This process's loop.  RuntimeError when the process has green threads."""
+        check_threads()
         with cls._lock:
             if cls._shared is None or cls._shared.process_id != os.getpid():
                 cls._shared = cls()

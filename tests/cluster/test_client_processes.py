@@ -6,6 +6,9 @@ import contextlib
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
+
+import pytest
 
 from dledger_client import PullConsumer
 from tests.cluster.harness import ROOT, Cluster
@@ -152,3 +155,37 @@ def test_who_interrupts_the_wait_for_a_cluster_that_is_away_is_not_made_to_wait_
     assert (
         errors.count("3 messages of producers that were not closed were not stored before the process ended: the wait was broken off") == 1
     )
+
+
+PATCHED = """
+import sys
+from gevent import monkey, spawn
+monkey.patch_all(thread=False, queue=False, select=False)
+if sys.argv[2] == "asyncio":
+    sys.modules["uvloop"] = None
+from threading import Semaphore
+from dledger_client import Action, Message, Producer, PushConsumer
+
+bootstrap, consumed = sys.argv[1], Semaphore(0)
+
+def listener(messages, context):
+    consumed.release(len(messages))
+    return Action.COMMIT
+
+consumer = PushConsumer(bootstrap, "green-" + sys.argv[2], listener)
+consumer.subscribe("green")
+with consumer, Producer(bootstrap) as producer:
+    producer.send(Message("green", b"main"))
+    spawn(lambda: producer.send(Message("green", b"green"))).get(timeout=60)
+    producer.send_many("green", [b"many"] * 10)
+    print([consumed.acquire(timeout=60) for _ in range(12)].count(True))
+"""
+
+
+@pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed here")
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_clients_work_in_a_process_patched_by_gevent_as_the_error_says(cluster: Cluster, loop: str) -> None:
+    cluster.cli_ok("topic", "create", "green", "--queues", "2", "--if-not-exists")
+    program = [sys.executable, "-c", PATCHED, cluster.bootstrap, loop]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
+    assert int(done.stdout or 0) >= 12, done.stderr
