@@ -15,7 +15,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.group_offsets import OffsetStore
 from dledger_wire.errors import DledgerError, TopicNotFoundError
-from dledger_wire.names import RETRY_PREFIX
+from dledger_wire.names import RETRY_PREFIX, group_of_topic
 from dledger_wire.status import Perm
 
 REFRESH_S = 2.0  # between two look-ups, unless a name server tells of changes
@@ -43,6 +43,7 @@ class TopicRoutes:
         self._stale = False
         self._changed: dict[str, None] = {}  # topics of which a name server told
         self._wake = asyncio.Event()
+        self._closed: set[str] = set()  # topics that are not readable, which was logged
         self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
 
     def mark_stale(self) -> None:
@@ -94,8 +95,17 @@ class TopicRoutes:
             return
         self._refused.pop(topic, None)
         self.known[topic] = [queues for queues in routes if queues.perm & Perm.READ]
+        self._tell_closed(topic, is_closed=len(self.known[topic]) < len(routes))
         for queues in self.known[topic]:
             self._read_from(queues.replica_group)
+
+    def _tell_closed(self, topic: str, *, is_closed: bool) -> None:
+        """Warn once of a topic that has queues which nobody may read, until it has none; dead letters are so at first."""
+        if is_closed and topic not in self._closed:
+            group = group_of_topic(topic)
+            remedy = f"dledger dlq open {group}, or Admin.open_dead_letters" if group else f"dledger topic update {topic} --perm 6"
+            _logger.warning("consumer group %s: topic %s is not readable; open it: %s", self._group, topic, remedy)
+        (self._closed.add if is_closed else self._closed.discard)(topic)
 
     def _tell_refusal(self, topic: str, error: DledgerError) -> bool:
         """Warn of an error that does not pass by itself, once until another one comes; whether it is one.  Of a right on the group, which

@@ -14,6 +14,7 @@ from dledger_client.admin.security import AccessRule
 from dledger_client.aio import Action, Message, PushConsumer, TransactionProducer, TransactionState
 from dledger_client.runtime.environment import use_environment
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.status import Perm
 from tests.sim.spread.users import EVERYWHERE_S, create_users
 from tests.unit.client.push_rig import Group, here, send
 from tests.unit.client.sim_rig import Rig, until
@@ -206,6 +207,43 @@ def test_a_topic_that_does_not_exist_is_warned_of_once(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "dledger_client"):
         Rig().run(scenario)
     assert [record.levelname for record in caplog.records if "topic missing does not exist" in record.message] == ["WARNING"]
+
+
+def test_dead_letters_that_are_not_open_are_warned_of_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        failing = Group(rig, max_reconsume_times=0)
+        failing.answers = [None]
+        await failing.start("a")
+        handler = Group(rig, topic="%DLQ%g", name="handler", subnet="10.0.3")
+        await handler.start("b")
+        await send(rig, 1)
+        await until(lambda: any("%DLQ%g is not readable" in record.message for record in caplog.records))
+        await asyncio.sleep(LONG_S)
+        assert handler.seen == []
+        async with rig.admin() as admin:
+            await admin.open_dead_letters("g")
+            await until(lambda: len(handler.seen) == 1)
+        await handler.stop()
+        await failing.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+    (said,) = [record.message for record in caplog.records if "is not readable" in record.message]
+    assert said == "consumer group handler: topic %DLQ%g is not readable; open it: dledger dlq open g, or Admin.open_dead_letters"
+
+
+def test_a_topic_that_is_not_readable_is_warned_of_with_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(perm=int(Perm.WRITE))
+        group = Group(rig)
+        await group.start("a")
+        await until(lambda: any("is not readable" in record.message for record in caplog.records))
+        await group.stop()
+
+    with caplog.at_level(logging.WARNING, "dledger_client"):
+        Rig().run(scenario)
+    assert "topic t is not readable; open it: dledger topic update t --perm 6" in caplog.text
 
 
 def test_a_mistake_in_an_sql_filter_is_told_at_the_start() -> None:
