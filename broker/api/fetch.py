@@ -256,7 +256,8 @@ class FetchService:
 
     def _given(self, request: broker_pb2.FetchRequest, chunk: Chunk, size_bytes: int) -> None:
         context = self._context
-        context.store.traffic.read(request.topic, chunk.count, size_bytes)
+        if not request.uncounted:
+            context.store.traffic.read(request.topic, chunk.count, size_bytes)
         if request.group:
             now_ms = context.env.clock.monotonic_ms()
             context.measures.given.give(request.group, request.topic, request.queue_id, chunk.next_offset, now_ms)

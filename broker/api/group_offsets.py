@@ -168,7 +168,8 @@ class GroupOffsetsService:
                     if offset is None:
                         continue  # it was of a topic that was deleted since the slice before
                     generation = known.generation(group, topic, queue_id)
-                    found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
+                    row = found.offsets.add(topic=topic, queue_id=queue_id, offset=offset, generation=generation, incarnation=epoch)
+                    row.moved_at_ms = self._context.store.offset_history.moved_at_ms(group, topic, queue_id)
         return reply
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import NotYetError
+from dledger_wire.errors import DledgerError, NotYetError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
@@ -46,12 +46,23 @@ class QueueOffsetsService:
             low, high = store.reader.bounds(queue.topic, queue.queue_id)
             found = reply.queues.add(topic=queue.topic, queue_id=queue.queue_id, min_offset=low, max_offset=high, offset_for_time=high)
             found.incarnation = store.topics.require(queue.topic).topic_epoch
+        await self._find_times(request, reply)
         searched = [place for place, queue in enumerate(request.queues) if queue.timestamp_ms != NO_SEARCH]
         async with self._searching if searched else contextlib.nullcontext():
             async for place in in_slices(searched, SEARCHES_AT_ONCE):
                 queue = request.queues[place]
                 reply.queues[place].offset_for_time = await store.reader.offset_for_time(queue.topic, queue.queue_id, queue.timestamp_ms)
         return reply
+
+    async def _find_times(self, request: broker_pb2.OffsetsRequest, reply: broker_pb2.OffsetsResponse) -> None:
+        """When the messages asked for were stored; of one that cannot be read now it is not known."""
+        wanted = [place for place, queue in enumerate(request.queues) if queue.HasField("at_offset")]
+        async with self._searching if wanted else contextlib.nullcontext():
+            async for place in in_slices(wanted, SEARCHES_AT_ONCE):
+                queue, found = request.queues[place], reply.queues[place]
+                with contextlib.suppress(DledgerError):
+                    offset = max(queue.at_offset, found.min_offset)
+                    found.stored_ms = await self._context.store.reader.time_of(queue.topic, queue.queue_id, offset) or 0
 
     async def _of_topics(self, names: Iterable[str], reply: broker_pb2.OffsetsResponse) -> None:
         """Add the bounds of every queue of these topics that is read."""

@@ -114,7 +114,11 @@ _STORE = (
     _gauge("store_queues", "Queues that hold messages."),
     _counter("messages_in_total", "Messages stored while this node was master; duplicates do not count.", "topic"),
     _counter("bytes_in_total", "Bytes of these messages.", "topic"),
-    _counter("messages_out_total", "Messages this node gave to readers.", "topic"),
+    _counter(
+        "messages_out_total",
+        "Messages this node gave to consumers, without what operators read.",
+        "topic",
+    ),
     _counter("bytes_out_total", "Bytes of these messages.", "topic"),
     _histogram("message_size_bytes", "Size of stored messages, properties and header among it."),
 )

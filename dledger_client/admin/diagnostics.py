@@ -29,7 +29,7 @@ class TopicCounts:
     Attributes:
         messages_in: Messages it stored as master.
         bytes_in: Their bytes, as they are stored.
-        messages_out: Messages it gave to readers.
+        messages_out: Messages it gave to consumers; what an ``Admin`` reads does not count.
         bytes_out: Their bytes.
     """
 

@@ -85,6 +85,7 @@ class PullConsumer(GroupPositions):
         self._timeout_ms = timeout_ms
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._router = environment_for(bootstrap, **security).open_router(bootstrap)
+        self._is_uncounted = False  # a look of an operator, which is no traffic of the topic
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
         self._offsets = TopicOffsets(self._router, replica, timeout_ms)
         self._added = AddedQueues(self._router, self._offsets.held_by_part(NO_TIME, or_followers=True))
@@ -362,6 +363,7 @@ class PullConsumer(GroupPositions):
             sql=wanted.sql,
             linearizable=bool(linearizable),
             incarnation=topic_epoch,
+            uncounted=self._is_uncounted,
         )
         return await self._epochs.read(group, request, self._pieces.read)
 
@@ -504,6 +506,7 @@ class PullConsumer(GroupPositions):
             sql=wanted.sql,
             without_body=without_body,
             incarnation=topic_epoch,
+            uncounted=self._is_uncounted,
         )
         async with aclosing(self._long_read.chunks(group, request, end, max_lag)) as chunks:
             async for chunk in chunks:

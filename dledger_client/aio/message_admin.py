@@ -169,4 +169,5 @@ class MessageAdmin(SecurityAdmin):
             with self._environment.in_use():
                 self._reader = PullConsumer(self._bootstrap, read_from=self._read_from, timeout_ms=self._timeout_ms)
             self._reader._is_wrapped = True  # left open, it is this client that was
+            self._reader._is_uncounted = True
         return self._reader

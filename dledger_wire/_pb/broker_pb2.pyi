@@ -115,6 +115,7 @@ class FetchRequest(google.protobuf.message.Message):
     WITHOUT_BODY_FIELD_NUMBER: builtins.int
     IN_PLACE_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    UNCOUNTED_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -143,6 +144,8 @@ class FetchRequest(google.protobuf.message.Message):
     """the reader is on this host: tell it where the frames are in the log files, where they are all durable"""
     incarnation: builtins.str
     """TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
+    uncounted: builtins.bool
+    """an operator looks at messages: not counted as traffic of the topic"""
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """only messages whose tag hash is one of these; empty: all"""
@@ -167,8 +170,9 @@ class FetchRequest(google.protobuf.message.Message):
         without_body: builtins.bool = ...,
         in_place: builtins.bool = ...,
         incarnation: builtins.str = ...,
+        uncounted: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "incarnation", b"incarnation", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "verify", b"verify", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "in_place", b"in_place", "incarnation", b"incarnation", "linearizable", b"linearizable", "lock_epoch", b"lock_epoch", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "min_applied", b"min_applied", "offset", b"offset", "queue_id", b"queue_id", "request_id", b"request_id", "sql", b"sql", "tag_hashes", b"tag_hashes", "topic", b"topic", "uncounted", b"uncounted", "verify", b"verify", "wait_ms", b"wait_ms", "without_body", b"without_body"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -463,17 +467,24 @@ class QueueRef(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: builtins.int
+    AT_OFFSET_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     timestamp_ms: builtins.int
+    """-1: no search by time"""
+    at_offset: builtins.int
+    """when was the message at this offset stored"""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         timestamp_ms: builtins.int = ...,
+        at_offset: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_at_offset", b"_at_offset", "at_offset", b"at_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_at_offset", b"_at_offset", "at_offset", b"at_offset", "queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_at_offset", b"_at_offset"]) -> typing.Literal["at_offset"] | None: ...
 
 global___QueueRef = QueueRef
 
@@ -509,6 +520,7 @@ class QueueOffsets(google.protobuf.message.Message):
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     OFFSET_FOR_TIME_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    STORED_MS_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     min_offset: builtins.int
@@ -517,6 +529,8 @@ class QueueOffsets(google.protobuf.message.Message):
     """first message stored at or after timestamp_ms; max_offset when there is none"""
     incarnation: builtins.str
     """of the topic, see TopicInfo"""
+    stored_ms: builtins.int
+    """of the message at at_offset, or the oldest one if that has expired; 0 when there is none"""
     def __init__(
         self,
         *,
@@ -526,8 +540,9 @@ class QueueOffsets(google.protobuf.message.Message):
         max_offset: builtins.int = ...,
         offset_for_time: builtins.int = ...,
         incarnation: builtins.str = ...,
+        stored_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_for_time", b"offset_for_time", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_for_time", b"offset_for_time", "queue_id", b"queue_id", "stored_ms", b"stored_ms", "topic", b"topic"]) -> None: ...
 
 global___QueueOffsets = QueueOffsets
 
@@ -603,6 +618,7 @@ class GroupOffset(google.protobuf.message.Message):
     GENERATION_FIELD_NUMBER: builtins.int
     LOCK_EPOCH_FIELD_NUMBER: builtins.int
     INCARNATION_FIELD_NUMBER: builtins.int
+    MOVED_AT_MS_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -613,6 +629,8 @@ class GroupOffset(google.protobuf.message.Message):
     """of an orderly consumer; a commit without the current one is refused while the queue is locked"""
     incarnation: builtins.str
     """of the topic, see TopicInfo; a commit that names another than there is now is refused, empty: whichever"""
+    moved_at_ms: builtins.int
+    """in an answer: when the position changed last; 0 when that is not known"""
     def __init__(
         self,
         *,
@@ -622,9 +640,10 @@ class GroupOffset(google.protobuf.message.Message):
         generation: builtins.int | None = ...,
         lock_epoch: builtins.int = ...,
         incarnation: builtins.str = ...,
+        moved_at_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "incarnation", b"incarnation", "lock_epoch", b"lock_epoch", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_generation", b"_generation", "generation", b"generation", "incarnation", b"incarnation", "lock_epoch", b"lock_epoch", "moved_at_ms", b"moved_at_ms", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_generation", b"_generation"]) -> typing.Literal["generation"] | None: ...
 
 global___GroupOffset = GroupOffset

@@ -31,7 +31,8 @@ class ConsumerOffsets:
     """The offsets of every group.  Implements ``StateMachineSection``.
 
     ``created_pos``: returns where in the log a topic was created (None: no such topic).  ``locked``: returns the lock epoch of (group,
-    topic, queue), 0 for none.  ``on_commit`` gets (group, topic, queue, offset, time) of every commit, ``on_reset`` (group, topic, queue).
+    topic, queue), 0 for none.  ``on_commit`` gets (group, topic, queue, offset, time) of every commit, ``on_reset`` (group, topic, queue);
+    of a reset both are called, in this order: ``on_reset`` first.
     """
 
     file_name = "consumerOffset.json"
@@ -155,6 +156,7 @@ class ConsumerOffsets:
             self._offsets.change((group, row.topic), dict)[row.queue_id] = row.offset
             self._generations.change((group, row.topic), dict)[row.queue_id] = context.pos
             self._on_reset(group, row.topic, row.queue_id)
+            self._on_commit(group, row.topic, row.queue_id, row.offset, context.at_ms)
         return OffsetsResult(group, len(command.offsets))
 
     def _delete(self, command: DeleteOffsets, context: CommandContext) -> OffsetsResult:

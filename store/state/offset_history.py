@@ -60,6 +60,11 @@ class OffsetHistory:
             return 0, 0
         return (points[at - 1][1] if at else 0), points[at][1]
 
+    def moved_at_ms(self, group: str, topic: str, queue_id: int) -> int:
+        """When the group's position changed last; 0 when that is not known."""
+        points = self._of(group, topic, queue_id)
+        return points[-1][1] if points else 0
+
     def forget_topic(self, topic: str) -> None:
         for key in [key for key in self._points if key[1] == topic]:
             self._points.pop(key)

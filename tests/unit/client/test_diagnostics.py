@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dledger_client.admin.diagnostics import LeaderChange
-from dledger_client.aio import AccessRule, Message
+from dledger_client.aio import AccessRule, Admin, Message
 from dledger_wire.errors import InvalidArgumentError
 from tests.sim.cluster import are_equal
 from tests.sim.security import APPLICATION
@@ -35,6 +35,10 @@ def test_details_of_a_node() -> None:
     Rig().run(scenario)
 
 
+async def _given(admin: Admin) -> int:
+    return sum(node.topics["t"].messages_out for node in await admin.topic_traffic() if "t" in node.topics)
+
+
 def test_traffic_of_topics_by_node() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic("t")
@@ -47,7 +51,11 @@ def test_traffic_of_topics_by_node() -> None:
             assert {name for name, node in nodes.items() if "t" in node.topics and node.topics["t"].messages_in} == {rig.master}
             assert nodes[rig.master].topics["t"].messages_in == 3
             assert nodes[rig.master].topics["t"].bytes_in > 15
-            assert sum(node.topics["t"].messages_out for node in nodes.values() if "t" in node.topics) == 3
+            assert await _given(admin) == 3
+            assert await admin.fetch_chunks("t", 0, 0)  # what an operator looks at was read by no consumer
+            assert await admin.query_by_offset("t", 0, 1) is not None
+            assert await admin.query_by_time("t", 0) is not None
+            assert await _given(admin) == 3
             assert "t" in nodes[rig.master].topics
 
     Rig().run(scenario)
