@@ -3,6 +3,7 @@
 from dledger_client.admin.audit import AuditLog, AuditRecord
 from dledger_client.admin.calls import Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
+from dledger_client.admin.consumer_checks import ConsumersStatus
 from dledger_client.admin.consumer_groups import (
     ConsumerGroup,
     ConsumerGroupDescription,
@@ -25,6 +26,7 @@ from dledger_client.admin.diagnostics import (
 )
 from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
 from dledger_client.admin.group_answers import GroupMember
+from dledger_client.admin.group_progress import GroupProgress, GroupState, StandingQueue
 from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
@@ -89,10 +91,13 @@ __all__ = [
     "ConsumerGroupDescription",
     "ConsumerGroupSettings",
     "ConsumerState",
+    "ConsumersStatus",
     "DataFiles",
     "DeadLetters",
     "DelayLevel",
     "GroupMember",
+    "GroupProgress",
+    "GroupState",
     "GroupTransactions",
     "GroupUpgrade",
     "LeaderChange",
@@ -148,6 +153,7 @@ __all__ = [
     "SendStatus",
     "SentBack",
     "SentRange",
+    "StandingQueue",
     "Strategy",
     "Texts",
     "Tls",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from dledger_cli.output import note, note_unanswered, print_json, print_table, u
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
+    from dledger_client.admin.calls import Listed
     from dledger_client.admin.consumer_groups import (
         ConsumerGroupDescription,
         OffsetReset,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ResetTarget,
     )
     from dledger_client.admin.group_answers import GroupMember, QueueId
+    from dledger_client.admin.group_progress import GroupProgress
     from dledger_client.aio import Admin
 
 RESET_EXAMPLES = (
@@ -30,7 +31,6 @@ RESET_EXAMPLES = (
 )
 
 WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
-WAITING_LIMIT_S = 2.0
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.", autocompletion=completion.consumer_groups)]
 
@@ -46,16 +46,39 @@ def register(root: typer.Typer) -> None:
 
 
 def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
-    """List all consumer groups with the topics they read and the number of their members."""
-    found = ask(config, timeout, lambda admin: admin.list_groups(partial=True))
+    """List all consumer groups with their members, their lag, what they do, and the topics they read.
+
+    LAG counts the messages that a group has not passed. WAITING is how long ago the oldest of them was stored; - where all is read, or
+    that is not known. A group is stuck when a queue with messages and a member has not moved for 5 minutes.
+    """
+
+    async def work(admin: Admin) -> tuple[Listed[ConsumerGroupDescription], list[GroupProgress]]:
+        groups = await admin.describe_groups(partial=True)
+        return groups, await admin.group_progress(groups)
+
+    found, groups = ask(config, timeout, work)
     if as_json:
-        groups = [{"name": each.name, "topics": list(each.topics), "members": each.members} for each in found]
-        print_json({"groups": groups} | unanswered_json(found.unanswered))
-        note_unanswered(found.unanswered)
-        return
-    rows = [(each.name, each.members, ", ".join(each.topics)) for each in found]
-    print_table(("CONSUMER-GROUP", "MEMBERS", "TOPICS"), rows, right=("MEMBERS",))
+        print_json({"groups": [_group_json(each) for each in groups]} | unanswered_json(found.unanswered))
+    else:
+        header = ("CONSUMER-GROUP", "MEMBERS", "LAG", "WAITING", "STATE", "TOPICS")
+        print_table(header, [_group_row(each) for each in groups], right=("MEMBERS", "LAG", "WAITING"))
     note_unanswered(found.unanswered)
+
+
+def _group_row(group: GroupProgress) -> tuple[Any, ...]:
+    waiting = _shown(group.longest_waiting_ms)
+    return group.name, group.members, group.lag, waiting, group.state().text, ", ".join(group.group.topics)
+
+
+def _group_json(group: GroupProgress) -> dict[str, Any]:
+    counts = {"members": group.members, "lag": group.lag, "waiting_ms": group.longest_waiting_ms}
+    return {"name": group.name, "topics": list(group.group.topics)} | counts | {"state": group.state().text}
+
+
+def _shown(waits_ms: int | None) -> str:
+    from broker.config.units import format_duration_ms
+
+    return "" if waits_ms is None else format_duration_ms(waits_ms)
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
@@ -65,15 +88,15 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
     that is not known, or all is read.  Queues that are only written to (topic update --force) are shown and count, too.
     """
-    from dledger_client.admin.stored_times import next_stored_ms
 
-    async def work(admin: Admin) -> tuple[ConsumerGroupDescription, dict[QueueId, int]]:
+    async def work(admin: Admin) -> GroupProgress:
         described = await _known(admin, name, "dledger group list shows all")
-        stored = await next_stored_ms(admin, described, queues=WAITING_QUEUES, at_once=WAITING_QUEUES, limit_s=WAITING_LIMIT_S)
-        now_ms = int(time.time() * 1000)
-        return described, {queue: max(0, now_ms - at_ms) for queue, at_ms in stored.items()}
+        (progress,) = await admin.group_progress([described], queues=WAITING_QUEUES)
+        return progress
 
-    found, waiting = ask(config, timeout, work)
+    progress = ask(config, timeout, work)
+    found = progress.group
+    waiting = {queue: waits_ms for queue in progress.stored_ms if (waits_ms := progress.waiting_ms(queue)) is not None}
     if as_json:
         print_json(_description_json(found, waiting))
     else:
@@ -161,18 +184,13 @@ async def _known(admin: Admin, name: str, hint: str) -> ConsumerGroupDescription
 
 
 def _show_description(found: ConsumerGroupDescription, waiting: dict[QueueId, int]) -> None:
-    from broker.config.units import format_duration_ms
-
-    def shown(waits_ms: int | None) -> str:
-        return "" if waits_ms is None else format_duration_ms(waits_ms)
-
     owners = found.owners()
     rows: list[tuple[Any, ...]] = []
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
         reader = owner.client_id if owner else "" if row.readable else "none can: write-only queue"
-        rows.append((*row.key, row.offset, row.max_offset, row.lag, shown(waiting.get(row.key)), reader, epoch or ""))
-    rows.append(("TOTAL", "", "", "", "", found.lag, shown(max(waiting.values(), default=None)), "", ""))
+        rows.append((*row.key, row.offset, row.max_offset, row.lag, _shown(waiting.get(row.key)), reader, epoch or ""))
+    rows.append(("TOTAL", "", "", "", "", found.lag, _shown(max(waiting.values(), default=None)), "", ""))
     header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "MEMBER", "EPOCH")
     print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "EPOCH"))
     print()

@@ -13,6 +13,7 @@ import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.context import ConfigOption, JsonOption, load_config, run
+from dledger_cli.credentials import as_member
 from dledger_cli.output import RED, error_line, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
@@ -21,13 +22,15 @@ from dledger_cli.watching import WatchedCommand, WatchOption, pages
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
-    from dledger_client.admin.status_checks import Check, Finding
+    from dledger_client.admin.consumer_checks import ConsumersStatus
+    from dledger_client.admin.findings import Check, Finding
 
 EXAMPLES = (
     "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60 | "
     "dledger status --check lag=10000,disk=85 | dledger status --check quorum-critical=n1"
 )
 QUIET_S = 0.25
+CONSUMERS_TIMEOUT_MS = 2000
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +52,9 @@ def status(
     """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes, or a check finds something.
 
     Checks: no-leader, no-writes, under-replicated (a member does not answer, or is not in sync), lag=ENTRIES, disk=PERCENT, cert=DAYS,
-    damage, clock, or all of these: all.  quorum-critical=NODE finds whether writes would stop without that node.
+    damage, clock; of consumers group-lag=TIME or MESSAGES (the oldest unread message waits so long, or so many wait), group-stuck=TIME (a
+    consumer is connected, has messages and makes no progress), dead-letters=MESSAGES and transactions=MESSAGES (more than so many wait for
+    somebody); or all of these: all.  quorum-critical=NODE finds whether writes would stop without that node.
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")
@@ -115,14 +120,15 @@ class _View:
         self.healthy = self.good = False  # also when the question fails
         self.groups, self.removed = run(status_without_removed(self.cluster))
         if self.checks:
-            from dledger_client.admin.status_checks import find
+            from dledger_client.admin.status_checks import find, needs_consumers
 
             wanted = {
                 group.name: [node.id for node in group.nodes if not node.spare]
                 for group in self.cluster.groups
                 if group.name not in self.removed
             }
-            self.findings = find(self.groups, self.checks, int(time.time() * 1000), wanted)
+            consumers = run(_consumers(self.cluster)) if needs_consumers(self.checks) else None
+            self.findings = find(self.groups, self.checks, int(time.time() * 1000), wanted, consumers)
             self.healthy = self.good = not self.findings
         else:
             self.healthy = all(group.healthy for group in self.groups)
@@ -149,9 +155,27 @@ class _View:
         return "; ".join(map(str, self.findings)) if self.checks else sentence(self.groups) if self.groups else "no answer"
 
 
+async def _consumers(cluster: ClusterConfig) -> ConsumersStatus:
+    from dledger_client.aio import Admin
+
+    with as_member(cluster):
+        admin = Admin(cluster.bootstrap(), read_from="follower", timeout_ms=CONSUMERS_TIMEOUT_MS)
+    async with admin:
+        return await admin.consumers_status()
+
+
 def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: bool) -> None:
     if as_json:
-        rows = [{"check": each.check, "group": each.replica_group, "node": each.node or None, "text": each.text} for each in findings]
+        rows = [
+            {
+                "check": each.check,
+                "group": each.replica_group or None,
+                "node": each.node or None,
+                "consumer_group": each.consumer_group or None,
+                "text": each.text,
+            }
+            for each in findings
+        ]
         print_json({"checks": [str(check) for check in checks], "findings": rows})
         return
     for finding in findings:

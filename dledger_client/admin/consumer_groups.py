@@ -56,6 +56,7 @@ class QueueLag:
         min_offset: Offset of the oldest message that is still stored.
         max_offset: Offset of the next message to be stored.
         readable: Whether the group can read the queue; False for one that producers write to and consumers do not read.
+        moved_at_ms: When the position changed last, milliseconds since 1970; 0 when that is not known.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class QueueLag:
     min_offset: int
     max_offset: int
     readable: bool = True
+    moved_at_ms: int = 0
 
     @property
     def key(self) -> QueueId:
@@ -95,6 +97,12 @@ class ConsumerGroupDescription:
     queues: tuple[QueueLag, ...]
     unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
     read_at: Mapping[str, ReadAt] = field(default_factory=dict, compare=False)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that its members subscribe to, or that it has positions in."""
+        subscribed = {topic for member in self.members for topic in member.subscriptions}
+        return tuple(sorted(subscribed | {queue.topic for queue in self.queues}))
 
     @property
     def lag(self) -> int:
@@ -205,15 +213,16 @@ def _topics_of(name: str, told: Told) -> set[str]:
 
 def _described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
     positions, unanswered = told.positions.get(name, {}), dict(told.unanswered)
+    moved = told.moved_at_ms.get(name, {})
     rows: dict[QueueId, QueueLag] = {}
     for topic in _topics_of(name, told) & ranges.keys():
         for held in ranges[topic]:
             row = (topic, held.replica_group, held.queue_id)
-            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, readable=held.readable)
+            rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, held.readable, moved.get(row, 0))
         unanswered |= ranges[topic].unanswered
     for key, offset in positions.items():  # also of queues that were deleted
         if key[1] not in unanswered:
-            rows.setdefault(key, QueueLag(*key, offset, offset, offset))
+            rows.setdefault(key, QueueLag(*key, offset, offset, offset, moved_at_ms=moved.get(key, 0)))
     queues = tuple(rows[key] for key in sorted(rows))
     return ConsumerGroupDescription(name, tuple(told.members.get(name, ())), queues, unanswered, told.sources)
 

@@ -6,7 +6,7 @@ to the leader alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -48,6 +48,7 @@ class Told:
     A replica group whose positions are known and whose members are not is ``unanswered``, too."""
 
     positions: dict[str, dict[QueueId, int]]
+    moved_at_ms: dict[str, dict[QueueId, int]]  # when a position changed last; 0 when that is not known
     members: dict[str, list[GroupMember]]
     unanswered: dict[str, DledgerError]
     sources: Sources
@@ -71,18 +72,22 @@ async def told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -
 
     answers = await calls.of_all(ask)
     found = answers.some() if partial else answers.complete()
-    positions = _positions({group: answer for group, (answer, _) in found.items()})
+    offsets_of = {group: answer for group, (answer, _) in found.items()}
+    positions = _of_queues(offsets_of, lambda each: each.offset)
+    moved = _of_queues(offsets_of, lambda each: each.moved_at_ms)
     members = _members({group: answer for group, (_, answer) in found.items()})
-    return Told(positions, members, answers.unanswered | without_members, sources)
+    return Told(positions, moved, members, answers.unanswered | without_members, sources)
 
 
-def _positions(answers: Mapping[str, broker_pb2.GroupOffsetsResponse]) -> dict[str, dict[QueueId, int]]:
-    """Consumer group -> queue -> committed offset."""
+def _of_queues(
+    answers: Mapping[str, broker_pb2.GroupOffsetsResponse], value: Callable[[broker_pb2.GroupOffset], int]
+) -> dict[str, dict[QueueId, int]]:
+    """Consumer group -> queue -> a value of its position."""
     found: dict[str, dict[QueueId, int]] = {}
     for replica_group, answer in answers.items():
         for positions in answer.groups:
             rows = found.setdefault(positions.group, {})
-            rows.update({(each.topic, replica_group, each.queue_id): each.offset for each in positions.offsets})
+            rows.update({(each.topic, replica_group, each.queue_id): value(each) for each in positions.offsets})
     return {name: rows for name, rows in found.items() if rows}
 
 

@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import TAKES_NO_MESSAGES, NodeStatus, ReplicaGroupStatus
+from dledger_client.admin.consumer_checks import CONSUMER_DEFAULTS, ConsumersStatus, consumer_limit, find_consumers
+from dledger_client.admin.findings import Check as Check
+from dledger_client.admin.findings import Finding as Finding
 from dledger_client.admin.status_text import replicas_of
 from dledger_wire.errors import InvalidArgumentError
 
@@ -24,46 +27,10 @@ DEFAULTS = {
     "cert": "14d",
     "damage": "",
     "clock": "",
+    **CONSUMER_DEFAULTS,
 }
 NAMES = (*DEFAULTS, "quorum-critical")
 _OF_EACH_NODE = ("disk", "cert", "damage", "clock")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check.
-
-    Attributes:
-        name: Which one; see ``NAMES``.
-        value: Its limit or its node as text; empty for a check that has none.
-    """
-
-    name: str
-    value: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.value}" if self.value else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that a check found.
-
-    Attributes:
-        check: Name of the check.
-        replica_group: The replica group it is about.
-        node: The node it is about; empty when it is the whole replica group.
-        text: What it is.
-    """
-
-    check: str
-    replica_group: str
-    node: str
-    text: str
-
-    def __str__(self) -> str:
-        where = f"{self.replica_group}/{self.node}" if self.node else self.replica_group
-        return f"{self.check}: {where}: {self.text}"
 
 
 def parse_checks(text: str) -> list[Check]:
@@ -90,6 +57,8 @@ def _limit(check: Check) -> float:
     """The number of a limit.  InvalidArgumentError when it is none, or when the check takes no value."""
     if check.name == "quorum-critical":
         return 0.0
+    if check.name in CONSUMER_DEFAULTS:
+        return float(consumer_limit(check)[1])
     if not DEFAULTS[check.name]:
         if check.value:
             raise InvalidArgumentError(f"check {check.name} takes no value, got {check.value!r}")
@@ -105,19 +74,30 @@ def _expected(name: str) -> str:
     return {"lag": "a number of entries", "disk": "a percentage from 0 to 100", "cert": "a number of days such as 14d"}[name]
 
 
-def find(
-    groups: Sequence[ReplicaGroupStatus], checks: Sequence[Check], now_ms: int, members: Mapping[str, Collection[str]] | None = None
-) -> list[Finding]:
-    """What ``checks`` find, in their order.
+def needs_consumers(checks: Sequence[Check]) -> bool:
+    """Whether some of them look at consumers."""
+    return any(check.name in CONSUMER_DEFAULTS for check in checks)
 
-    ``now_ms``: milliseconds since 1970.  ``members``: replica group -> ids that should be members.  InvalidArgumentError for a node to
-    be asked about that no replica group has.
+
+def find(
+    groups: Sequence[ReplicaGroupStatus],
+    checks: Sequence[Check],
+    now_ms: int,
+    members: Mapping[str, Collection[str]] | None = None,
+    consumers: ConsumersStatus | None = None,
+) -> list[Finding]:
+    """What ``checks`` find, in their order, those of consumers last.
+
+    ``now_ms``: milliseconds since 1970.  ``members``: replica group -> ids that should be members.  ``consumers``: what there is of them;
+    without it their checks are left out.  InvalidArgumentError for a node to be asked about that no replica group has.
     """
     found: list[Finding] = []
     asked = [check.name for check in checks if check.name in _OF_EACH_NODE]
     if asked:
         found += [finding for group in groups for finding in _silent(group, asked)]
     for check in checks:
+        if check.name in CONSUMER_DEFAULTS:
+            continue
         if check.name == "quorum-critical" and check.value and not any(node.id == check.value for group in groups for node in group.nodes):
             known = ", ".join(node.id for group in groups for node in group.nodes)
             raise InvalidArgumentError(f"check {check}: no such node; expected one of {known}")
@@ -126,7 +106,7 @@ def find(
             found += [
                 Finding(check.name, group.name, node, text) for node, text in _CHECKS[check.name](_Case(group, check, now_ms, wanted))
             ]
-    return found
+    return found if consumers is None else found + find_consumers(consumers, checks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,3 +103,15 @@ def _missing(broken: Sequence[ReplicaGroupStatus]) -> str:
     """What starts writes again: a node that returns, or one that runs and cannot acknowledge."""
     stuck = [voter for group in broken for voter in _cannot_acknowledge(group)]
     return f"voter acknowledges; {', '.join(stuck)} cannot now" if stuck else "node returns"
+
+
+def span(span_ms: float) -> str:
+    """A time that has passed: ``850 ms``, ``12 s``, ``3 min``, ``2 h``, ``5 days``."""
+    if span_ms < 1_000:
+        return f"{max(0, span_ms):.0f} ms"
+    seconds = span_ms / 1000
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

@@ -1,56 +1,53 @@
 """When single messages were stored: how long the oldest unread message of a queue waits, how old the oldest one is.
 
-Owns how many are looked up at once, and for how long: what is not known by then stays unknown.
+Owns how the questions are bundled: a call to each replica group, however many queues there are.  What cannot be known stays unknown.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable
-from typing import Protocol
 
-from dledger_client.admin.consumer_groups import ConsumerGroupDescription
-from dledger_client.admin.group_answers import QueueId
-from dledger_client.fetch.records import ReceivedMessage
-from dledger_wire.errors import DledgerError
+from dledger_client.admin.calls import ClusterCalls, Sources
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.rpc import methods
+
+PLACES_A_CALL = 1000
+NO_TIME = -1
 
 Place = tuple[str, str, int, int]  # topic, replica group, queue, offset
 
 
-class Queries(Protocol):
-    """What is needed of an admin client."""
+async def stored_times(calls: ClusterCalls, places: Iterable[Place]) -> dict[Place, int]:
+    """Milliseconds since 1970 at which messages were stored, of an expired one when the oldest one was; what is not known is left out."""
+    of_group: dict[str, list[Place]] = {}
+    for place in places:
+        of_group.setdefault(place[1], []).append(place)
 
-    async def query_by_offset(
-        self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = ...
-    ) -> ReceivedMessage | None: ...
+    async def ask(group: str) -> dict[Place, int]:
+        found: dict[Place, int] = {}
+        wanted = of_group[group]
+        for first in range(0, len(wanted), PLACES_A_CALL):
+            found |= await _ask(calls, group, wanted[first : first + PLACES_A_CALL])
+        return found
 
-
-async def stored_ms(admin: Queries, places: Iterable[Place], *, at_once: int, limit_s: float | None = None) -> dict[Place, int]:
-    """Milliseconds since 1970 at which messages were stored; those that cannot be read, or not within ``limit_s``, are left out."""
-    turns = asyncio.Semaphore(at_once)
-    found: dict[Place, int] = {}
-
-    async def look(place: Place) -> None:
-        topic, group, number, offset = place
-        # A caller may see a queue and not its messages; of others' answers nothing is kept back for it.
-        async with turns:
-            with contextlib.suppress(DledgerError):
-                message = await admin.query_by_offset(topic, number, offset, replica_group=group)
-                if message is not None:
-                    found[place] = message.store_timestamp
-
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await asyncio.gather(*map(look, places))
-    return found
+    answers = await calls.of_all(ask, of_group)
+    return {place: at_ms for found in answers.of_group.values() for place, at_ms in found.items()}
 
 
-async def next_stored_ms(
-    admin: Queries, described: ConsumerGroupDescription, *, queues: int, at_once: int, limit_s: float | None = None
-) -> dict[QueueId, int]:
-    """When the next message of a consumer group was stored, in the ``queues`` with the largest lag."""
-    behind = sorted((queue for queue in described.queues if queue.lag), key=lambda queue: -queue.lag)[:queues]
-    place_of = {queue.key: (*queue.key, max(queue.offset or 0, queue.min_offset)) for queue in behind}
-    stored = await stored_ms(admin, place_of.values(), at_once=at_once, limit_s=limit_s)
-    return {key: stored[place] for key, place in place_of.items() if place in stored}
+async def _ask(calls: ClusterCalls, group: str, places: list[Place]) -> dict[Place, int]:
+    """A topic that was deleted, or that the caller may not see, takes the others' answers away with it: they are asked for without it."""
+    while places:
+        queues = [
+            broker_pb2.QueueRef(topic=topic, queue_id=number, timestamp_ms=NO_TIME, at_offset=offset) for topic, _, number, offset in places
+        ]
+        try:
+            answer = await calls.read(group, methods.QUEUE_OFFSETS, broker_pb2.OffsetsRequest(queues=queues), Sources())
+        except (TopicNotFoundError, TopicPermissionError, PermissionDeniedError) as error:
+            gone = error.details.get("topic", error.details.get("name", places[0][0]))
+            places = [place for place in places if place[0] != gone]
+            continue
+        except DledgerError:
+            return {}
+        return {place: each.stored_ms for place, each in zip(places, answer.queues, strict=False) if each.stored_ms}
+    return {}

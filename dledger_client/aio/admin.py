@@ -13,14 +13,17 @@ from dledger_client.admin import consumer_groups, open_transactions, replica_com
 from dledger_client.admin import dead_letters as letters_of_groups
 from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
+from dledger_client.admin.consumer_checks import ConsumersStatus, status_of_consumers
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.group_progress import QUEUES_OF_A_GROUP, GroupProgress, progress_of
 from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.message_query import Replicas
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.retention import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
+from dledger_client.admin.stored_times import Place, stored_times
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
@@ -399,6 +402,43 @@ class Admin(MessageAdmin):
             >>> worst = max(groups, key=lambda group: group.lag, default=None)
         """
         return await consumer_groups.describe_groups(self._calls, names, partial=partial)
+
+    async def group_progress(self, groups: Iterable[ConsumerGroupDescription], *, queues: int = QUEUES_OF_A_GROUP) -> list[GroupProgress]:
+        """Whether consumer groups move: how long their next messages wait, which queues stand still, and what each group does, in words.
+
+        Args:
+            groups: As ``describe_groups`` or ``describe_group`` gave them.
+            queues: Of each group so many queues are looked at more closely, those with the largest lag.
+
+        Examples:
+            >>> for progress in await admin.group_progress(await admin.describe_groups()):
+            ...     print(progress.name, progress.lag, progress.longest_waiting_ms, progress.state().text)
+        """
+        within(1, MAX_U32, queues=queues)
+        return await progress_of(self._calls, list(groups), queues=queues)
+
+    async def consumers_status(self) -> ConsumersStatus:
+        """All consumer groups as they move, dead letters and transactions: what ``dledger status --check`` looks at.
+
+        A replica group that does not answer, and a user who may not see something, raise no error: what is missing is in the answer.
+
+        Examples:
+            >>> from dledger_client.admin.status_checks import find, parse_checks
+            >>> found = find([], parse_checks("group-lag=5m,dead-letters"), 0, consumers=await admin.consumers_status())
+        """
+        return await status_of_consumers(self._calls)
+
+    async def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
+        """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.
+
+        Args:
+            places: (topic, replica group, queue, offset) of each.  For an expired message the oldest stored one of its queue answers.
+
+        Examples:
+            >>> place = ("orders", "g0", 0, 17)
+            >>> at_ms = (await admin.stored_times([place])).get(place)
+        """
+        return await stored_times(self._calls, places)
 
     async def reset_offsets(
         self,

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.consumer_groups import ConsumerGroupDescription
-from dledger_client.admin.status_checks import Finding, find, parse_checks
+from dledger_client.admin.consumer_checks import GROUP_LAG, ConsumersStatus
+from dledger_client.admin.findings import Finding
+from dledger_client.admin.status_checks import find, parse_checks
 from dledger_client.admin.status_text import sentence
-from dledger_client.aio import Admin, DledgerError, LeaderChange, Listed
+from dledger_client.aio import Admin, DledgerError, LeaderChange
 from dledger_console.history.cluster import ClusterHistory
-from dledger_console.history.sampler import Sampler
+from dledger_console.history.sampler import REFUSED_S, Sampler
+from dledger_wire.errors import PermissionDeniedError, UnreachableError
 
 STATUS_S, CONSUMERS_S = 2.0, 5.0
 NODE_TIMEOUT_MS = 1_500
@@ -82,18 +84,36 @@ class ClusterSamplers:
     def __init__(self, admin: Admin) -> None:
         self.history = ClusterHistory()
         self.leader_changes = LeaderChanges(admin)
+        self._asked_s = 0.0  # for what consumers do
 
         async def status() -> Sequence[ReplicaGroupStatus]:
             return await admin.cluster_status(timeout_ms=NODE_TIMEOUT_MS)
 
-        async def consumers() -> Listed[ConsumerGroupDescription]:
-            return await admin.describe_groups(partial=True)
+        async def consumers() -> ConsumersStatus:
+            """Who may not see something is refused again only after a while: each refusal is in the audit log."""
+            seen = self.consumers
+            refused = seen.newest is not None and any(isinstance(each, PermissionDeniedError) for each in seen.newest.problems.values())
+            if refused and seen.newest is not None and time.monotonic() - self._asked_s < REFUSED_S:
+                return seen.newest
+            self._asked_s = time.monotonic()
+            return await admin.consumers_status()
 
         self.status: Sampler[Sequence[ReplicaGroupStatus]] = Sampler(status, self._take_status, STATUS_S)
-        self.consumers: Sampler[Listed[ConsumerGroupDescription]] = Sampler(consumers, self._take_consumers, CONSUMERS_S)
+        self.consumers: Sampler[ConsumersStatus] = Sampler(consumers, self._take_consumers, CONSUMERS_S)
+        self.known = ConsumersStatus()  # the newest in which consumer groups are known
+        self.known_ms = 0
 
-    def _take_consumers(self, at_ms: int, groups: Listed[ConsumerGroupDescription]) -> None:
-        self.history.take_consumers(at_ms, groups, complete=not groups.unanswered)
+    def _take_consumers(self, at_ms: int, found: ConsumersStatus) -> None:
+        is_known = GROUP_LAG not in found.problems
+        if is_known:
+            self.known, self.known_ms = found, at_ms
+        groups = [progress.group for progress in found.groups]
+        self.history.take_consumers(at_ms, groups, complete=is_known and not found.groups.unanswered)
+
+    def attention(self) -> list[Finding]:
+        """What is wrong, as far as nodes and consumers have said."""
+        checks, nodes, consumers = parse_checks("all"), self.status.newest, self.consumers.newest
+        return find(nodes or (), checks, int(time.time() * 1000), consumers=consumers)
 
     def _take_status(self, at_ms: int, groups: Sequence[ReplicaGroupStatus]) -> None:
         self.history.take_status(at_ms, groups)
@@ -104,6 +124,13 @@ class ClusterSamplers:
         self.leader_changes.close()
         self.status.close()
         self.consumers.close()
+
+
+def unknown_text(error: DledgerError | None) -> str:
+    """Why something is not known; empty when it is."""
+    if error is None:
+        return ""
+    return "not known: no node answers" if isinstance(error, UnreachableError) else f"not known: {error.message}"
 
 
 def verdict(groups: Sequence[ReplicaGroupStatus]) -> Verdict:

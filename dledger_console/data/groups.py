@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dledger_client.admin.stored_times import next_stored_ms
+from dledger_client.admin.group_progress import GroupProgress
 from dledger_client.aio import Admin, ConsumerGroupDescription, DledgerError, OffsetReset, QueueLag, ReadAt
-from dledger_console.data.topics import ASKED_AT_ONCE
+from dledger_console.history.groups import GroupRates
 
 ResetTarget: TypeAlias = Literal["first", "last"] | int
-
-BEHIND_QUEUES = 32  # queues whose next message is looked up, those with the largest lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,31 +18,12 @@ class GroupRow:
     """One consumer group in a list.
 
     Attributes:
-        name: The consumer group.
-        lag: Messages that it has not passed.
-        members: How many members it has now.
-        queues: How many queues it reads or has read.
-        unread_queues: How many queues with messages for it no member reads.
-        topics: What it reads.
-        kind: ``concurrent``, ``orderly``, ``broadcast``, or empty without members.
+        progress: The group.
+        rate: Messages a second that it passes; None while that is not known.
     """
 
-    name: str
-    lag: int
-    members: int
-    queues: int
-    unread_queues: int
-    topics: tuple[str, ...]
-    kind: str
-
-    @property
-    def state(self) -> str:
-        """Whether the group is read, in words."""
-        if not self.lag:
-            return "has read everything"
-        if not self.members:
-            return "no member reads it"
-        return f"{self.unread_queues} queues have no reader" if self.unread_queues else "is reading"
+    progress: GroupProgress
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +44,22 @@ class QueueRow:
 
     Attributes:
         lag: The group's position in the queue.
-        owner: The id of the member that reads it; empty for none.
+        owner: The id of the member that reads it; empty for none, None when that is not known.
         epoch: Of the owner's lock; 0 without a lock.
         behind_ms: The age of the next message that the group reads, in milliseconds; None when it is not known, 0 without lag.
+        stands_ms: For how long it has stood still although a member reads it; 0 when it moves, or nobody knows.
     """
 
     lag: QueueLag
-    owner: str
+    owner: str | None
     epoch: int
     behind_ms: int | None
+    stands_ms: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        """Of the message that the group reads next."""
+        return max(self.lag.offset or 0, self.lag.min_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,38 +93,27 @@ class ResetPlan:
         return " and ".join(parts) or "no message is read again or skipped"
 
 
-async def list_groups(admin: Admin) -> GroupList:
-    """All consumer groups, the one with the largest lag first."""
+async def list_groups(admin: Admin, rates: GroupRates | None = None) -> GroupList:
+    """All consumer groups, the one with the largest lag first; ``rates`` remembers what was seen before."""
     found = await admin.describe_groups(partial=True)
-    rows = sorted(map(row_of, found), key=lambda row: (-row.lag, row.name))
+    seen = await admin.group_progress(found)
+    rates = rates or GroupRates()
+    if seen:
+        rates.take(seen[0].at_ms, found)
+    rows = sorted((GroupRow(each, rates.rate(each.name)) for each in seen), key=lambda row: (-(row.progress.lag or 0), row.progress.name))
     return GroupList(rows, found.unanswered, found.read_at)
 
 
-def row_of(group: ConsumerGroupDescription) -> GroupRow:
-    """A row for a consumer group."""
-    owned = {queue for member in group.members for queue in member.queues}
-    return GroupRow(
-        name=group.name,
-        lag=group.lag,
-        members=len(group.members),
-        queues=len(group.queues),
-        unread_queues=sum(1 for queue in group.queues if queue.lag and queue.key not in owned),
-        topics=tuple(sorted({queue.topic for queue in group.queues})),
-        kind=next((member.kind for member in group.members), ""),
-    )
-
-
-async def queue_rows(admin: Admin, group: ConsumerGroupDescription, now_ms: int | None = None) -> list[QueueRow]:
+def queue_rows(progress: GroupProgress) -> list[QueueRow]:
     """Every queue of a consumer group, with its owner and the age of the next message."""
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    stored = await next_stored_ms(admin, group, queues=BEHIND_QUEUES, at_once=ASKED_AT_ONCE)
-    owners = group.owners()
+    group = progress.group
+    owners, stands = group.owners(), {each.queue.key: each.for_ms for each in progress.standing()}
     rows = []
     for queue in group.queues:
         member, epoch = owners.get(queue.key, (None, 0))
-        at_ms = stored.get(queue.key)
-        behind = None if queue.lag and at_ms is None else max(0, now_ms - at_ms) if at_ms is not None else 0
-        rows.append(QueueRow(queue, "" if member is None else member.client_id, epoch, behind))
+        owner = member.client_id if member is not None else None if queue.replica_group in group.unanswered else ""
+        behind = progress.waiting_ms(queue.key) if queue.lag else 0
+        rows.append(QueueRow(queue, owner, epoch, behind, stands.get(queue.key, 0)))
     return rows
 
 

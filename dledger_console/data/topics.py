@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dledger_client.admin.stored_times import stored_ms
 from dledger_client.aio import Admin, DledgerError, Perm, QueueRange, ReadAt, TopicQueues
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -112,5 +111,5 @@ async def oldest_ms(admin: Admin, topic: str, queues: Iterable[QueueRange]) -> d
     """When the oldest message of each queue was stored, milliseconds since 1970; queues that are empty or do not answer are left out."""
     filled = [queue for queue in queues if queue.messages][:OLDEST_QUEUES]
     places = [(topic, queue.replica_group, queue.queue_id, queue.min_offset) for queue in filled]
-    found = await stored_ms(admin, places, at_once=ASKED_AT_ONCE)
+    found = await admin.stored_times(places)
     return {(group, number): at_ms for (_, group, number, _), at_ms in found.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription
+from dledger_client.admin.group_progress import GroupProgress, GroupState
 from dledger_console.history.series import Rate, Series
 
 TREND_MS = 60_000  # a consumer group's lag is compared with that of so long ago
@@ -52,8 +53,11 @@ class ClusterHistory:
         kept = sorted(groups, key=lambda group: -group.lag)[:MAX_CONSUMER_GROUPS]
         for group in kept:
             self.consumer_lag.setdefault(group.name, Series()).add(at_ms, group.lag if complete else None)
+        names = {group.name for group in kept}
         if complete:
-            _drop(self.consumer_lag, {group.name for group in kept})
+            _drop(self.consumer_lag, names)
+        for name in self.consumer_lag.keys() - names:
+            self.consumer_lag[name].add(at_ms, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +68,30 @@ class Behind:
         name: The consumer group.
         lag: Messages it has not passed.
         topic: The topic in which it is behind most.
-        members: How many members it has.
+        state: What it does.
         growing: Whether it was less behind a minute ago, or since it is watched if that is less; None when that is not known.
     """
 
     name: str
     lag: int
     topic: str
-    members: int
+    state: GroupState
     growing: bool | None
 
 
-def furthest_behind(groups: Sequence[ConsumerGroupDescription], history: ClusterHistory, most: int = 5) -> list[Behind]:
+def furthest_behind(groups: Sequence[GroupProgress], history: ClusterHistory, most: int = 5) -> list[Behind]:
     """The consumer groups with the most messages before them; groups that have read everything are left out."""
-    found = sorted((group for group in groups if group.lag), key=lambda group: -group.lag)[:most]
+    found = sorted((group for group in groups if group.lag), key=lambda group: -(group.lag or 0))[:most]
     return [_behind(group, history.consumer_lag.get(group.name)) for group in found]
 
 
-def _behind(group: ConsumerGroupDescription, series: Series | None) -> Behind:
+def _behind(group: GroupProgress, series: Series | None) -> Behind:
     by_topic: dict[str, int] = {}
-    for queue in group.queues:
+    for queue in group.group.queues:
         by_topic[queue.topic] = by_topic.get(queue.topic, 0) + queue.lag
     topic = max(by_topic, key=lambda name: by_topic[name], default="")
     growing = _grows(series.points()) if series is not None else None
-    return Behind(group.name, group.lag, topic, len(group.members), growing)
+    return Behind(group.name, group.lag or 0, topic, group.state(), growing)
 
 
 def _grows(points: Sequence[tuple[int, float | None]]) -> bool | None:

@@ -9,6 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from dledger_console.history.series import POINTS, Series
+from dledger_console.layout.tables import NOT_YET
 
 COLOURS = ("#1f77d0", "#d9822b", "#2e9e5b", "#b24bd0", "#c2453d", "#1aa5a5", "#8a7f2c", "#6b7785")
 MUTED = "#8391a2"  # is read on light and on dark
@@ -49,17 +50,22 @@ class LineChart:
             options["yAxis"]["minInterval"] = 1
         with ui.element("div").classes("chart-place"):
             self.chart = ui.echart(options).classes("chart")
-            self._quiet = ui.label(quiet).classes("quiet-chart")
+            self._quiet = ui.label(NOT_YET).classes("quiet-chart")
+        self._quiet_text = quiet
         self.chart.props["role"], self.chart.props["aria-label"] = "img", label
 
-    def show(self, lines: Mapping[str, Series]) -> None:
-        """Draw these series, by name; of many the first ones."""
+    def show(self, lines: Mapping[str, Series], *, unknown: str = "") -> None:
+        """Draw these series, by name; of many the first ones.  ``unknown``: why their newest values are not known."""
         drawn = dict(list(lines.items())[:MAX_LINES])
         if drawn.keys() == self._sent.keys():
             self._append(drawn)
         else:
             self._draw(drawn)
-        self._quiet.set_visibility(not any(value for series in drawn.values() for _, value in series.points()))
+        if not unknown and drawn and all(series.last is None for series in drawn.values()):
+            unknown = NOT_YET if all(value is None for series in drawn.values() for _, value in series.points()) else "not known now"
+        self._quiet.set_text(unknown or self._quiet_text)
+        self._quiet.set_visibility(bool(unknown) or not any(value for series in drawn.values() for _, value in series.points()))
+        self.chart.classes(replace="chart unknown" if unknown else "chart")
         self._sent = {name: series.newest_ms for name, series in drawn.items()}
 
     def _draw(self, lines: Mapping[str, Series]) -> None:

@@ -60,6 +60,7 @@ class PageState:
         shown = f"as of {clock}" if seen_at else "asking the cluster…"
         self.line.set_text(f"{trouble} — shown {shown}" if trouble and seen_at else trouble or shown)
         self.line.classes(replace="state state-bad" if trouble else "state")
+        self.content.classes(replace="main stale" if trouble else "main")
 
 
 def build(user: str, title: str, request: Request, *, read_only: bool) -> PageState:

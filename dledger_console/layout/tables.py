@@ -16,6 +16,7 @@ from dledger_console.layout.words import number
 from dledger_wire.printable import printable
 
 ROWS, MAX_ROWS = 50, 500
+NOT_YET = "not known yet"  # true however long there is no answer
 Cell: TypeAlias = "str | int | float | Link | Mark | Amount | None"
 
 # The cell decides what it is; the text is bound and never taken as markup.
@@ -101,7 +102,7 @@ class BoundedTable:
             for column in columns
         ]
         self.table = ui.table(columns=shown, rows=[], row_key=key, pagination=self._pagination(0))
-        self.table.classes("bounded").props["no-data-label"] = "asking the cluster…"
+        self.table.classes("bounded").props["no-data-label"] = NOT_YET
         self._empty = empty
         self.table.props("flat dense binary-state-sort")
         if label:
@@ -111,10 +112,10 @@ class BoundedTable:
         self.table.on_pagination_change(lambda _: self._show(again=True))
         self.table.on("request", lambda event: self._turn(event.args.get("pagination") if isinstance(event.args, dict) else None))
 
-    def set_rows(self, rows: Sequence[Mapping[str, Cell]]) -> None:
-        """Show these rows; each has a value for ``key`` that no other one has."""
+    def set_rows(self, rows: Sequence[Mapping[str, Cell]], *, unknown: str = "") -> None:
+        """Show these rows; each has a value for ``key`` that no other one has.  ``unknown``: why there may be others."""
         self._all = rows
-        self.table.props["no-data-label"] = self._empty
+        self.table.props["no-data-label"] = unknown or self._empty
         self._show()
 
     def not_answered(self) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from dledger_client.admin.status_text import span as span
 from dledger_wire.errors import InvalidArgumentError
 
 TIME_HINT = "2026-01-31 12:00, or milliseconds since 1970"
+NOT_KNOWN = "–"
 SPACE = "\u202f"  # between the thousands
 
 
 def number(value: float | None) -> str:
     """``12 345``; of small numbers one decimal place; ``–`` for None."""
     if value is None:
-        return "–"
+        return NOT_KNOWN
     text = f"{value:,.1f}" if isinstance(value, float) and abs(value) < 10 and value != int(value) else f"{value:,.0f}"
     return text.replace(",", SPACE)
 
@@ -33,18 +35,6 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
-def span(span_ms: float) -> str:
-    """``850 ms``, ``12 s``, ``3 min``, ``2 h``, ``5 days``."""
-    if span_ms < 1_000:
-        return f"{max(0, span_ms):.0f} ms"
-    seconds = span_ms / 1000
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
-
-
 def clock(at_ms: int) -> str:
     """Date and time of the console's machine, with its zone; ``–`` for 0."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at_ms / 1000)) if at_ms else "–"
@@ -58,7 +48,7 @@ def ago(at_ms: int, now_ms: float) -> str:
 def stored_at(at_ms: int) -> str:
     """A time to the millisecond; ``–`` for 0."""
     if not at_ms:
-        return "–"
+        return NOT_KNOWN
     day, hour, where = clock(at_ms).split(" ", 2)
     return f"{day} {hour}.{at_ms % 1000:03d} {where}"
 

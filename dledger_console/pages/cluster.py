@@ -9,19 +9,22 @@ from collections.abc import Iterator, Sequence
 from nicegui import ui
 
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.consumer_checks import DEAD_LETTERS, GROUP_LAG, TRANSACTIONS
 from dledger_client.admin.diagnostics import LeaderChange
+from dledger_client.admin.findings import Finding
 from dledger_client.admin.status_text import replicas_of
-from dledger_console.data.cluster import ClusterSamplers, verdict
-from dledger_console.history.cluster import furthest_behind
+from dledger_console.data.cluster import ClusterSamplers, unknown_text, verdict
+from dledger_console.history.cluster import Behind, furthest_behind
 from dledger_console.layout.charts import LineChart
 from dledger_console.layout.parts import Missing
 from dledger_console.layout.shared import cluster_samplers
 from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
-from dledger_console.layout.words import ago, clock, number, span
+from dledger_console.layout.words import NOT_KNOWN, ago, clock, number, span
 from dledger_wire.printable import printable
 
 CHANGES = 12
+FINDINGS = 20
 CHANGES_S = 1.0
 GROUPS = (
     Column("group", "Replica group"),
@@ -38,9 +41,9 @@ BEHIND_TITLE = "Consumer groups that lag most"
 BEHIND = (
     Column("group", "Consumer group"),
     Column("lag", "Messages behind", number=True),
+    Column("state", "State"),
     Column("trend", "Last minute"),
     Column("topic", "Most of it in"),
-    Column("members", "Members", number=True),
 )
 
 
@@ -77,7 +80,7 @@ class _Page:
         ui.label("Live, while a page is open").classes("section")
         with ui.element("div").classes("cards"):
             self._charts = {title: _chart(title) for title in CHARTS}
-        self._findings: list[str] | None = None
+        self._findings: object = None
         self._told: list[LeaderChange] | None = None
         self._ages: list[tuple[ui.label, int]] = []
 
@@ -87,24 +90,32 @@ class _Page:
         said = verdict(found)
         self._line.set_text(printable(said.text))
         self._line.classes(replace=f"sentence on-{said.kind}")
-        findings = [str(finding) for finding in said.findings]
-        if findings != self._findings:
-            self._findings = findings
-            _attention(self._attention, findings)
+        self._show_attention()
         self._groups.set_rows([_group_row(group, self.seen) for group in found])
         self._charts[IN].show(self.seen.history.messages_in)
         self._charts[OUT].show(self.seen.history.messages_out)
         self._charts[FOLLOWERS].show(self.seen.history.entries_behind)
 
     def show_consumers(self) -> None:
-        """Who lags most."""
-        groups = self.seen.consumers.newest
-        if groups is not None:
-            self._missing.show(groups.unanswered, read_at=groups.read_at)
-        found = furthest_behind(groups or (), self.seen.history)
-        self._behind.set_rows([_behind_row(each.name, each.lag, each.growing, each.topic, each.members) for each in found])
+        """Who lags most; what was known last when that is not known now."""
+        newest, known = self.seen.consumers.newest, self.seen.known.groups
+        if newest is None:
+            return
+        self._show_attention()
+        unknown = unknown_text(newest.problems.get(GROUP_LAG))
+        old = [f"{unknown}; this was so at {clock(self.seen.known_ms)}"] if unknown and known else []
+        self._missing.show(newest.groups.unanswered, *old, read_at=newest.groups.read_at)
+        found = furthest_behind(known, self.seen.history)
+        self._behind.set_rows([_behind_row(each) for each in found], unknown=unknown)
+        self._behind.table.classes(**({"add": "stale"} if unknown else {"remove": "stale"}))
         lags = self.seen.history.consumer_lag
-        self._charts[CONSUMERS].show({each.name: lags[each.name] for each in found if each.name in lags})
+        self._charts[CONSUMERS].show({each.name: lags[each.name] for each in found if each.name in lags}, unknown=unknown)
+
+    def _show_attention(self) -> None:
+        findings, waits = self.seen.attention(), self.seen.consumers.newest is None
+        if (findings, waits) != self._findings:
+            self._findings = findings, waits
+            _attention(self._attention, findings, waits=waits)
 
     async def show_changes(self) -> None:
         """Why leaders changed."""
@@ -153,27 +164,46 @@ def _group_row(group: ReplicaGroupStatus, seen: ClusterSamplers) -> dict[str, Ce
     }
 
 
-def _behind_row(name: str, lag: int, growing: bool | None, topic: str, members: int) -> dict[str, Cell]:
-    trend: Cell = "–" if growing is None else Mark("growing", "warn") if growing else Mark("not growing", "good")
+def _behind_row(each: Behind) -> dict[str, Cell]:
+    trend: Cell = NOT_KNOWN if each.growing is None else Mark("growing", "warn") if each.growing else Mark("not growing", "good")
+    said = each.state.text.partition(":")[0]  # without its details, for which its page has room
     return {
-        "key": name,
-        "group": Link.to(name, "/group", name=name),
-        "lag": lag,
+        "key": each.name,
+        "group": Link.to(each.name, "/group", name=each.name),
+        "lag": each.lag,
+        "state": Mark(said, each.state.kind) if each.state.kind else said,
         "trend": trend,
-        "topic": Link.to(topic, "/topic", name=topic) if topic else None,
-        "members": members if members else Mark("0", "warn"),
+        "topic": Link.to(each.topic, "/topic", name=each.topic) if each.topic else None,
     }
 
 
-def _attention(place: ui.element, texts: Sequence[str]) -> None:
+def _attention(place: ui.element, findings: Sequence[Finding], *, waits: bool) -> None:
+    """``waits``: consumers have not been heard of yet."""
     place.clear()
     with place:
-        if not texts:
-            ui.label("Nothing. Every member answers and is in sync.").classes("muted")
-        for text in texts[:20]:
-            ui.label(printable(text)).classes("finding")
-        if len(texts) > 20:
-            ui.label(f"and {len(texts) - 20} more: dledger status --check all").classes("muted small")
+        if waits:
+            ui.label("What consumers do is not known yet.").classes("muted")
+        elif not findings:
+            ui.label("Nothing. Every member answers and is in sync; consumers move, and nothing waits for anybody.").classes("muted")
+        for finding in findings[:FINDINGS]:
+            target = _page_of(finding)
+            if target:
+                ui.link(printable(str(finding)), target).classes("finding")
+            else:
+                ui.label(printable(str(finding))).classes("finding")
+        if len(findings) > FINDINGS:
+            ui.label(f"and {len(findings) - FINDINGS} more: dledger status --check all").classes("muted small")
+
+
+def _page_of(finding: Finding) -> str:
+    """Where there is more about it; empty for nowhere."""
+    if finding.check == DEAD_LETTERS:
+        return link("/dead-letters", group=finding.consumer_group)
+    if finding.check == TRANSACTIONS:
+        return link("/waiting")
+    if finding.consumer_group:
+        return link("/group", name=finding.consumer_group)
+    return link("/node", id=finding.node) if finding.node else ""
 
 
 def _timeline(place: ui.element, changes: Sequence[LeaderChange]) -> list[tuple[ui.label, int]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from nicegui import ui
 
+from dledger_client.admin.group_progress import GroupProgress
 from dledger_client.aio import ConsumerGroupDescription
 from dledger_console.data import groups
 from dledger_console.data.groups import QueueRow, ResetPlan, ResetTarget
+from dledger_console.history.groups import GroupRates
 from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Series
 from dledger_console.layout.actions import act, act_when_answered, action_button, confirm, say
@@ -14,20 +16,22 @@ from dledger_console.layout.charts import LineChart
 from dledger_console.layout.parts import Figures, Missing, Question, given_whole, heading, number_field, text_field, toolbar
 from dledger_console.layout.tables import Amount, BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
-from dledger_console.layout.words import TIME_HINT, number, span, stored_at, time_ms
+from dledger_console.layout.words import NOT_KNOWN, TIME_HINT, ago, number, span, stored_at, time_ms
+from dledger_console.pages.groups import moved_cell
 from dledger_wire.printable import printable
 
 LOOK_S = 2.0
-QUEUES_S = 5.0
 FIRST, LAST, AT = "first", "last", "time"
 QUEUES = (
     Column("topic", "Topic"),
     Column("queue", "Queue"),
     Column("lag", "Behind", number=True),
     Column("age", "Next message is", number=True),
-    Column("offset", "Position", number=True),
+    Column("offset", "Position"),
     Column("end", "End", number=True),
+    Column("moved", "Last progress", number=True),
     Column("owner", "Read by"),
+    Column("stands", "Stands still"),
 )
 MEMBERS = (
     Column("id", "Member"),
@@ -53,9 +57,17 @@ class WatchedGroup:
     def __init__(self, view: View, name: str) -> None:
         admin = view.admin
         self.lag: dict[str, Series] = {}
-        self.sampler: Sampler[ConsumerGroupDescription] = Sampler(lambda: admin.describe_group(name, partial=True), self._take, LOOK_S)
+        self.rates = GroupRates()
 
-    def _take(self, at_ms: int, found: ConsumerGroupDescription) -> None:
+        async def look() -> GroupProgress:
+            (progress,) = await admin.group_progress([await admin.describe_group(name, partial=True)])
+            return progress
+
+        self.sampler: Sampler[GroupProgress] = Sampler(look, self._take, LOOK_S)
+
+    def _take(self, at_ms: int, progress: GroupProgress) -> None:
+        found = progress.group
+        self.rates.take(at_ms, [found])
         lags = groups.lag_by_topic(found)
         for topic in lags.keys() | self.lag.keys():
             if found.unanswered:  # a gap, not a fall
@@ -77,7 +89,8 @@ async def group_page(view: View, name: str = "") -> None:
     watched = view.session.keep("group", lambda: WatchedGroup(view, name), key=name)
     seen = watched.sampler
     ui.label(printable(name)).classes("subject mono")
-    figures = Figures(("Messages behind", "Oldest of them", "Members", "Queues without a reader"))
+    figures = Figures(("Messages behind", "Oldest of them", "Read / s", "Last progress", "Members", "Queues without a reader"))
+    state = ui.label("").classes("sentence card")
     with toolbar():
         action_button(view, "Move…", lambda: move(view, name, sorted(watched.lag)))
         action_button(view, "Settings…", lambda: settings(view, name))
@@ -93,40 +106,52 @@ async def group_page(view: View, name: str = "") -> None:
     members = BoundedTable(MEMBERS, key="key", empty="no members are connected", label="Members")
 
     def show() -> None:
-        found = seen.newest
-        if found is None:
+        if (progress := seen.newest) is None:
             return
-        row = groups.row_of(found)
-        figures.show(
-            {"Messages behind": number(row.lag), "Members": number(row.members), "Queues without a reader": number(row.unread_queues)}
-        )
+        found = progress.group
+        figures.show(_figures(progress, watched.rates.rate(name)))
+        said = progress.state()
+        state.set_text(f"{said.text[0].upper()}{said.text[1:]}.")
+        state.classes(replace=f"sentence card on-{said.kind}" if said.kind else "sentence card")
         missing.show(found.unanswered, read_at=found.read_at)
         chart.show(watched.lag)
-        members.set_rows(_member_rows(found))
-
-    async def show_queues() -> None:
-        if (found := seen.newest) is not None:
-            rows = await groups.queue_rows(view.admin, found)
-            oldest = max((row.behind_ms for row in rows if row.behind_ms is not None), default=0)
-            figures.show({"Oldest of them": span(oldest) if oldest else "–"})
-            queues.set_rows([_queue_row(row) for row in sorted(rows, key=lambda row: -row.lag.lag)])
+        members.set_rows(_member_rows(found), unknown="not known: only a leader knows them" if progress.members is None else "")
+        rows = sorted(groups.queue_rows(progress), key=lambda row: (-row.stands_ms, -row.lag.lag))
+        queues.set_rows([_queue_row(row, progress.at_ms) for row in rows])
 
     await view.follow(seen, show)
-    await view.every(QUEUES_S, show_queues)
 
 
-def _queue_row(row: QueueRow) -> dict[str, Cell]:
+def _figures(progress: GroupProgress, rate: float | None) -> dict[str, str]:
+    waits, unknown = progress.longest_waiting_ms, progress.members is None
+    return {
+        "Messages behind": number(progress.lag),
+        "Oldest of them": NOT_KNOWN if waits is None else span(waits),
+        "Read / s": number(rate),
+        "Last progress": ago(progress.moved_at_ms, progress.at_ms) if progress.moved_at_ms else NOT_KNOWN,
+        "Members": number(progress.members),
+        "Queues without a reader": NOT_KNOWN if unknown else number(len(progress.unread)),
+    }
+
+
+def _queue_row(row: QueueRow, now_ms: int) -> dict[str, Cell]:
     lag = row.lag
-    unread: Cell = Mark("none", "warn") if lag.lag else "none"
+    reader: Cell = NOT_KNOWN if row.owner is None else row.owner
+    if row.owner == "":
+        reader = Mark("none" if lag.readable else "none can: write-only queue", "warn") if lag.lag else "none"
+    place = {"topic": lag.topic, "group": lag.replica_group, "queue": str(lag.queue_id), "offset": str(row.next_offset)}
+    shown = "nothing committed" if lag.offset is None else number(lag.offset)
     return {
         "key": f"{lag.topic} {lag.replica_group} {lag.queue_id}",
         "topic": Link.to(lag.topic, "/topic", name=lag.topic),
         "queue": f"{lag.replica_group}/{lag.queue_id}",
         "lag": lag.lag,
-        "age": Amount("–", -1) if not lag.lag or row.behind_ms is None else Amount(f"{span(row.behind_ms)} old", row.behind_ms),
-        "offset": lag.offset if lag.offset is not None else Amount("nothing committed", -1),
+        "age": Amount(NOT_KNOWN, -1) if not lag.lag or row.behind_ms is None else Amount(f"{span(row.behind_ms)} old", row.behind_ms),
+        "offset": Link.to(shown, "/message", **place) if lag.lag and lag.readable else shown,
         "end": lag.max_offset,
-        "owner": row.owner or unread,
+        "moved": moved_cell(lag.moved_at_ms, now_ms),
+        "owner": reader,
+        "stands": Mark(f"for {span(row.stands_ms)}", "bad") if row.stands_ms else "",
     }
 
 

@@ -23,9 +23,18 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
     assert read == [str(number) for number in range(8, 20)]
     (queue,) = json.loads(cluster.cli_ok("group", "describe", "audit", "--json"))["queues"]
     assert (queue["offset"], queue["max_offset"], queue["lag"]) == (20, 20, 0)
-    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [{"name": "audit", "topics": ["t"], "members": 0}]}
+    listed = {"name": "audit", "topics": ["t"], "members": 0, "lag": 0, "waiting_ms": None, "state": "has read everything"}
+    assert json.loads(cluster.cli_ok("group", "list", "--json")) == {"groups": [listed]}
+    checks = "group-lag=1,group-stuck,dead-letters,transactions"
+    cluster.cli_ok("status", "--check", checks)
+    cluster.produce("t", [b"20", b"21"])
+    found = cluster.cli("status", "--check", checks)
+    assert (found.returncode, found.stdout.count("\n")) == (1, 1)
+    assert found.stdout.startswith("group-lag: audit: 2 messages behind, the oldest waits for ")
+    (listed,) = json.loads(cluster.cli_ok("group", "list", "--json"))["groups"]
+    assert (listed["lag"], listed["state"], listed["waiting_ms"] >= 0) == (2, "no member reads it", True)
     cluster.cli_ok("group", "reset-offset", "audit", "--topic", "t", "--to", "first")
-    assert len(cluster.cli_ok("consume", "t", "--group", "audit", "--idle-exit", "1").splitlines()) == 20
+    assert len(cluster.cli_ok("consume", "t", "--group", "audit", "--idle-exit", "1").splitlines()) == 22
     result = cluster.cli("group", "describe", "nobody")
     assert result.returncode == 1
     assert "no consumer group 'nobody'" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -49,12 +50,13 @@ def test_the_group_that_lags_comes_first_and_a_reset_says_what_it_does() -> None
                 async with rig.consumer(name) as consumer:
                     await consumer.commit({("t", 0): offset})
             found = (await groups.list_groups(admin)).rows
-            assert [(row.name, row.lag, row.state) for row in found] == [
+            assert [(row.progress.name, row.progress.lag, row.progress.state().text) for row in found] == [
                 ("behind", 6, "no member reads it"),
                 ("ahead", 0, "has read everything"),
             ]
             described = await admin.describe_group("behind")
-            queues = await groups.queue_rows(admin, described, now_ms=(await stored_at(rig, 4)) + 5_000)
+            (progress,) = await admin.group_progress([described])
+            queues = groups.queue_rows(replace(progress, at_ms=(await stored_at(rig, 4)) + 5_000))
             assert [(row.lag.queue_id, row.lag.lag, row.behind_ms, row.owner) for row in queues] == [(0, 6, 5_000, ""), (1, 0, 0, "")]
             assert groups.lag_by_topic(described) == {"t": 6}
             plan = await groups.plan_reset(admin, "behind", "t", "first")

@@ -8,7 +8,9 @@ import pytest
 
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription, QueueLag
+from dledger_client.admin.group_progress import GroupProgress
 from dledger_console.history.cluster import ClusterHistory, furthest_behind
+from dledger_console.history.groups import GroupRates
 from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Rate, Series
 from dledger_console.layout import words
@@ -73,12 +75,41 @@ def _consumers(**lags: int) -> list[ConsumerGroupDescription]:
     ]
 
 
+def _progress(groups: list[ConsumerGroupDescription]) -> list[GroupProgress]:
+    return [GroupProgress(group, 0) for group in groups]
+
+
+def test_lags_that_nobody_tells_are_a_gap() -> None:
+    history = ClusterHistory()
+    history.take_consumers(0, _consumers(slow=10))
+    history.take_consumers(5_000, [], complete=False)
+    assert history.consumer_lag["slow"].points() == [(0, 11), (5_000, None)]
+    history.take_consumers(10_000, [])
+    assert not history.consumer_lag
+
+
+def test_the_rate_of_a_group_comes_from_its_positions() -> None:
+    def at(**offsets: int | None) -> list[ConsumerGroupDescription]:
+        return [ConsumerGroupDescription(name, (), (QueueLag("t", "g0", 0, offset, 0, 99),)) for name, offset in offsets.items()]
+
+    rates = GroupRates()
+    rates.take(0, at(fast=10, back=50, new=None))
+    assert rates.rate("fast") is None
+    rates.take(5_000, at(fast=60, back=20, new=7))
+    assert [rates.rate(name) for name in ("fast", "back", "new", "nobody")] == [10.0, 0.0, None, None]
+    for at_ms in (10_000, 15_000, 20_000):
+        rates.take(at_ms, at(fast=60, back=20, new=7))
+    assert rates.rate("fast") == 0.0
+    rates.take(900_000, at(fast=99, back=20, new=7))
+    assert rates.rate("fast") is None
+
+
 def test_the_groups_that_are_behind_most_come_first_and_say_where_and_whether_it_grows() -> None:
     history = ClusterHistory()
     for at_ms, slow in ((0, 10), (5_000, 20), (10_000, 30)):
         found = _consumers(slow=slow, stuck=1_000, done=0)
         history.take_consumers(at_ms, found)
-    behind = furthest_behind(found, history)
+    behind = furthest_behind(_progress(found), history)
     assert [(each.name, each.lag, each.topic, each.growing) for each in behind] == [
         ("stuck", 1_001, "orders", False),
         ("slow", 31, "orders", True),
@@ -123,9 +154,9 @@ def test_a_group_is_compared_with_a_minute_ago_and_not_with_the_last_visit() -> 
     for at_ms, lag in ((0, 5), (3_600_000, 100), (3_630_000, 90)):
         found = _consumers(slow=lag)
         history.take_consumers(at_ms, found)
-    assert [each.growing for each in furthest_behind(found, history)] == [False]
+    assert [each.growing for each in furthest_behind(_progress(found), history)] == [False]
     history.take_consumers(9_000_000, found)
-    assert [each.growing for each in furthest_behind(found, history)] == [None], "nothing is known of the last minute"
+    assert [each.growing for each in furthest_behind(_progress(found), history)] == [None], "nothing is known of the last minute"
 
 
 def test_a_sampler_goes_on_after_any_error_and_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
