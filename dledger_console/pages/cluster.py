@@ -25,6 +25,10 @@ from dledger_wire.printable import printable
 
 CHANGES = 12
 FINDINGS = 20
+QUIET = (
+    "Nothing. Every member answers and is in sync; no consumer group lags by 5 minutes or is stuck, and no dead letter or transaction "
+    "waits for somebody."
+)
 CHANGES_S = 1.0
 GROUPS = (
     Column("group", "Replica group"),
@@ -40,8 +44,8 @@ GROUPS = (
 BEHIND_TITLE = "Consumer groups that lag most"
 BEHIND = (
     Column("group", "Consumer group"),
-    Column("lag", "Messages behind", number=True),
     Column("state", "State"),
+    Column("lag", "Messages behind", number=True),
     Column("trend", "Last minute"),
     Column("topic", "Most of it in"),
 )
@@ -184,7 +188,7 @@ def _attention(place: ui.element, findings: Sequence[Finding], *, waits: bool) -
         if waits:
             ui.label("What consumers do is not known yet.").classes("muted")
         elif not findings:
-            ui.label("Nothing. Every member answers and is in sync; consumers move, and nothing waits for anybody.").classes("muted")
+            ui.label(QUIET).classes("muted")
         for finding in findings[:FINDINGS]:
             target = _page_of(finding)
             if target:

@@ -130,6 +130,14 @@ def test_without_a_leader_the_page_says_so_and_what_was_seen_stays(browser: Brow
         shop.kill(follower)
         expect(page.locator(".pill.on-bad")).to_have_count(3, timeout=WAIT_MS)
         picture(page, "nodes-nobody")
+        page.goto("/")  # nothing is said of consumers that nobody told: neither "no lag" nor that all is read
+        lags = page.locator(".card").filter(has_text="Consumer groups that lag most")
+        expect(lags).to_contain_text("not known: no node answers", timeout=WAIT_MS)
+        expect(lags.locator(".bounded.stale, .q-table__bottom--nodata").first).to_be_visible()
+        expect(page.locator(".card").filter(has_text="Consumer lag, messages")).to_contain_text("not known: no node answers")
+        expect(page.get_by_text("no lag", exact=True)).to_have_count(0)
+        expect(page.locator(".attention")).to_contain_text("cannot be told: group-lag, group-stuck, dead-letters, transactions")
+        picture(page, "cluster-nobody")
         shop.start()
 
 

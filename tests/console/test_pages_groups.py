@@ -79,6 +79,20 @@ def test_pages_of_groups_and_letters(
         picture(page, f"waiting-empty-{look}")
 
 
+def test_what_waits_for_somebody_stands_on_the_first_page_as_a_link(browser: Browser, console: ConsoleProcess, letters: Shop) -> None:
+    with looking(browser, console.url) as page:
+        page.goto("/")
+        found = page.locator(".attention").get_by_role("link", name="dead-letters: packing: 20 dead letters wait")
+        expect(found).to_be_visible()
+        picture(page, "cluster-attention")
+        found.click()
+        expect(page).to_have_url(f"{console.url}/dead-letters?group=packing")
+        page.goto("/group?name=shipping")
+        page.get_by_role("row").filter(has_text="g0/0").get_by_role("link", name="10", exact=True).click()  # where it stands
+        expect(page).to_have_url(f"{console.url}/message?topic=orders&group=g0&queue=0&offset=10")
+        expect(page.locator(".main")).to_contain_text("o-")
+
+
 def test_members_and_who_reads_which_queue(browser: Browser, console: ConsoleProcess, member: PushConsumer) -> None:
     with looking(browser, console.url) as page:
         page.goto("/groups")
@@ -229,8 +243,17 @@ def test_with_a_node_down_and_without_a_leader(browser: Browser, console: Consol
             page.goto("/groups")
             expect(page.locator(".missing")).to_contain_text("which has heard from no leader", timeout=WAIT_MS)
             expect(page.locator(".missing")).to_contain_text("what only its leader knows is not shown")
-            expect(page.get_by_role("row").filter(has_text="shipping")).to_be_visible()
+            row = page.get_by_role("row").filter(has_text="shipping")
+            expect(row).to_contain_text("unknown")  # its members may well be connected
+            expect(row).not_to_contain_text("no member")
+            expect(row.locator("td").nth(6)).to_have_text("–")
             picture(page, "groups-no-leader")
+            page.goto("/group?name=shipping")
+            expect(page.get_by_role("row").filter(has_text="g0/1").locator("td").nth(7)).to_have_text("–", timeout=WAIT_MS)
+            expect(page.locator(".figures")).to_contain_text("Queues without a reader–")
+            expect(page.get_by_label("Members")).to_contain_text("not known")
+            picture(page, "group-no-leader")
+            page.goto("/groups")
         finally:
             letters.start()
         expect(page.locator(".missing")).to_have_text("", timeout=WAIT_MS)
