@@ -17,7 +17,7 @@ from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts, chosen_once
+from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts, chosen_once, run_length
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
 from dledger_client.runtime.environment import environment_for, takes_old_environment
 from dledger_client.runtime.security import security_part
@@ -179,8 +179,8 @@ class Producer:
     ) -> SendManyResult:
         """Send many bodies at once and wait until all are stored. Several times as fast as one send a message.
 
-        The bodies go to the topic's queues in batches of ``batch_bytes``. Batches are stored whole; those of one queue, so all with a
-        ``queue_key`` or ``queue_id``, keep the order of the bodies.
+        The bodies go to the topic's queues in turn, in batches of at most ``batch_bytes``; a call of 500 or more to several queues. Batches
+        are stored whole; those of one queue, so all with a ``queue_key`` or ``queue_id``, keep the order of the bodies.
 
         Args:
             topic: The topic.
@@ -261,7 +261,9 @@ class Producer:
             follows, is_delayed = is_delayed, True
             return delayed.add(part.topic, (len(part), 0), append, queue_key, queue_id, follows=follows)
 
-        return AsyncSendManyFuture(append_parts(accumulator, columns, self._options.batch_bytes, send), len(columns))
+        count = len(columns)
+        limits = self._options.batch_bytes, run_length(count, queue_key, queue_id)
+        return AsyncSendManyFuture(append_parts(accumulator, columns, limits, send), count)
 
     async def send_batch(
         self, messages: Sequence[Message], queue_key: QueueKey = None, queue_id: QueueNumber | None = None

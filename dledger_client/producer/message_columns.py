@@ -118,13 +118,13 @@ class MessageColumns(Sequence[Message]):
         extras = self.extras
         return lengths + (len(extras) if isinstance(extras, bytes) else np.fromiter(map(len, extras), np.int64, len(extras)))
 
-    def batches(self, max_bytes: int) -> list[tuple[int, MessageColumns, int]]:
+    def batches(self, max_bytes: int, max_messages: int = MAX_MESSAGES) -> list[tuple[int, MessageColumns, int]]:
         """The messages cut into parts of at most ``max_bytes``, or of one message: (number of the first, part, size in bytes) of each."""
         ends = np.cumsum(self.sizes())
         parts, first, size_before = [], 0, 0
         while first < len(self.bodies):
             end = int(np.searchsorted(ends, size_before + max_bytes, "right"))
-            end = min(max(end, first + 1), first + MAX_MESSAGES)
+            end = min(max(end, first + 1), first + max_messages)
             parts.append((first, self[first:end], int(ends[end - 1]) - size_before))
             first, size_before = end, int(ends[end - 1])
         return parts

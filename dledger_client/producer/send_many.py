@@ -19,7 +19,11 @@ from dledger_client.producer.delivery_report import DeliveryReport, settled, wai
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.redispatch import without_number
+from dledger_wire.batches.batch import MAX_MESSAGES
 from dledger_wire.errors import DledgerError
+
+RUN_BODIES = 250  # at least, of a call that goes to several queues
+MAX_RUNS = 8  # of one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +264,26 @@ def chosen_once(queue_key: QueueKey) -> QueueKey:
     return lru_cache(queue_key) if callable(queue_key) else queue_key
 
 
+def run_length(count: int, queue_key: QueueKey, queue_id: Any) -> int:
+    """How many bodies of a call of ``count`` go to one queue before the next one gets some: all with a key or a queue of their own.
+
+    Each run is a batch, whose price does not depend on its bodies: runs of 100 would double the work for 1000 of them.
+    """
+    if queue_key is not None or queue_id is not None:
+        return MAX_MESSAGES
+    runs = max(1, min(MAX_RUNS, count // RUN_BODIES))
+    return min(MAX_MESSAGES, max(1, -(-count // runs)))
+
+
 def append_parts(
-    accumulator: RecordAccumulator, columns: MessageColumns, max_bytes: int, append: Callable[[MessageColumns, int], DeliveryReport]
+    accumulator: RecordAccumulator,
+    columns: MessageColumns,
+    limits: tuple[int, int],
+    append: Callable[[MessageColumns, int], DeliveryReport],
 ) -> DeliveryReport:
     """Hand the bodies of a call to ``append`` batch by batch, each with its size: the report of the whole call.
+
+    ``limits``: of a batch, its bytes and its messages.
 
     A body that is too large fails the call before anything is sent.  What follows a batch that ``append`` raises a DledgerError for fails
     with it: each would wait as long, and fail alike.
@@ -275,7 +295,7 @@ def append_parts(
         accumulator.refuse(whole, error, len(columns))
         return whole
     parts: list[tuple[int, DeliveryReport]] = []
-    for first, part, size in columns.batches(max_bytes):
+    for first, part, size in columns.batches(*limits):
         try:
             parts.append((first, append(part, size)))
         except DledgerError as error:

@@ -105,8 +105,8 @@ class Producer(ProducerBase):
     ) -> SendManyResult:
         """Send many bodies at once and wait until all are stored. Several times as fast as one send a message.
 
-        The bodies go to the topic's queues in batches of ``batch_bytes``. Batches are stored whole; those of one queue, so all with a
-        ``queue_key`` or ``queue_id``, keep the order of the bodies.
+        The bodies go to the topic's queues in turn, in batches of at most ``batch_bytes``; a call of 500 or more to several queues. Batches
+        are stored whole; those of one queue, so all with a ``queue_key`` or ``queue_id``, keep the order of the bodies.
 
         Args:
             topic: The topic.

@@ -16,7 +16,7 @@ from dledger_client.producer.batches import size_of
 from dledger_client.producer.delivery_report import DeliveryReport, SendFuture
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts, chosen_once
+from dledger_client.producer.send_many import SendManyFuture, SendManyResult, append_parts, chosen_once, run_length
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.sync.base import SyncClient
 from dledger_wire.errors import DledgerError, NotSentError
@@ -181,7 +181,9 @@ class ProducerBase(SyncClient[AsyncProducer]):
                 return self._delay(part.topic, (len(part), size), append, queue_key, queue_id, follows=follows)
             return (append() or self._append_when_room(append))[0]
 
-        return SendManyFuture(append_parts(self._accumulator, columns, self._core.options.batch_bytes, send), len(columns))
+        count = len(columns)
+        limits = self._core.options.batch_bytes, run_length(count, queue_key, queue_id)
+        return SendManyFuture(append_parts(self._accumulator, columns, limits, send), count)
 
     def _append_when_room(self, append: Callable[[], tuple[DeliveryReport, int] | None]) -> tuple[DeliveryReport, int]:
         clock = self._core.router.clock

@@ -338,7 +338,7 @@ def test_a_batch_that_is_moved_to_and_fro_is_still_settled() -> None:
         assert found is not None
         return found[0]
 
-    future = SendManyFuture(append_parts(made, columns, 1 << 20, add), 3)
+    future = SendManyFuture(append_parts(made, columns, (1 << 20, 1000), add), 3)
     for number in range(2000):
         made.leave_group(f"g{number % 2}", move_unsent=True)
     (batch,) = [batch for batcher in made._batchers.values() for batch in made.expire(batcher, None)]

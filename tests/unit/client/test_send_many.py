@@ -13,6 +13,8 @@ import pytest
 from dledger_client.aio import Message, PullConsumer, SendManyResult
 from dledger_client.message import Message as AnyMessage
 from dledger_client.producer.message_columns import MessageColumns, body_list
+from dledger_client.producer.send_many import MAX_RUNS, RUN_BODIES, run_length
+from dledger_wire.batches.batch import MAX_MESSAGES
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -303,3 +305,38 @@ def test_a_trace_has_one_span_for_the_call_and_goes_on_in_every_message() -> Non
         assert {each.span_id for each in contexts if each is not None} == {f"{span.context.span_id:016x}"}
 
     Rig().run(scenario)
+
+
+def test_a_call_without_a_key_goes_to_several_queues_in_runs() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=4)
+        async with rig.producer() as producer:
+
+            async def counts(count: int, **given: Any) -> list[int]:
+                result = await producer.send_many("t", numbers(0, count), **given)
+                by_queue: dict[int, list[int]] = {}
+                for each in result.ranges:
+                    by_queue.setdefault(each.queue_id, []).append(each.count)
+                assert result.count == count
+                return sorted(sum(each) for each in by_queue.values())
+
+            assert await counts(1000) == [250] * 4
+            assert await counts(999) == [333] * 3
+            assert await counts(500) == [250] * 2
+            assert await counts(499) == [499]  # a batch for a few bodies costs as much as one for many
+            assert await counts(20_000) == [5000] * 4
+            assert await counts(2000, queue_key="k") == [2000]
+            assert await counts(2000, queue_id=1) == [2000]
+            # Calls that are not spread take turns.
+            places = [(await producer.send_many("t", [b"x"] * 10)).ranges[0].queue_id for _ in range(4)]
+            assert sorted(places) == [0, 1, 2, 3]
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("count", [0, 1, 249, 250, 500, 1999, 2000, 10_001, 10_000_000])
+def test_runs_are_of_about_the_same_length(count: int) -> None:
+    run = run_length(count, None, None)
+    runs = -(-count // run)
+    assert runs <= max(MAX_RUNS, -(-count // MAX_MESSAGES))
+    assert runs <= 1 or count // runs >= RUN_BODIES * 3 // 4
