@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dledger_client.deprecation import RenamedAttribute
 from dledger_client.face import face_of
 from dledger_client.message_fields import MessageFields
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
@@ -145,4 +144,3 @@ class SendResult:
     queue_offset: int
     store_timestamp: int
     duplicate: bool = False
-    group = RenamedAttribute("replica_group")

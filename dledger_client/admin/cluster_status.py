@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dledger_client.cluster.routes import ReplicaGroup
-from dledger_client.deprecation import RenamedAttribute
 
 CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
@@ -139,8 +138,6 @@ class NodeStatus:
     feature_level: int = 0
     lowest_level: int = 0
     highest_level: int = 0
-
-    group = RenamedAttribute("replica_group")
 
 
 @dataclass(frozen=True, slots=True)

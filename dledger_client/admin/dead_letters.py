@@ -13,7 +13,6 @@ from numbers import Real
 
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.router import Router
-from dledger_client.deprecation import RenamedAttribute
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, check_kind, within
 from dledger_wire._pb import admin_pb2, retry_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -55,9 +54,6 @@ class DeadLetters:
     def readable(self) -> bool:
         """Whether consumers may read them."""
         return bool(self.perm & Perm.READ)
-
-    group = RenamedAttribute("replica_group")
-    redriven_upto = RenamedAttribute("redriven_end")
 
 
 async def list_dead_letters(calls: ClusterCalls, consumer_group: str, *, partial: bool = False) -> Listed[DeadLetters]:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.cluster.responses import garbage
-from dledger_client.deprecation import RenamedAttribute
 from dledger_client.runtime.argument_ranges import check_kind
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire._pb import transaction_pb2
@@ -42,7 +41,6 @@ class OpenTransaction:
     stored_ms: int
     check_times: int
     checked_ms: int
-    group = RenamedAttribute("replica_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,6 @@ class GroupTransactions:
     parked: int
     transactions: list[OpenTransaction]
     producers: Mapping[str, int]
-    group = RenamedAttribute("replica_group")
-    attending = RenamedAttribute("producers")
 
 
 _Answer: TypeAlias = transaction_pb2.DescribeTransactionsResponse

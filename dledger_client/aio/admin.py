@@ -32,10 +32,9 @@ from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.followers_first import FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.runtime.argument_kinds import tells_wrong_kinds
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
-from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire.errors import InvalidArgumentError
@@ -65,7 +64,6 @@ class Admin(MessageAdmin):
         ...     await admin.create_topic("orders", queues=4, if_not_exists=True)
     """
 
-    @takes_old_environment
     def __init__(
         self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10_000, **security: Unpack[SecuritySettings]
     ) -> None:
@@ -186,7 +184,6 @@ class Admin(MessageAdmin):
                 on_progress(found[-1])
         return found
 
-    @renamed_arguments(group="replica_group")
     async def create_topic(
         self,
         name: str,
@@ -225,7 +222,6 @@ class Admin(MessageAdmin):
         groups = named_groups(replica_group, replica_groups)
         return await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists)
 
-    @renamed_arguments(group="replica_group")
     async def update_topic(
         self,
         name: str,
@@ -266,7 +262,6 @@ class Admin(MessageAdmin):
             return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
         return await topic_changes.update_topic(self._calls, spec, groups, force=force)
 
-    @renamed_arguments(group="replica_group")
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
         """Delete a topic and its messages, in all replica groups.
 
@@ -489,7 +484,6 @@ class Admin(MessageAdmin):
         """
         await consumer_groups.delete_group(self._calls, consumer_group)
 
-    @renamed_arguments(group="replica_group")
     async def group_settings(self, consumer_group: str = "", *, replica_group: str = "") -> list[ConsumerGroupSettings]:
         """The settings of a consumer group (the defaults when it is not configured, or not in use yet), or of all that are configured.
 
@@ -599,7 +593,6 @@ class Admin(MessageAdmin):
         """
         return await letters_of_groups.set_readable(self._calls, consumer_group, readable=readable)
 
-    @renamed_arguments(told="on_progress")
     async def redrive(
         self,
         letters: DeadLetters,
@@ -632,7 +625,6 @@ class Admin(MessageAdmin):
             self._router, letters, count=count, rate=rate, to_retry_topic=to_retry_topic, on_progress=on_progress
         )
 
-    @renamed_arguments(most="max_transactions")
     async def transactions(
         self, producer_group: str = "", *, max_transactions: int = 100, partial: bool = False
     ) -> Listed[GroupTransactions]:

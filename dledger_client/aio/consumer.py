@@ -15,7 +15,6 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues
 from dledger_client.consumer.position_epochs import PositionEpochs
 from dledger_client.consumer.topic_offsets import NO_TIME, TopicOffsets
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_arrow
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
@@ -26,7 +25,7 @@ from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.fetch.topic_scan import Span, TopicScan, spans
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
-from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
@@ -61,8 +60,6 @@ class PullConsumer(GroupPositions):
         ...         print(message.queue_offset, message.body)
     """
 
-    @takes_old_environment
-    @renamed_arguments(mend="repair")
     def __init__(
         self,
         bootstrap: Bootstrap,
@@ -233,7 +230,6 @@ class PullConsumer(GroupPositions):
         self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
         return found
 
-    @renamed_arguments(group_name="replica_group")
     async def fetch(
         self,
         topic: str,
@@ -304,7 +300,6 @@ class PullConsumer(GroupPositions):
             spans.received(messages, self.group, began_ms)
         return messages
 
-    @renamed_arguments(group_name="replica_group")
     async def fetch_chunks(
         self,
         topic: str,
@@ -367,7 +362,6 @@ class PullConsumer(GroupPositions):
         )
         return await self._epochs.read(group, request, self._pieces.read)
 
-    @renamed_arguments(group_name="replica_group")
     async def fetch_arrow(
         self,
         topic: str,
@@ -448,7 +442,6 @@ class PullConsumer(GroupPositions):
         """
         return Subscription(tags).wanted(chunk.messages() if chunk.count else [])
 
-    @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
     async def read_chunks(
         self,
         topic: str,

@@ -9,7 +9,6 @@ from dledger_client.cluster.router import Router
 from dledger_client.consumer.group_offsets import commit_pages
 from dledger_client.consumer.position_epochs import PositionEpochs
 from dledger_client.consumer.topic_offsets import TopicOffsets
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.runtime.argument_ranges import MAX_U32, check_positions, check_text, within
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
@@ -27,7 +26,6 @@ class GroupPositions:
     _epochs: PositionEpochs
     _timeout_ms: int
 
-    @renamed_arguments(group_name="replica_group")
     async def commit(
         self,
         positions: Mapping[tuple[str, int], int],
@@ -101,7 +99,6 @@ class GroupPositions:
         self._epochs.told_positions(topic, {queue: each.topic_epoch for queue, each in found.items()})
         return {queue: each.offset for queue, each in found.items()}
 
-    @renamed_arguments(group_name="replica_group")
     async def send_back(
         self,
         topic: str,

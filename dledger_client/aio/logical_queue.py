@@ -19,13 +19,11 @@ from typing import Self, TypeAlias, Unpack
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.bootstrap import Bootstrap
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings, security_part
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
@@ -64,7 +62,6 @@ class LogicalQueueWriter:
         ...     number = await writer.send(Message("ledger", b"first"))
     """
 
-    @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, topic: str, **settings: Unpack[ProducerSettings]) -> None:
         self._topic = topic
         settings.setdefault("producer_id", f"logical-queue-{topic}")
@@ -229,8 +226,6 @@ class LogicalQueueReader:
         ...         print(found.number, found.message.body)
     """
 
-    @takes_old_environment
-    @renamed_arguments(mend="repair")
     def __init__(
         self,
         bootstrap: Bootstrap,

@@ -10,7 +10,6 @@ from dledger_client.admin.message_query import QueryResult, Replicas, query_by_i
 from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.security_admin import SecurityAdmin
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import ClientEnvironment
@@ -122,7 +121,6 @@ class MessageAdmin(SecurityAdmin):
             topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
         )
 
-    @renamed_arguments(group="replica_group")
     async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
         """The message at an offset of a queue; None when the queue has not reached that offset.
 

@@ -19,7 +19,7 @@ from dledger_client.producer.message_columns import Bodies, MessageColumns, Text
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts, chosen_once, run_length
 from dledger_client.producer.settings import ProducerOptions, ProducerSettings
-from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -51,7 +51,6 @@ class Producer:
         ...     print(result.queue_id, result.queue_offset)
     """
 
-    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,

@@ -23,7 +23,7 @@ from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.metrics.instruments import installed
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_text, within
-from dledger_client.runtime.environment import environment_for, takes_old_environment
+from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import security_part
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
@@ -76,7 +76,6 @@ class PushConsumer:
         >>> await consumer.shutdown()
     """
 
-    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,

@@ -21,7 +21,6 @@ from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import CheckOptions, ProducerSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import TransactionCheckStream
 from dledger_client.transactions.resolver import (
@@ -147,7 +146,6 @@ class TransactionProducer(Producer):
         ...     print(result.outcome)
     """
 
-    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,

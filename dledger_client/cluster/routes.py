@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger_client.deprecation import RenamedAttribute
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -69,5 +67,3 @@ class TopicQueues:
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
     max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
     replica_groups: tuple[str, ...] = field(default=(), compare=False)
-    group = RenamedAttribute("replica_group")
-    incarnation = RenamedAttribute("topic_epoch")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dledger_client.deprecation import RenamedAttribute
 from dledger_wire.errors import InvalidArgumentError
 
 
@@ -29,7 +28,6 @@ class MessageQueue:
     topic: str
     replica_group: str
     queue_id: int
-    group = RenamedAttribute("replica_group")
 
     def __str__(self) -> str:
         return f"MessageQueue [topic={self.topic}, brokerName={self.replica_group}, queueId={self.queue_id}]"

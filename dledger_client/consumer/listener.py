@@ -16,7 +16,6 @@ from enum import Enum
 from typing import Any
 
 from dledger_client.consumer.call_notes import CallNote, CallNotes, NoNotes
-from dledger_client.deprecation import RenamedAttribute
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message_fields import MAX_DELAY_LEVEL
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
@@ -71,7 +70,6 @@ class ConsumeContext:
     ack_index: int = -1
     delay_level: int = 0
     suspend_ms: int = 0
-    group = RenamedAttribute("replica_group")
 
 
 Listener = Callable[[list[ReceivedMessage], ConsumeContext], Any]

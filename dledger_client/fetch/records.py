@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dledger_client.deprecation import RenamedAttribute
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.body_crc import first_bad_body
 from dledger_wire.frames.compress import compression_in, decompress
@@ -39,7 +38,6 @@ class QueueOffsets:
     max_offset: int
     at_time: int
     topic_epoch: str = ""
-    incarnation = RenamedAttribute("topic_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,6 @@ class Chunk:
         self.next_offset, self.max_offset, self.bodiless = next_offset, max_offset, bodiless
         self.lag = ReplicaLag()
         self.topic_epoch = ""
-
-    group = RenamedAttribute("replica_group")
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and copy: the frames may be a view, which cannot be pickled; the columns are made again."""
@@ -280,8 +276,6 @@ class ReceivedMessage:
     def replica_group(self) -> str:
         """The replica group that stores it."""
         return self._rows.chunk.replica_group
-
-    group = RenamedAttribute("replica_group")
 
     @property
     def queue_id(self) -> int:

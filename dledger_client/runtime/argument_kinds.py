@@ -23,10 +23,7 @@ def tells_wrong_kinds(client: Client) -> Client:
         for name, method in list(vars(owner).items()):
             if name.startswith("_") or not inspect.isfunction(method) or not inspect.iscoroutinefunction(inspect.unwrap(method)):
                 continue
-            if hasattr(method, "__wrapped__"):  # by ``renamed_arguments``, whose warnings name the line of its caller
-                method.__wrapped__ = _telling(method.__wrapped__)
-            else:
-                setattr(owner, name, _telling(method))
+            setattr(owner, name, _telling(method))
     return client
 
 

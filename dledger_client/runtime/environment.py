@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, Unpack, cast
+from typing import TypeAlias, Unpack
 
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
-from dledger_client.deprecation import warn_renamed
 from dledger_client.runtime.allocator import keep_large_blocks
 from dledger_client.runtime.security import SecuritySettings, check_known, network_security
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
@@ -30,10 +28,8 @@ from dledger_wire.tcp.resolver import RESOLVER
 
 # Runs a blocking function outside of the event loop.
 RunInThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
-Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 ELSEWHERE = "192.0.2.1"  # RFC 5737: for documentation; only the way there counts
-OLD_PARAMETERS = ("network", "clock", "random", "beside", "around")
 
 
 _replaced: ContextVar[ClientEnvironment | None] = ContextVar("dledger_client_environment", default=None)
@@ -99,25 +95,6 @@ def use_environment(
     )
     with made.in_use():
         yield made
-
-
-def takes_old_environment(constructor: Constructor) -> Constructor:
-    """Decorator: a constructor takes the former parameters ``network``, ``clock``, ``random``, ``beside`` and ``around`` and warns."""
-
-    @functools.wraps(constructor)
-    def accepting(*args: Any, **given: Any) -> None:
-        old = {name: given.pop(name) for name in OLD_PARAMETERS if name in given}
-        if not old:
-            return constructor(*args, **given)
-        for name in old:
-            warn_renamed(f"{constructor.__qualname__}({name}=)", "dledger_client.runtime.environment.use_environment")
-        old |= old.pop("around", None) or {}
-        if "beside" in old:
-            old["run_in_thread"] = old.pop("beside")
-        with use_environment(**old):
-            return constructor(*args, **given)
-
-    return cast(Constructor, accepting)
 
 
 def _own_network(security: NetworkSecurity) -> Network:

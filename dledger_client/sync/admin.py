@@ -24,8 +24,6 @@ from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.deprecation import renamed_arguments
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.message_admin import MessageAdmin
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
@@ -56,7 +54,6 @@ class Admin(MessageAdmin):
 
     _inner: AsyncAdmin
 
-    @takes_old_environment
     def __init__(
         self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10000, **security: Unpack[SecuritySettings]
     ) -> None:
@@ -137,7 +134,6 @@ class Admin(MessageAdmin):
         """
         return self._run(self._inner.compare_replicas(nodes=nodes, on_progress=on_progress))
 
-    @renamed_arguments(group="replica_group")
     def create_topic(
         self,
         name: str,
@@ -185,7 +181,6 @@ class Admin(MessageAdmin):
             )
         )
 
-    @renamed_arguments(group="replica_group")
     def update_topic(
         self,
         name: str,
@@ -234,7 +229,6 @@ class Admin(MessageAdmin):
             )
         )
 
-    @renamed_arguments(group="replica_group")
     def delete_topic(self, name: str, *, replica_group: str = "") -> None:
         """Delete a topic and its messages, in all replica groups.
 
@@ -458,7 +452,6 @@ class Admin(MessageAdmin):
         """
         self._run(self._inner.delete_group(consumer_group))
 
-    @renamed_arguments(group="replica_group")
     def group_settings(self, consumer_group: str = "", *, replica_group: str = "") -> list[ConsumerGroupSettings]:
         """The settings of a consumer group (the defaults when it is not configured, or not in use yet), or of all that are configured.
 
@@ -564,7 +557,6 @@ class Admin(MessageAdmin):
         """
         return self._run(self._inner.open_dead_letters(consumer_group, readable=readable))
 
-    @renamed_arguments(told="on_progress")
     def redrive(
         self,
         letters: DeadLetters,
@@ -595,7 +587,6 @@ class Admin(MessageAdmin):
         """
         return self._run(self._inner.redrive(letters, count=count, rate=rate, to_retry_topic=to_retry_topic, on_progress=on_progress))
 
-    @renamed_arguments(most="max_transactions")
     def transactions(self, producer_group: str = "", *, max_transactions: int = 100, partial: bool = False) -> Listed[GroupTransactions]:
         """Transactions that are neither committed nor rolled back, by replica group.
 

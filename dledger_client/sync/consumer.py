@@ -11,11 +11,9 @@ from typing import Unpack
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable
 from dledger_client.fetch.long_read import ANSWER_BYTES
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.group_positions import GroupPositions
 
@@ -49,8 +47,6 @@ class PullConsumer(GroupPositions):
 
     _inner: AsyncPullConsumer
 
-    @takes_old_environment
-    @renamed_arguments(mend="repair")
     def __init__(
         self,
         bootstrap: Bootstrap,
@@ -171,7 +167,6 @@ class PullConsumer(GroupPositions):
         """
         return self._run(self._inner.new_queues(topic, known, wait_ms=wait_ms))
 
-    @renamed_arguments(group_name="replica_group")
     def fetch(
         self,
         topic: str,
@@ -239,7 +234,6 @@ class PullConsumer(GroupPositions):
             )
         )
 
-    @renamed_arguments(group_name="replica_group")
     def fetch_chunks(
         self,
         topic: str,
@@ -297,7 +291,6 @@ class PullConsumer(GroupPositions):
             )
         )
 
-    @renamed_arguments(group_name="replica_group")
     def fetch_arrow(
         self,
         topic: str,
@@ -376,7 +369,6 @@ class PullConsumer(GroupPositions):
         """
         return AsyncPullConsumer.with_tags(chunk, tags)
 
-    @renamed_arguments(group_name="replica_group", upto="end", incarnation="topic_epoch")
     def read_chunks(
         self,
         topic: str,

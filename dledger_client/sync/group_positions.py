@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping
 
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.aio.group_positions import GroupPositions as AsyncGroupPositions
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.sync.base import SyncClient
 
 
 class GroupPositions(SyncClient[AsyncGroupPositions]):
     """Where a consumer group is, and what it gave back; use ``PullConsumer``."""
 
-    @renamed_arguments(group_name="replica_group")
     def commit(
         self, positions: Mapping[tuple[str, int], int], *, replica_group: str | None = None, reset: bool = False, topic_epoch: str = ""
     ) -> None:
@@ -55,7 +53,6 @@ class GroupPositions(SyncClient[AsyncGroupPositions]):
         """
         return self._run(self._inner.committed(topic, partial=partial))
 
-    @renamed_arguments(group_name="replica_group")
     def send_back(
         self,
         topic: str,

@@ -10,11 +10,9 @@ from typing import Unpack
 from dledger_client.aio.logical_queue import LogicalQueueReader as AsyncLogicalQueueReader
 from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncLogicalQueueWriter
 from dledger_client.cluster.bootstrap import Bootstrap
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import NumberedMessage
 from dledger_client.message import Message
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.base import SyncClient
 from dledger_client.sync.logical_queue_base import LogicalQueueWriterBase
@@ -39,7 +37,6 @@ class LogicalQueueWriter(LogicalQueueWriterBase):
         ...     number = writer.send(Message("ledger", b"first"))
     """
 
-    @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, topic: str, **settings: Unpack[ProducerSettings]) -> None:
         self._open(lambda: AsyncLogicalQueueWriter(bootstrap, topic, **settings))
 
@@ -120,8 +117,6 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
         ...         print(found.number, found.message.body)
     """
 
-    @takes_old_environment
-    @renamed_arguments(mend="repair")
     def __init__(
         self,
         bootstrap: Bootstrap,

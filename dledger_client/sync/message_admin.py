@@ -8,7 +8,6 @@ from __future__ import annotations
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import Trace
 from dledger_client.aio.message_admin import MessageAdmin as AsyncMessageAdmin
-from dledger_client.deprecation import renamed_arguments
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.sync.security_admin import SecurityAdmin
 
@@ -109,7 +108,6 @@ class MessageAdmin(SecurityAdmin):
             )
         )
 
-    @renamed_arguments(group="replica_group")
     def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
         """The message at an offset of a queue; None when the queue has not reached that offset.
 

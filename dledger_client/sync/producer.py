@@ -16,7 +16,6 @@ from dledger_client.producer.message_columns import Bodies, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.send_many import SendManyFuture, SendManyResult
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.sync.producer_base import ProducerBase
 
 
@@ -45,7 +44,6 @@ class Producer(ProducerBase):
         ...     print(result.queue_id, result.queue_offset)
     """
 
-    @takes_old_environment
     def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[ProducerSettings]) -> None:
         self._open(lambda: AsyncProducer(bootstrap, group, **settings))
 

@@ -12,7 +12,6 @@ from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.settings import PushSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.sync.push_base import PushConsumerBase
 
 
@@ -53,7 +52,6 @@ class PushConsumer(PushConsumerBase):
         >>> consumer.shutdown()
     """
 
-    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,

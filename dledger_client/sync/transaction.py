@@ -13,7 +13,6 @@ from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.environment import takes_old_environment
 from dledger_client.sync.transaction_base import LocalTransaction, TransactionBase, TransactionProducerBase
 from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
 
@@ -115,7 +114,6 @@ class TransactionProducer(TransactionProducerBase):
         ...     print(result.outcome)
     """
 
-    @takes_old_environment
     def __init__(
         self,
         bootstrap: Bootstrap,

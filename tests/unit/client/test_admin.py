@@ -336,20 +336,6 @@ def test_an_open_transaction_is_resolved_by_hand() -> None:
     Rig().run(scenario)
 
 
-def test_old_names_work_and_warn() -> None:
-    async def scenario(rig: Rig) -> None:
-        async with rig.admin() as admin:
-            with pytest.warns(DeprecationWarning, match="group=. is deprecated, use replica_group=") as told:
-                await admin.create_topic("t", queues=1, group="g0")  # type: ignore[call-arg]
-            assert told[0].filename == __file__
-            with pytest.warns(DeprecationWarning, match="most=. is deprecated"):
-                (group,) = await admin.transactions(most=1)  # type: ignore[call-arg]
-            with pytest.warns(DeprecationWarning, match="GroupTransactions.group is deprecated, use replica_group"):
-                assert group.group == "g0"
-
-    Rig().run(scenario)
-
-
 def test_both_admins_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, str]:
         public = {name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)}
