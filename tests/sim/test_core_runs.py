@@ -15,6 +15,7 @@ from tests.sim.result import replay_command
 # Chosen by what a seed costs: 0.03 s (core-promotions, core-handovers, core-coups) to 0.5 s (core-seclusions).
 SEEDS = {
     "core-swarm": 200,
+    "core-one-world": 60,
     "core-reorder": 20,
     "core-restarts": 100,
     "core-blackout": 80,
@@ -57,6 +58,24 @@ def test_a_run_of_cores_shows_that_it_tests_something() -> None:
     assert sum(result.leaders for result in results) > 3 * len(results)
     assert sum(result.acknowledged for result in results) > 50 * len(results)
     assert sum(result.read for result in results) > 1000
+
+
+def test_one_world_brings_about_what_it_combines() -> None:
+    wanted = {
+        "copied",
+        "trimmed",
+        "recovered",
+        "flush mode changed",
+        "power lost with entries not synced",
+        "old folder put back",
+        "changed members",
+    }
+    happened: set[str] = set()
+    for seed in range(60):
+        happened.update(run_core("core-one-world", seed).happened)
+        if wanted <= happened:
+            return
+    assert not wanted - happened
 
 
 # Seeds that failed once.  The harness's own: core-late-answers 50 (too strict about leaders of terms that others have left) and

@@ -14,6 +14,7 @@ from tests.checkers import register
 from tests.checkers.append_log import Anomaly, Append, AppendId, LogHistory, Outcome, Poll, check
 from tests.checkers.queues import ConditionalAppend, check_conditional_appends, check_total_queue
 from tests.sim.core.machine import Machine, Operation
+from tests.sim.core.recovery import worth
 from tests.sim.core.world import World
 
 KEYS = ("a", "b")
@@ -43,6 +44,7 @@ class Clients:
 
     @property
     def acknowledged(self) -> int:
+        """By any group there was."""
         return sum(operation.outcome is Outcome.ACKED for operation in self._world.operations)
 
     # Issuing
@@ -132,17 +134,20 @@ class Clients:
         return found
 
     def _of(self, *kinds: str) -> list[Operation]:
-        return [operation for operation in self._world.operations if operation.kind in kinds]
+        return [worth(self._world, operation) for operation in self._world.operations if operation.kind in kinds]
 
     def _log_history(self, drained: dict[NodeId, Machine]) -> LogHistory:
         history = LogHistory(ordered_producers=False)
         for each in self._of("append"):
             offset = each.result if each.outcome is Outcome.ACKED else -1
             history.appends.append(Append(self._id(each.number), each.invoked_ms, each.returned_ms, each.outcome, offset))
+        groups: dict[str, list[str]] = {}  # that each client has polled, one after the other: in each it is another consumer
         for each in self._of("poll"):
             if each.outcome is Outcome.ACKED:
+                polled = groups.setdefault(each.client, [each.lineage])
+                polled += [each.lineage] if polled[-1] != each.lineage else []
                 messages = tuple((offset, self._id(number)) for offset, number in each.result)
-                history.polls.append(Poll(each.client, "any", each.returned_ms, messages))
+                history.polls.append(Poll(f"{each.client}/{len(polled)}", "any", each.returned_ms, messages))
         for name, machine in drained.items():
             history.drained[name] = [(offset, self._id(number)) for offset, number in enumerate(machine.log)]
         return history

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from dledger.core.effects import Effect, RoleChanged
 from dledger.core.events import Campaign, LowOnSpace, TransferRequested
 from dledger.core.types import Membership, NodeId, Role
+from dledger_cli.recovery.new_members import TERMS_AHEAD
+from tests.sim.core import recovery
 from tests.sim.core.node import CoreNode
 from tests.sim.core.world import CONFIG_BYTES, World
 from tests.sim.faults import LEADER, Fault
-from tests.unit.core.harness import Disk
 
 GOAL_STEP_MS = 40.0
+TEND_MS = 500.0
+MISTAKEN = 0.3  # how many operators add a node of an older lineage with its folder
 MOST_VOTERS = 5
 
 Links = list[tuple[NodeId, NodeId]]
@@ -29,10 +32,12 @@ class Strikes:
         self._world = world
         self.healed = False
         self._secluding: list[Fault] = []
-        self._first = next(iter(world.nodes.values())).disk.membership
+        self._first = next(iter(world.nodes.values())).first
         self._right: dict[NodeId, str] = {}  # the folder that belongs where another one was put
         self._lost: set[str] = set()  # empty folders in the place of lost ones
         self._replaced: set[NodeId] = set()
+        self._mistaken: set[NodeId] = set()  # nodes that are added with a log of another lineage
+        self._mistakes = random.Random(len(plan))
         world.watchers.append(self._elected)
         at_ms = 0.0
         self.end_ms = 0.0
@@ -77,6 +82,8 @@ class Strikes:
             node.slow_ms, node.sync_factor = 0.0, 1.0
             self._put_right(node)
             world.restart(node)
+        if world.kept or any(len(node.folders) > 1 for node in world.nodes.values()):
+            self._tend()
 
     # Lifecycle
 
@@ -186,10 +193,10 @@ class Strikes:
         """
         node = nodes[0]
         if self._may_strike(node) and len(self._first.voters) > 1 and not any(other.store in self._lost for other in self._others(nodes)):
-            store = self._new_store(node)
-            self._lost.add(store)
             self._right.setdefault(node.name, node.store)
-            self._world.exchange(node, store, self._empty(node))
+            store = node.new_store()
+            self._lost.add(store)
+            self._world.exchange(node, store)
             self._later(fault, self._put_right, node)
 
     def _old_folder(self, fault: Fault, nodes: list[CoreNode]) -> None:
@@ -226,7 +233,7 @@ class Strikes:
                 world.change(leader, Membership(others, now.learners), CONFIG_BYTES)
         elif node.name not in now and node.name not in self._replaced:
             self._replaced.add(node.name)
-            world.exchange(node, self._new_store(node), self._empty(node))
+            world.exchange(node, node.new_store())
         elif node.name not in now:
             world.change(leader, Membership(now.voters, (*now.learners, node.name)), CONFIG_BYTES)
         elif node.name in now.learners:
@@ -235,17 +242,57 @@ class Strikes:
     def _may_strike(self, node: CoreNode) -> bool:
         return not self.healed and node.up and not node.paused and node.name not in self._right and self._world.are_named(node.name)
 
-    def _new_store(self, node: CoreNode) -> str:
-        return f"{node.name}/{len(node.folders) + 1}"
-
-    def _empty(self, node: CoreNode) -> Disk:
-        return Disk(membership=node.folders[f"{node.name}/1"].membership)
-
     def _put_right(self, node: CoreNode) -> None:
         """The folder that belongs there is back."""
         store = self._right.pop(node.name, None)
-        if store is not None:
+        if store is not None and node.folders[store].lineage == self._world.lineage:
             self._world.exchange(node, store)
+
+    def _tend(self) -> None:
+        """In the end every member is on the folder that the configuration names, or on an empty one, whatever operators did meanwhile."""
+        world, leader = self._world, self._world.leader()
+        world.after(TEND_MS, self._tend)
+        if leader is None or not leader.core.is_confirmed_leader:
+            return
+        membership = leader.core.membership
+        for node in (world.nodes[name] for name in membership.members):
+            named = membership.store_of(node.name)
+            if node.up and named != node.store and named in node.folders:
+                world.exchange(node, named)
+            elif node.up and not named and node.lineage != world.lineage and not node.is_blank:
+                world.exchange(node, node.new_store())
+
+    # Logs, flush modes, recoveries
+
+    def _trim(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """The log's head is deleted, on all nodes named."""
+        for node in nodes:
+            self._world.copies.trim(node, fault.amount)
+
+    def _reflush(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """An operator changes the flush mode and restarts the node."""
+        for node in nodes:
+            if node.up and not node.paused:
+                self._world.safety.count("flush mode changed")
+                self._world.set_flush(node, sync=fault.amount < 0.5)
+
+    def _recover(self, fault: Fault, nodes: list[CoreNode]) -> None:
+        """All others of a survivor's group fail, and it is made the only voter; the others come back, and operators add them again."""
+        world, survivor = self._world, nodes[0]
+        if self.healed or not survivor.up or not recovery.may_recover(world, survivor):
+            return
+        for node in world.nodes.values():
+            if node is not survivor and node.name in survivor.core.membership.members:
+                world.crash(node, silent=True)
+                self._later(fault, world.restart, node)
+        world.crash(survivor, silent=False)
+        recovery.recover(world, survivor, TERMS_AHEAD + round(fault.amount * 0xFFFF))
+        self._right.pop(survivor.name, None)
+        world.restart(survivor)
+        others = [name for name in world.nodes if name != survivor.name]
+        draw = random.Random(fault.amount)
+        wanted = Membership((survivor.name, *draw.sample(others, min(len(others), draw.randint(0, 2)))))
+        world.after(fault.lasts_s * 1000 * draw.random() * 2, self._toward, wanted, world.now_ms + fault.lasts_s * 2000 + 2000, False)
 
     # Operators
 
@@ -276,8 +323,19 @@ class Strikes:
             for _ in range(2 if careless else 1):
                 following = _next_step(leader.core.membership, wanted, leader.name, careless)
                 if following is not None:
+                    self._clear_folders(following)
                     world.change(leader, following, CONFIG_BYTES + len(world.operations) % 800)
         world.after(GOAL_STEP_MS, self._toward, wanted, until_ms, careless)
+
+    def _clear_folders(self, wanted: Membership) -> None:
+        """A node of before a recovery is added on an empty folder; by an operator who reads."""
+        world = self._world
+        for node in (world.nodes[name] for name in wanted.members):
+            if node.up and node.lineage != world.lineage and not node.is_blank and node.name not in self._mistaken:
+                if self._mistakes.random() < MISTAKEN:
+                    self._mistaken.add(node.name)
+                else:
+                    world.exchange(node, node.new_store())
 
 
 def _next_step(now: Membership, wanted: Membership, leader: NodeId, careless: bool) -> Membership | None:
@@ -301,6 +359,11 @@ FOLDERS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
     "old-folder": Strikes._old_folder,
     "replace": Strikes._replace,
 }
+ONE_WORLD: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
+    "trim": Strikes._trim,
+    "reflush": Strikes._reflush,
+    "recover": Strikes._recover,
+}
 KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
     "kill": Strikes._end,
     "power": Strikes._end,
@@ -321,7 +384,9 @@ KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
     "campaign": Strikes._campaign,
     "members": Strikes._members,
     **FOLDERS,
+    **ONE_WORLD,
 }
+ANYWHERE = sorted(set(KINDS) - set(FOLDERS) - set(ONE_WORLD))  # what makes sense in any world
 
 
 # Plans
@@ -329,13 +394,13 @@ KINDS: dict[str, Callable[[Strikes, Fault, list[CoreNode]], None]] = {
 
 def plan_anything(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Swarm: a random subset of the kinds."""
-    kinds = draw.sample(sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 8))
+    kinds = draw.sample(ANYWHERE, draw.randint(1, 8))
     return _some(names, draw, kinds, draw.randint(3, 12))
 
 
 def plan_members(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Memberships change while leaders fail."""
-    kinds = ["members", "members", *draw.sample(sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 3))]
+    kinds = ["members", "members", *draw.sample(ANYWHERE, draw.randint(1, 3))]
     return _some(names, draw, kinds, draw.randint(4, 12))
 
 
@@ -470,7 +535,7 @@ def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
         plan.append(Fault("kill", 0.0, (draw.choice((LEADER, LEADER, *names)),), lasts_s, blocks=False))
         plan.append(Fault(kind, draw.random() * 0.02, (victim,), lasts_s, blocks=True))
         if draw.random() < 0.4:
-            plan += _some(names, draw, sorted(set(KINDS) - set(FOLDERS)), draw.randint(1, 3))
+            plan += _some(names, draw, ANYWHERE, draw.randint(1, 3))
     return plan
 
 

@@ -29,6 +29,7 @@ class Operation:
     outcome: Outcome = Outcome.UNKNOWN
     took: bool = True  # a cas or append-if that was carried out may find that its condition does not hold
     result: Any = None
+    lineage: str = ""  # of the node that it was sent to
 
     @property
     def size_bytes(self) -> int:

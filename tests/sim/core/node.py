@@ -1,4 +1,4 @@
-"""One core with its disk, its clock and its state machine: what survives a crash, what waits for a sync, what was applied.
+"""One core with its data folder, its clock and its state machine: what survives a crash, what waits for a sync, what was applied.
 
 Owns a replica's memory and disk, not the time things take (that is the world's).  The write stream follows the driver's rule: writes
 reach the disk in the order returned, a ``Send`` with ``after_sync`` waits for every write before it.
@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import Append, CutTail, Effect, SaveHardState, Send
-from dledger.core.events import Event, HardStateStored, Stored
+from dledger.core.events import Event, HardStateStored, LogTrimmed, Stored
 from dledger.core.messages import AppendResponse
 from dledger.core.raft import Raft
-from dledger.core.types import EntryKind, EntryMeta, NodeId, Role
+from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
 from tests.sim.core.machine import FIRST_SIZE, Machine, Operation
 from tests.unit.core.harness import Disk
+
+
+@dataclass
+class Folder(Disk):
+    """A data folder."""
+
+    state: list[EntryMeta] = field(default_factory=list)  # the entries of which the state machine's snapshot is all that is left
+    lineage: str = ""  # the recovery that its log comes from
 
 
 class CoreNode:
     """A replica.  ``up`` is false between a crash and the restart; ``starts`` numbers its runs."""
 
-    syncs = True  # SYNC_FLUSH
-
-    def __init__(self, name: NodeId, disk: Disk, config: CoreConfig, seed: str) -> None:
+    def __init__(self, name: NodeId, first: Membership, config: CoreConfig, seed: str) -> None:
         self.name = name
+        self.first = first  # whom an empty folder takes for the members
         self.store = f"{name}/1"  # the folder in place, and all that were ever made under this name
-        self.folders = {self.store: disk}
-        self.disk = disk
+        self.disk = Folder(membership=first)
+        self.folders = {self.store: self.disk}
+        self._made = 1  # folders
         self.config = config
         self.seed = seed
         self.up = False
@@ -44,7 +53,7 @@ class CoreNode:
         self.rate = 1.0
         self.base_ms = 0.0
         self.since_ms = 0.0
-        self.on_platter: list[EntryMeta] = list(disk.entries)  # what a loss of power leaves for certain
+        self.on_platter: list[EntryMeta] = []  # what a loss of power leaves for certain
 
     # Clock
 
@@ -84,24 +93,38 @@ class CoreNode:
         self.core = Raft(
             self.config, self.name, self.disk.membership, self.disk.saved(), draws, self, store=self.store, now_ms=self.local_ms(now_ms)
         )
-        self.machine = Machine()
         self.applied = self.commit_sent = self.disk.commit
         self.applying = False
-        for meta in self.disk.entries[: self.applied]:
-            self._apply(meta, operations)
+        self._rebuild(operations)
 
     def crash(self, keep_writes: int, snapshot: int) -> None:
         """Of the writes not synced the first ``keep_writes`` survive; the state machine's snapshot lies at ``snapshot``."""
         self.sync(keep_writes)
         self.up = False
-        self.disk.commit = min(snapshot, self.disk.last.index)
+        self.disk.commit = min(max(snapshot, self.disk.before.index), self.disk.last.index)
 
-    def put(self, store: str, empty: Disk | None = None) -> None:
-        """Put the folder ``store`` in place while the node is down: an old one, or a new and ``empty`` one."""
-        if empty is not None:
-            self.folders[store] = empty
+    def put(self, store: str) -> None:
+        """Put the folder ``store`` in place while the node is down: an old one, or an empty one."""
         self.store, self.disk = store, self.folders[store]
         self.on_platter = list(self.disk.entries)
+
+    def new_store(self, folder: Folder | None = None) -> str:
+        """A folder that was not there before, empty unless it is given; its name."""
+        self._made += 1
+        store = f"{self.name}/{self._made}"
+        self.folders[store] = folder or Folder(membership=self.first)
+        return store
+
+    @property
+    def syncs(self) -> bool:
+        """SYNC_FLUSH."""
+        return not self.config.loses_unsynced
+
+    def set_flush(self, *, sync: bool) -> None:
+        """While it is down.  A start under SYNC_FLUSH syncs what it finds."""
+        self.config = replace(self.config, loses_unsynced=not sync)
+        if sync:
+            self.on_platter = list(self.disk.entries)
 
     def lose_unsynced(self, draw: random.Random) -> None:
         """Power lost under ASYNC_FLUSH: of what was acknowledged and not synced a part survives, the oldest first."""
@@ -113,12 +136,48 @@ class CoreNode:
             kept += 1
         del entries[draw.randint(kept, len(entries)) :]
         self.on_platter = list(entries)
-        self.disk.commit = min(self.disk.commit, kept)  # snapshots wait for the log
+        self.disk.commit = min(self.disk.commit, self.disk.before.index + kept)  # snapshots wait for the log
         self.disk.suspect = True
 
     def metas(self, first_index: int, last_index: int) -> Sequence[EntryMeta]:
         """The core's view of old entries."""
-        return self.log.entries[first_index - 1 : last_index]
+        before = self.log.before.index
+        return self.log.entries[first_index - before - 1 : last_index - before] if first_index > before else ()
+
+    # The log's head
+
+    def trim(self, index: int) -> LogTrimmed | None:
+        """Delete entries up to ``index``, or as many as a snapshot of the state machine replaces and every sync has reached."""
+        disk, before = self.disk, self.disk.before.index
+        index = min(index, self.applied, before + len(self.on_platter), disk.last.index)
+        if index <= before:
+            return None
+        last = self.log.meta(index)
+        if disk.meta(index) != last or self.on_platter[index - before - 1] != last:
+            return None
+        at = EntryId(index, last.term)
+        disk.state += disk.entries[: index - before]
+        del self.on_platter[: index - before]
+        for log in (self.log, disk):
+            log.trim(at)
+        disk.commit = max(disk.commit, index)
+        return LogTrimmed(index + 1, at)
+
+    def replace_log(self, copied: Folder, operations: Sequence[Operation]) -> None:
+        """A copy of another replica's takes the place of log and state; nothing waits to be written."""
+        disk = self.disk
+        disk.before, disk.membership, disk.state, disk.commit = copied.before, copied.membership, list(copied.state), copied.commit
+        disk.entries, self.on_platter = list(copied.entries), list(copied.entries)
+        self.log = Disk(disk.hard_state, disk.before, list(disk.entries), disk.membership, disk.commit)
+        self.waiting.clear()  # whether those were carried out is not known
+        self.applied = self.commit_sent = disk.commit
+        self._rebuild(operations)
+
+    def copy(self) -> Folder:
+        """What another replica is given: all that is applied here."""
+        log, disk = self.log, self.disk
+        entries = log.entries[: self.applied - log.before.index]
+        return Folder(disk.hard_state, log.before, entries, log.membership, self.applied, state=list(disk.state))
 
     # Looking
 
@@ -129,6 +188,15 @@ class CoreNode:
     @property
     def commit(self) -> int:
         return self.core.commit
+
+    @property
+    def lineage(self) -> str:
+        return self.disk.lineage
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether its log has never had an entry, so that it may become a replica of any group."""
+        return not self.log.last.index
 
     # The write stream
 
@@ -181,7 +249,7 @@ class CoreNode:
         """Apply committed entries; returns what became of the operations whose clients wait here, None for one that is gone for good."""
         answers: list[tuple[Operation, tuple[bool, Any] | None]] = []
         for at in range(self.applied + 1, index + 1):
-            meta = self.log.entries[at - 1]
+            meta = self.log.meta(at)
             result = self._apply(meta, operations)
             waiting = self.waiting.pop(at, None)
             if waiting is not None:
@@ -189,6 +257,12 @@ class CoreNode:
                 answers.append((operation, result if term == meta.term else None))
         self.applied = max(self.applied, index)
         return answers
+
+    def _rebuild(self, operations: Sequence[Operation]) -> None:
+        """The state machine as its snapshot has it."""
+        self.machine = Machine()
+        for meta in (*self.disk.state, *self.disk.entries[: self.applied - self.disk.before.index]):
+            self._apply(meta, operations)
 
     def _apply(self, meta: EntryMeta, operations: Sequence[Operation]) -> tuple[bool, Any] | None:
         if meta.kind is not EntryKind.NORMAL:

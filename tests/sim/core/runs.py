@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from dledger.core.quorum import majority
 from tests.checkers.append_log import Outcome
+from tests.sim.core import one_world
 from tests.sim.core.clients import Clients
 from tests.sim.core.faults import (
     Strikes,
@@ -129,7 +130,7 @@ def _folders(settings: CoreSettings, draw: random.Random) -> None:
 
 def _asynchronous(settings: CoreSettings, draw: random.Random) -> None:
     """ASYNC_FLUSH: acknowledged before it is synced."""
-    settings.sync_flush, settings.background_sync_ms = False, draw.choice((20.0, 300.0, 5000.0))
+    settings.background_sync_ms = draw.choice((20.0, 300.0, 5000.0))
     settings.core = replace(settings.core, loses_unsynced=True)
     settings.voters, settings.spares = draw.choice((2, 3, 3, 4, 5)), 0
     settings.sync_ms, settings.think_ms = draw.choice((0.3, 8.0)), 5.0
@@ -167,6 +168,7 @@ CORE_SCENARIOS = {
     "core-async-folders": CoreScenario(plan_forgetting_folders, _forgetting_folders),
     "core-promotions": CoreScenario(plan_promotions, _two_and_one),
     "core-folders": CoreScenario(plan_folders, _folders),
+    "core-one-world": CoreScenario(plan_anything, one_world.shape),
 }
 
 
@@ -181,7 +183,9 @@ def run_core(
     window_ms, wary_ms = random.Random(f"{name} {seed} memory").choice(MEMORIES_MS)
     settings.core = replace(settings.core, lateness_window_ms=window_ms, wary_ms=wary_ms)
     world = World(f"{name} {seed}", settings, sink)
-    plan = shortened(scenario.plan([str(node) for node in world.nodes], draw), times)
+    names = [str(node) for node in world.nodes]
+    planned = one_world.plan(settings.features, names, draw) if settings.features else scenario.plan(names, draw)
+    plan = shortened(planned, times)
     clients = Clients(world, f"{name} {seed}")
     try:
         anomalies = _acts(world, clients, plan, keep, draw)
@@ -204,6 +208,7 @@ def run_core(
         world.safety.commit,
         tuple(str(fault) for fault in plan),
         tuple(anomalies),
+        happened=dict(sorted(world.safety.counters.items())),
     )
 
 

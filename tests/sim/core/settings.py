@@ -19,6 +19,7 @@ def _core_config() -> CoreConfig:
 class CoreSettings:
     """Times in virtual milliseconds, chances for each message or write."""
 
+    features: tuple[str, ...] = ()  # of one world (``one_world.py``)
     voters: int = 3
     spares: int = 0  # replicas outside the group, for membership changes
     core: CoreConfig = field(default_factory=_core_config)
@@ -30,10 +31,10 @@ class CoreSettings:
     double_chance: float = 0.0
     late_chance: float = 0.0  # a message that is held up, perhaps past an election or a restart
     late_ms: float = 2000.0
+    lineages_apart: bool = True  # links refuse nodes whose log comes from another recovery
     # Disk
     sync_ms: float = 1.0
-    sync_flush: bool = True  # otherwise what is acknowledged is synced ``background_sync_ms`` later, and a loss of power takes it
-    background_sync_ms: float = 300.0
+    background_sync_ms: float = 300.0  # under ASYNC_FLUSH (``core.loses_unsynced``); a loss of power takes what is not synced then
     partial_chance: float = 0.0  # a flush takes only a part of what waits
     completion_lag_ms: float = 0.0  # how much later than the sync its completion may be told
     lag_chance: float = 0.3  # how many completions are that late

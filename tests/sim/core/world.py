@@ -16,6 +16,7 @@ from dledger.core.effects import (
     CommitTo,
     CutTail,
     Effect,
+    FetchSnapshot,
     MembershipChanged,
     ReadFailed,
     ReadReady,
@@ -37,17 +38,20 @@ from dledger.core.events import (
     StorageRecovered,
     Tick,
 )
-from dledger.core.messages import Message
+from dledger.core.messages import AppendRequest, Heartbeat, Message, SnapshotOffer
 from dledger.core.quorum import majority
 from dledger.core.types import Membership, NodeId, Role
+from tests.sim.core.copies import Copies
 from tests.sim.core.machine import Operation
-from tests.sim.core.node import CoreNode
+from tests.sim.core.node import CoreNode, Folder
 from tests.sim.core.settings import ELECTION_MS, HEARTBEAT_MS, CoreSettings
-from tests.unit.core.harness import NO_VOTERS, Disk, Envelope, ids
+from tests.unit.core.harness import NO_VOTERS, Envelope, ids
 from tests.unit.core.safety import Safety, expect
 
 FULL_DISK_RETRY_MS = 500.0
 CONFIG_BYTES = 90
+OF_LEADER = (AppendRequest, Heartbeat, SnapshotOffer)
+Sender = tuple[str, str | None]  # the folder of a message's sender, and its lineage; None: of an empty one
 SILENCE_MS = 3.0 * ELECTION_MS  # a leader that no majority answers steps down well before
 
 
@@ -60,6 +64,7 @@ class World:
         self.steps = 0
         self.trace_hash = 0
         self.operations: list[Operation] = []
+        self.kept: dict[str, set[int]] = {}  # lineage -> the operations that were in the log it was recovered from
         self.answered: Callable[[Operation, tuple[bool, Any] | None], None] = lambda _operation, _result: None
         self.watchers: list[Callable[[CoreNode, list[Effect]], None]] = []
         self.log_replaced: Callable[[CoreNode], None] = lambda _node: None
@@ -76,17 +81,17 @@ class World:
         self.nodes: dict[NodeId, CoreNode] = {}
         clocks = random.Random(f"{seed} clocks")
         for name in (*voters, *spares):
-            disk = Disk(membership=first if name in voters else NO_VOTERS)
-            node = self.nodes[name] = CoreNode(name, disk, settings.core, seed)
-            node.syncs = settings.sync_flush
+            node = self.nodes[name] = CoreNode(name, first if name in voters else NO_VOTERS, settings.core, seed)
             node.base_ms, node.rate = float(clocks.randrange(100_000)), 1.0 + clocks.uniform(-0.002, 0.002)
         for node in self.nodes.values():
             node.boot(0.0, self.operations)
         self.safety = Safety(self)
         for node in self.nodes.values():
             self._arm(node)
-        if not settings.sync_flush:
-            self.after(settings.background_sync_ms, self._sync_in_background)
+        self.copies = Copies(self, random.Random(f"{seed} copies"))
+        self._syncs_in_background = False
+        if settings.core.loses_unsynced:
+            self._sync_later()
 
     @property
     def events(self) -> int:
@@ -143,6 +148,8 @@ class World:
                 self.safety.count("sound again")
             elif isinstance(effect, ReadReady):
                 self._read_ready(node, effect)
+            elif isinstance(effect, FetchSnapshot):
+                self.copies.offered(node, effect)
             elif isinstance(effect, ReadFailed):
                 self._answer(node.reads.pop(effect.token, None), None)
         core = node.core
@@ -196,7 +203,7 @@ class World:
     # Network
 
     def post(self, source: CoreNode, to: NodeId, message: Message) -> None:
-        store = source.store
+        folder = (source.store, None if source.is_blank else source.lineage)
         self.safety.sent(Envelope(source.name, to, message))
         link, settings, draw = (source.name, to), self.settings, self.net.random
         drawn = draw()
@@ -205,36 +212,44 @@ class World:
         for _ in range(2 if drawn > 1.0 - settings.double_chance else 1):
             delay_ms = settings.delay_ms + draw() * settings.jitter_ms + self.extra_ms.get(link, 0.0)
             if settings.late_chance and draw() < settings.late_chance:
-                self.after(delay_ms + draw() * settings.late_ms, self._reach, link, store, message)
+                self.after(delay_ms + draw() * settings.late_ms, self._reach, link, folder, message)
                 continue
             if settings.ordered:
                 arrival_ms = self._arrivals[link] = max(self.now_ms + delay_ms, self._arrivals.get(link, 0.0))
                 delay_ms = arrival_ms - self.now_ms
-            self.after(delay_ms, self._deliver, link, store, message)
+            self.after(delay_ms, self._deliver, link, folder, message)
 
-    def _deliver(self, link: tuple[NodeId, NodeId], store: str, message: Message) -> None:
+    def _deliver(self, link: tuple[NodeId, NodeId], folder: Sender, message: Message) -> None:
         """What is under way when a cable is cut is lost, unless it is late already."""
         if link not in self.cut:
-            self._reach(link, store, message)
+            self._reach(link, folder, message)
 
-    def _reach(self, link: tuple[NodeId, NodeId], store: str, message: Message) -> None:
+    def _reach(self, link: tuple[NodeId, NodeId], folder: Sender, message: Message) -> None:
         node = self.nodes[link[1]]
         if not node.up:
             return
         if node.slow_ms:
-            self.after(self._slowness(node), self._receive, node, node.starts, link[0], store, message)
+            self.after(self._slowness(node), self._receive, node, node.starts, link[0], folder, message)
         else:
-            self._receive(node, node.starts, link[0], store, message)
+            self._receive(node, node.starts, link[0], folder, message)
 
-    def _receive(self, node: CoreNode, start: int, source: NodeId, store: str, message: Message) -> None:
+    def _receive(self, node: CoreNode, start: int, source: NodeId, folder: Sender, message: Message) -> None:
         if node.starts != start or not node.up:
             return
         if node.paused:
-            node.inbox.append((self._receive, node, start, source, store, message))
+            node.inbox.append((self._receive, node, start, source, folder, message))
+            return
+        store, lineage = folder
+        apart = lineage is not None and lineage != node.lineage
+        if apart and not node.is_blank and self.settings.lineages_apart:
             return
         if node.core.membership.store_of(source) in ("", store):
             node.heard[source] = self.now_ms
+        blank = node.is_blank
+        if blank and lineage is not None and isinstance(message, OF_LEADER) and message.term >= node.core.term:
+            node.disk.lineage = lineage
         self.step(node, Received(source, message, store))
+        expect(blank or not apart or node.core.leader != source, "L1", node.name, "of", node.lineage, "follows", source, "of", lineage)
 
     def cut_links(self, pairs: Iterable[tuple[NodeId, NodeId]]) -> None:
         self.cut.update(pairs)
@@ -274,18 +289,22 @@ class World:
             self.step(node, StorageFailed(fatal=True))
             self.crash(node, silent=False)
             return
+        self.flushed(node, count)
+        node.flushing = False
+        if node.pending:
+            self._start_flush(node)
+
+    def flushed(self, node: CoreNode, count: int) -> None:
+        """The oldest writes are on the disk, and what waited for them goes out."""
         events = node.sync(count)
         for send in node.released():
             self.post(node, send.to, send.message)
         for event in events:
             lag_ms = self.settings.completion_lag_ms
             if lag_ms and self.disk_draws.random() < self.settings.lag_chance:
-                self.after(self.disk_draws.random() * lag_ms, self._complete, node, start, event)
+                self.after(self.disk_draws.random() * lag_ms, self._complete, node, node.starts, event)
             else:
-                self._complete(node, start, event)
-        node.flushing = False
-        if node.pending:
-            self._start_flush(node)
+                self._complete(node, node.starts, event)
 
     def _complete(self, node: CoreNode, start: int, event: Event) -> None:
         if node.starts != start or not node.up:
@@ -320,7 +339,7 @@ class World:
             return
         draw = self.disk_draws
         node.crash(draw.randint(0, len(node.pending)), draw.randint(0, node.applied))
-        if silent and not self.settings.sync_flush and self._may_lose_power(node):
+        if silent and not node.syncs and self._may_lose_power(node):
             node.lose_unsynced(draw)
             self.safety.count("power lost with entries not synced")
         self.note(f"{node.name} ends with {node.disk.hard_state} {node.disk.last}")
@@ -330,17 +349,30 @@ class World:
                 if peer != node.name and (node.name, peer) not in self.cut:
                     self.after(self.settings.delay_ms, self.lose_stream, node.name, peer)
 
-    def exchange(self, node: CoreNode, store: str, empty: Disk | None = None) -> None:
+    def exchange(self, node: CoreNode, store: str) -> None:
         """Its machine comes back with another folder: one of before, or a new one."""
         self.crash(node, silent=False)
-        node.put(store, empty)
+        node.put(store)
+        self.restart(node)
+
+    def set_flush(self, node: CoreNode, *, sync: bool) -> None:
+        """It is started with another flush mode."""
+        self.crash(node, silent=False)
+        node.set_flush(sync=sync)
+        if not sync:
+            self._sync_later()
         self.restart(node)
 
     def _may_lose_power(self, node: CoreNode) -> bool:
         """Fewer than a majority of any configuration may be suspect at a time: more may lose what was acknowledged, as documented."""
-        suspects = [other.name for other in self.nodes.values() if other.disk.suspect or other is node]
+        suspects = [other.name for other in self.nodes.values() if other is node or any(each.suspect for each in other.folders.values())]
         memberships = [other.core.membership.voters for other in self.nodes.values()]
         return all(sum(voter in suspects for voter in voters) < majority(len(voters)) for voters in memberships if voters)
+
+    def _sync_later(self) -> None:
+        if not self._syncs_in_background:
+            self._syncs_in_background = True
+            self.after(self.settings.background_sync_ms, self._sync_in_background)
 
     def _sync_in_background(self) -> None:
         for node in self.nodes.values():
@@ -371,6 +403,7 @@ class World:
         """A client's operation arrives."""
         if not node.up or node.paused:
             return
+        operation.lineage = node.lineage
         if operation.kind == "poll":
             seen = node.machine.log[operation.value : operation.value + 20]
             self._answer(operation, (True, tuple(enumerate(seen, operation.value))))
@@ -458,11 +491,20 @@ class World:
 
         Before that nobody can tell its folders apart.
         """
-        disks = [disk for node in self.nodes.values() for disk in node.folders.values()]
-        logs = [disk.entries[: self.safety.commit] for disk in disks if disk.entries or disk.membership.voters]
-        return all(any(meta.config is not None and meta.config.store_of(name) for meta in log) for log in logs)
+        folders = [folder for node in self.nodes.values() for folder in node.folders.values()]
+        return all(self._names(folder, name) for folder in folders if folder.entries or folder.membership.voters)
+
+    def _names(self, folder: Folder, name: NodeId) -> bool:
+        upto = self.safety.lineages[folder.lineage].commit - folder.before.index
+        named = [folder.membership, *(meta.config for meta in folder.entries[: max(upto, 0)] if meta.config is not None)]
+        return any(membership.store_of(name) for membership in named)
+
+    @property
+    def lineage(self) -> str:
+        """The newest."""
+        return next(reversed(self.safety.lineages))
 
     def leader(self) -> CoreNode | None:
-        """Who leads the newest term that has a leader."""
-        leading = [node for node in self.nodes.values() if node.up and node.role is Role.LEADER]
+        """Who leads the newest term that has a leader, in the group that was recovered last."""
+        leading = [node for node in self.nodes.values() if node.up and node.role is Role.LEADER and node.lineage == self.lineage]
         return max(leading, key=lambda node: node.core.term, default=None)

@@ -98,6 +98,19 @@ class Disk:
     def meta(self, index: int) -> EntryMeta:
         return self.entries[index - self.before.index - 1]
 
+    def membership_at(self, index: int) -> Membership:
+        found = self.membership
+        for at, meta in enumerate(self.entries, self.before.index + 1):
+            if at <= index and meta.config is not None:
+                found = meta.config
+        return found
+
+    def trim(self, before: EntryId) -> None:
+        """Head truncation: ``before`` is the last entry to go."""
+        self.membership = self.membership_at(before.index)
+        del self.entries[: before.index - self.before.index]
+        self.before = before
+
     def holds(self, entry: EntryId) -> bool:
         place = entry.index - self.before.index  # counted from 1: asked several times in each step of each simulated core
         return place <= 0 or (place <= len(self.entries) and self.entries[place - 1].term == entry.term)
@@ -128,6 +141,8 @@ class Envelope:
 
 class Node:
     """A core, its disk, and what it asked for."""
+
+    lineage = ""
 
     def __init__(self, cluster: Cluster, name: NodeId, disk: Disk, config: CoreConfig) -> None:
         self.cluster = cluster
@@ -325,25 +340,15 @@ class Node:
         """Head truncation up to ``first_index``; the log on disk follows."""
         before = EntryId(first_index - 1, self.core.term_at(first_index - 1) or 0)
         for log in (self.log, self.disk):
-            log.membership = self._membership_at(log, first_index - 1)
-            del log.entries[: first_index - 1 - log.before.index]
-            log.before = before
+            log.trim(before)
         self.step(LogTrimmed(first_index, before))
-
-    @staticmethod
-    def _membership_at(log: Disk, index: int) -> Membership:
-        found = log.membership
-        for at, meta in enumerate(log.entries, log.before.index + 1):
-            if at <= index and meta.config is not None:
-                found = meta.config
-        return found
 
     def copy_from(self, source: Node) -> None:
         """The catch-up copy that was asked for: ``source``'s committed log takes the place of ours."""
         assert self.core.snapshot_wanted is not None
         self.persist()
         upto = min(self.core.snapshot_wanted.last.index, source.disk.last.index, source.commit)
-        membership = self._membership_at(source.disk, upto)
+        membership = source.disk.membership_at(upto)
         for log in (self.log, self.disk):
             log.before, log.membership = source.disk.before, source.disk.membership
             log.entries = source.disk.entries[: upto - source.disk.before.index]

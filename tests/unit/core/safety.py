@@ -6,6 +6,7 @@ Knows every log and every disk, so it asks them and not the cores.  Row numbers 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dledger.core.effects import Append, CommitTo, CutTail, Diverged, Effect, MembershipChanged, MessageRefused, ReadReady, RoleChanged
@@ -32,6 +33,9 @@ class Watched(Protocol):
     def store(self) -> str: ...
     @property
     def folders(self) -> Mapping[str, Disk]: ...
+    @property
+    def lineage(self) -> str:
+        """Which recovery its log comes from; empty for the first members' group."""
 
 
 class World(Protocol):
@@ -58,16 +62,30 @@ def link(before: int, meta: EntryMeta) -> int:
     return hash((before, meta.term, meta.size_bytes))
 
 
+@dataclass(slots=True)
+class Lineage:
+    """One history: that of a group, or of what an operator has recovered out of it when most members were lost.
+
+    What is committed in one says nothing about the other, from the end of the recovered log on.
+    """
+
+    leaders: dict[int, tuple[NodeId, str]] = field(default_factory=dict)
+    registry: dict[tuple[int, int], int] = field(default_factory=dict)  # (index, term) -> chain of the prefix
+    committed: list[int] = field(default_factory=lambda: [0])  # chain at every committed index
+    commit_terms: list[int] = field(default_factory=lambda: [0])  # in which term that was committed first
+
+    @property
+    def commit(self) -> int:
+        return len(self.committed) - 1
+
+
 class Safety:
     """Watches a cluster from its first step on."""
 
     def __init__(self, cluster: World) -> None:
         self.cluster = cluster
-        self.leaders: dict[int, tuple[NodeId, str]] = {}
+        self.lineages = {"": Lineage()}  # the newest last
         self.votes: dict[tuple[NodeId, str, int], NodeId] = {}
-        self.registry: dict[tuple[int, int], int] = {}  # (index, term) -> chain of the prefix
-        self.committed: list[int] = [0]  # chain at every committed index
-        self.commit_terms: list[int] = [0]  # in which term that was committed first
         self.chains: dict[NodeId, dict[int, int]] = {}
         self.node_commit: dict[NodeId, int] = {}
         self.read_floor: dict[tuple[NodeId, int, int], int] = {}
@@ -86,8 +104,29 @@ class Safety:
         self.counters[name] = self.counters.get(name, 0) + 1
 
     @property
+    def newest(self) -> Lineage:
+        return next(reversed(self.lineages.values()))
+
+    @property
     def commit(self) -> int:
-        return len(self.committed) - 1
+        return self.newest.commit
+
+    @property
+    def leaders(self) -> Mapping[int, tuple[NodeId, str]]:
+        return self.newest.leaders
+
+    def recovered(self, source: str, name: str, log: Disk) -> int:
+        """``log`` of the lineage ``source`` begins one of its own.  Up to where it has what was committed there, and goes on having it."""
+        old, kept = self.lineages[source], log.before.index
+        chain = old.committed[kept]
+        for index, meta in enumerate(log.entries, kept + 1):
+            chain = link(chain, meta)
+            if index > old.commit or old.committed[index] != chain:
+                break
+            kept = index
+        committed, terms = old.committed[: kept + 1], old.commit_terms[: kept + 1]
+        self.lineages[name] = Lineage(dict(old.leaders), dict(old.registry), committed, terms)
+        return kept
 
     def restarted(self, node: Watched) -> None:
         """A node begins anew from its disk."""
@@ -99,9 +138,9 @@ class Safety:
 
     def log_replaced(self, node: Watched) -> None:
         """Take a node's log as its disk has it."""
-        before = node.disk.before.index
-        expect(before <= self.commit or before == 0, node.name, "starts behind", before, "committed", self.commit)
-        chain = self.committed[before] if before <= self.commit else 0
+        before, lineage = node.disk.before.index, self.lineages[node.lineage]
+        expect(before <= lineage.commit or before == 0, node.name, "starts behind", before, "committed", lineage.commit)
+        chain = lineage.committed[before] if before <= lineage.commit else 0
         chains = {before: chain}
         for index, meta in enumerate(node.disk.entries, before + 1):
             chain = chains[index] = link(chain, meta)
@@ -112,7 +151,7 @@ class Safety:
         self.configs[node.name] = [(before, node.disk.membership), *configs]
 
     def _register(self, node: Watched, entry: EntryId, chain: int) -> None:
-        known = self.registry.setdefault((entry.index, entry.term), chain)
+        known = self.lineages[node.lineage].registry.setdefault((entry.index, entry.term), chain)
         expect(known == chain, "I3 log matching:", node.name, "has another prefix at", entry)
 
     # Steps
@@ -143,17 +182,18 @@ class Safety:
         if effect.role is not Role.LEADER or effect.confirmed:
             return
         self.count("elected")
-        known = self.leaders.setdefault(effect.term, (node.name, node.store))
+        history = self.lineages[node.lineage]
+        known = history.leaders.setdefault(effect.term, (node.name, node.store))
         expect(
             known == (node.name, node.store), "I1 election safety: term", effect.term, "has leaders", known, "and", node.name, node.store
         )
         # The no-op comes with the same step and is in the log already.  Late votes may make a leader of a term that others have left.
-        chains, index = self.chains[node.name], self.commit
-        while index and self.commit_terms[index] >= effect.term:
+        chains, index, committed = self.chains[node.name], history.commit, history.committed
+        while index and history.commit_terms[index] >= effect.term:
             index -= 1
         expect(index in chains or index < min(chains), "I4 leader completeness:", node.name, "lacks", index)
         if index in chains:
-            expect(chains[index] == self.committed[index], "I4 leader completeness:", node.name, "differs at", index)
+            expect(chains[index] == committed[index], "I4 leader completeness:", node.name, "differs at", index)
 
     def _append(self, node: Watched, effect: Append) -> None:
         chains = self.chains[node.name]
@@ -169,13 +209,17 @@ class Safety:
         index, before = configs[-1]
         configs.append((entry.index, membership))
         self.count("changed members")
-        if before.voters:
+        if before.voters and not self._is_recovery(membership):
             differing = set(before.voters) ^ set(membership.voters)
             expect(len(differing) <= 1, "I10", node.name, "goes from", before, "to", membership)
         if node.core.role is Role.LEADER:
             commit = self.node_commit[node.name]
             expect(index <= commit, "I10", node.name, "changes members at", entry, "while", index, "is not committed:", commit)
             expect(node.core.term_at(commit) == node.core.term, "I10", node.name, "changes members before its term's first commit")
+
+    def _is_recovery(self, membership: Membership) -> bool:
+        """Whether an operator has made these the members."""
+        return any(store in self.lineages for _name, store in membership.stores) and len(membership.members) == 1
 
     def _cut(self, node: Watched, effect: CutTail) -> None:
         self.count("cut")
@@ -192,13 +236,14 @@ class Safety:
     def _commit(self, node: Watched, effect: CommitTo) -> None:
         expect(effect.index > self.node_commit[node.name], "I6 commit went back:", node.name, effect)
         self.node_commit[node.name] = effect.index
-        chains = self.chains[node.name]
-        for index in range(self.commit + 1, effect.index + 1):
-            self.committed.append(chains[index])
-            self.commit_terms.append(node.core.term)
+        chains, history = self.chains[node.name], self.lineages[node.lineage]
+        committed = history.committed
+        for index in range(len(committed), effect.index + 1):
+            committed.append(chains[index])
+            history.commit_terms.append(node.core.term)
         first = next(iter(chains))  # they follow one another: only the end is ever cut or added to
         for index in (min(effect.index, first + len(chains) - 1), first):
-            expect(chains[index] == self.committed[index], "I5 state-machine safety:", node.name, "differs at", index)
+            expect(chains[index] == committed[index], "I5 state-machine safety:", node.name, "differs at", index)
         if node.core.role is Role.LEADER:
             self._majority_has(node, effect.index)
 
@@ -227,7 +272,7 @@ class Safety:
 
     def read_asked(self, node: Watched, token: int) -> None:
         """Call right before a read is stepped."""
-        self.read_floor[node.name, node.starts, token] = self.commit
+        self.read_floor[node.name, node.starts, token] = self.lineages[node.lineage].commit
 
     def _watermark(self, node: Watched) -> None:
         self.saved[node.name, node.store] = node.disk.hard_state
@@ -253,8 +298,9 @@ class Safety:
             self.matches[key] = (peer.match, replication.ack_regressions)
             disk = self._disk_of(peer.node, peer.store)
             # No later leader has cut it, nor a loss of power taken it.
-            if disk is not None and disk.hard_state.term <= core.term and not disk.suspect:
-                entry = EntryId(peer.match, log.term_at(peer.match) or 0)
+            term = log.term_at(peer.match)  # None: deleted here since then
+            if disk is not None and disk.hard_state.term <= core.term and not disk.suspect and term is not None:
+                entry = EntryId(peer.match, term)
                 if not disk.holds(entry):
                     raise Violation(f"I9 {node.name} takes {entry} to be on {peer.node} which has {disk.last}")
             if peer.state is ProgressState.REPLICATE and peer.next - peer.match > 1:
@@ -265,13 +311,12 @@ class Safety:
 
     def check_holds_all(self, node: Watched) -> None:
         """After the dust has settled: the node's disk has every committed entry."""
-        chain, before = 0, node.disk.before.index
-        if before:
-            chain = self.committed[before]
-        for index, meta in enumerate(node.disk.entries[: self.commit - before], before + 1):
+        history, before = self.lineages[node.lineage], node.disk.before.index
+        chain = history.committed[before]
+        for index, meta in enumerate(node.disk.entries[: history.commit - before], before + 1):
             chain = link(chain, meta)
-            expect(chain == self.committed[index], "committed entry lost:", node.name, "differs at", index)
-        expect(node.disk.last.index >= self.commit, "committed entry lost:", node.name, "ends at", node.disk.last, "of", self.commit)
+            expect(chain == history.committed[index], "committed entry lost:", node.name, "differs at", index)
+        expect(node.disk.last.index >= history.commit, "committed entry lost:", node.name, "ends at", node.disk.last, "of", history.commit)
 
     # Messages leaving a node
 
