@@ -7,6 +7,7 @@ one chunk is sent the next one is read.
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import numpy as np
 
@@ -30,12 +31,14 @@ from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.stored import StoredSender, sender_of
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
-from dledger_wire.security.principal import Principal
+from dledger_wire.security.principal import ANONYMOUS, Principal
 from store.commands.security import Action, Resource
 from store.queues.fetch_filter import FetchFilter
 from store.queues.queue_reader import outside
 from store.queues.read import Chunk, Given
-from store.queues.sql92 import compiled
+from store.queues.slices import Slices
+from store.queues.sql92 import parser as sql_parser
+from store.queues.sql_filter import compiled
 
 BARRIER_TIMEOUT_S = 5.0
 DEFAULT_BYTES = 4 << 20
@@ -52,13 +55,13 @@ _NAME = method_name(methods.FETCH.path)
 class _Answer:
     """The progress of the answer to one request."""
 
-    def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest, given: Given) -> None:
+    def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest, given: Given, wanted: FetchFilter) -> None:
         self._given = given
         self._store = context.store
         self._clock = context.env.clock
         self._raft = context.raft
         self._request = request
-        self._wanted = _wanted(request)
+        self._wanted = wanted
         broker, store = context.settings.cluster.broker, context.store.settings
         self._chunk_messages, self._chunk_bytes = IN_PLACE if request.in_place else (store.chunk_messages, store.chunk_bytes)
         self._max_wait_ms = MAX_WAIT_MS if broker.longPollingEnable else broker.shortPollingTimeMills
@@ -148,6 +151,8 @@ class FetchService:
         self._context = context
         self._advice = advice
         self._store_id = store_id
+        self._slices = Slices()
+        sql_parser()
 
     def register(self, server: Server) -> None:
         methods.FETCH.serve(server, self.fetch)
@@ -158,7 +163,7 @@ class FetchService:
             began_s, measures = self._context.measures.stopwatch(), self._context.measures
             try:
                 self._check_reader(request, caller.principal)
-                waited_s = await self._serve(request, stream, caller.principal)
+                waited_s = await self._serve(request, stream, caller)
                 measures.request(_NAME, OK, measures.stopwatch() - began_s - waited_s)
             except DledgerError as error:
                 measures.request(_NAME, error.code, measures.stopwatch() - began_s)
@@ -174,13 +179,15 @@ class FetchService:
             if not self._context.store.subscription_groups.of(request.group).consumeEnable:
                 raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
 
-    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, caller: Principal) -> float:
+    async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, context: CallContext) -> float:
         """Answer a request; for how many seconds of that there were no messages."""
+        caller = context.principal
+        wanted = await self._wanted(request, owner_of(context))
         await self._catch_up(request)
         self._check_lock(request)
         sender = None if request.in_place or request.without_body else sender_of(stream)
         given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
-        answer = _Answer(self._context, request, given)
+        answer = _Answer(self._context, request, given, wanted)
         chunk, end = await answer.first_chunk()
         request.incarnation = answer.topic_epoch
         self._check_lock(request)  # the owner may have changed during a long poll
@@ -211,6 +218,13 @@ class FetchService:
         except OffsetOutOfRangeError:  # of the log's positions: its head was deleted since the chunk was looked up
             low, high = self._context.store.reader.bounds(request.topic, request.queue_id)
             raise outside((request.topic, request.queue_id), chunk.first_offset, low, high) from None
+
+    async def _wanted(self, request: broker_pb2.FetchRequest, owner: str) -> FetchFilter:
+        if len(request.tag_hashes) > MAX_TAGS:
+            raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
+        tags = np.array(request.tag_hashes, np.int64) if request.tag_hashes else None
+        turn = functools.partial(self._slices.turn, owner)
+        return FetchFilter(tags, await compiled(request.sql, turn) if request.sql else None, turn)
 
     async def _catch_up(self, request: broker_pb2.FetchRequest) -> None:
         """Wait until this replica's state is as fresh as the request demands."""
@@ -273,8 +287,6 @@ class FetchService:
         return header
 
 
-def _wanted(request: broker_pb2.FetchRequest) -> FetchFilter:
-    if len(request.tag_hashes) > MAX_TAGS:
-        raise InvalidArgumentError(f"{len(request.tag_hashes)} tags; expected at most {MAX_TAGS}")
-    tags = np.array(request.tag_hashes, np.int64) if request.tag_hashes else None
-    return FetchFilter(tags, compiled(request.sql) if request.sql else None)
+def owner_of(caller: CallContext) -> str:
+    """Whom work on the loop is counted for: a user, where there are none a host."""
+    return caller.peer.rpartition(":")[0] if caller.principal == ANONYMOUS else str(caller.principal)

@@ -22,7 +22,7 @@ from store.queues.queue_files import Units
 from store.queues.queue_table import QueueTable
 from store.queues.read import Chunk, FrameMismatchError, Given, fit, frames_in_place, read_frames, store_time
 from store.queues.rebuild import FileUse, fillers, rebuild_files
-from store.queues.sql92 import SqlFilter
+from store.queues.sql_filter import SqlFilter
 from store.queues.stored_frames import stored_frames
 from store.settings import StoreSettings
 from store.state.sequences import QueueKey
@@ -125,7 +125,7 @@ class QueueReader:
         if not len(units):
             return Chunk(offset, next_offset, 0, b"", looked_at=looked_at)
         if fetch_filter.sql is not None:
-            return await self._matching(fetch_filter.sql, units, offsets, next_offset, max_messages, max_bytes)
+            return await self._matching(fetch_filter, fetch_filter.sql, (units, offsets, next_offset), max_messages, max_bytes)
         taken = min(fit(units["size"], max_bytes), max_messages or len(units))
         chunk = await self._taken(*_first(taken, units, offsets, next_offset), given, contiguous=fetch_filter.everything)
         chunk.looked_at = looked_at
@@ -151,8 +151,12 @@ class QueueReader:
         frames = await read_frames(self._log, units, offsets, gap_bytes)
         return _chunk(units, offsets, next_offset, frames, contiguous=contiguous)
 
-    async def _matching(self, sql: SqlFilter, units: Units, offsets: Offsets, next_offset: int, max_messages: int, max_bytes: int) -> Chunk:
-        """Read the first of ``units``, and make a chunk of those that the expression lets pass."""
+    async def _matching(
+        self, fetch_filter: FetchFilter, sql: SqlFilter, among: tuple[Units, Offsets, int], max_messages: int, max_bytes: int
+    ) -> Chunk:
+        """Read the first units of ``among`` (with their offsets and the one behind), and make a chunk of those that the expression lets
+        pass."""
+        units, offsets, next_offset = among
         budget = self._settings.chunk_bytes
         taken = min(fit(units["size"], budget), max_filtered_messages(sql, budget))
         if taken < len(units):
@@ -161,7 +165,7 @@ class QueueReader:
         buffers = await read_frames(self._log, units, offsets, self._settings.span_gap_bytes)
         frames = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         looked_at = max(len(frames), len(units) * sql.cost * COST_BYTES)
-        chosen = await choose(sql, frames, units, offsets)
+        chosen = await choose(fetch_filter, sql, frames, units, offsets)
         if not len(chosen):
             return Chunk(int(offsets[0]), next_offset, 0, b"", looked_at=looked_at)
         wanted = min(fit(units["size"][chosen], max_bytes), max_messages or len(chosen))

@@ -1,6 +1,6 @@
 """SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
 
-Owns the grammar and its three-valued logic.  Knows property maps and property strings, not frames or queues.  Grammar after
+Owns the grammar and its three-valued logic.  Knows property maps, not messages (``sql_filter.py``), frames or queues.  Grammar after
 RocketMQ's ``filter`` module (differences: docs/reference/sql-filters.md): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``,
 ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and
 boolean literals.  A property is text; next to a number, and where two properties are ordered, it is read as a number, and when it is
@@ -10,7 +10,8 @@ none, or is missing, the comparison is unknown (None).  Only an expression that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken, v_args
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
 
 Truth = bool | None
 Value = str | int | float | bool | None
@@ -27,10 +27,8 @@ Predicate = Callable[[Properties], Truth]
 
 MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 64
-# Messages of one kind differ in their unique id only: what was decided about the rest of their properties is remembered.
-REMEMBERED = 1024
-REMEMBERED_BYTES = 256
-_UNIQUE_ID_BYTES = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1
+MAX_TERMS = 128  # comparisons, and values in lists
+SLICE_TOKENS = 50  # some 0.5 ms
 
 _GRAMMAR = r"""
 ?start: disjunction
@@ -317,62 +315,50 @@ def _error(column: int, what: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"filter: column {column}: {what}", column=column)
 
 
-class SqlFilter:
-    """One compiled expression."""
-
-    def __init__(self, expression: str) -> None:
-        """Parse ``expression``.  Raises InvalidArgumentError that points at the column, also in its detail ``column``."""
-        self.expression = expression
-        self.cost = 1 + len(expression) // 16  # of looking at one message, in comparisons or so
-        self._predicate = _parse(expression)
-        self._verdicts: dict[bytes, bool] = {}
-
-    def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties passes (TAGS and KEYS are among them)."""
-        return self._predicate(properties) is True
-
-    def chosen(self, packed: Sequence[bytes]) -> list[int]:
-        """The numbers of those property strings whose messages pass."""
-        known, skip = self._verdicts, 0 if "UNIQ_KEY" in self.expression else _UNIQUE_ID_BYTES
-        found = []
-        for number, text in enumerate(packed):
-            # The id is cut off only where it is one of ours: another client's shorter one would take properties behind it along.
-            has_id = text.startswith(UNIQ_KEY_PREFIX) and text.find(b"\x02") == _UNIQUE_ID_BYTES - 1
-            rest = text[skip:] if has_id else text
-            verdict = known.get(rest)
-            if verdict is None:
-                verdict = self.matches(decode_properties(text))
-                if len(rest) <= REMEMBERED_BYTES:
-                    if len(known) >= REMEMBERED:
-                        known.clear()
-                    known[rest] = verdict
-            if verdict:
-                found.append(number)
-        return found
-
-
-@lru_cache(maxsize=256)
-def compiled(expression: str) -> SqlFilter:
-    """The filter of an expression, which requests repeat again and again."""
-    return SqlFilter(expression)
-
-
 @lru_cache(maxsize=1)
-def _parser() -> Lark:
+def parser() -> Lark:
+    """Made once in a process, which takes longer than any expression: before requests come."""
     return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(), maybe_placeholders=False)
 
 
-def _parse(expression: str) -> Predicate:
+def parse(expression: str) -> Predicate:
+    """As ``parse_in_slices``, at once."""
+    parsing = parse_in_slices(expression)
+    while True:
+        try:
+            next(parsing)
+        except StopIteration as end:
+            predicate: Predicate = end.value
+            return predicate
+
+
+def parse_in_slices(expression: str) -> Generator[None, None, Predicate]:
+    """Parse; pauses after every slice.  InvalidArgumentError points at the column, also in its detail ``column``."""
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise InvalidArgumentError(f"filter: {len(expression)} characters, expected at most {MAX_EXPRESSION_CHARS}")
     if _nesting(expression) > MAX_DEPTH:
         raise InvalidArgumentError(f"filter: parentheses nested deeper than {MAX_DEPTH}")
+    going, kinds, last = parser().parse_interactive(expression), Counter[str](), None
     try:
-        found: Any = _parser().parse(expression)
+        for number, last in enumerate(going.iter_parse(), 1):
+            kinds[last.type] += 1
+            if number % SLICE_TOKENS == 0:
+                _check_terms(kinds)
+                yield
+        _check_terms(kinds)
+        predicate: Predicate = going.feed_eof(last)  # type: ignore[no-untyped-call]
+    except UnexpectedToken as error:
+        error.interactive_parser = going
+        raise _explained(expression, error) from None
     except UnexpectedInput as error:
         raise _explained(expression, error) from None
-    predicate: Predicate = found
     return predicate
+
+
+def _check_terms(kinds: Counter[str]) -> None:
+    terms = 1 + kinds["_OR"] + kinds["_AND"] - kinds["BETWEEN"] + kinds["COMMA"]
+    if terms > MAX_TERMS:
+        raise InvalidArgumentError(f"filter: more than {MAX_TERMS} comparisons and values in lists; expected fewer, or several readers")
 
 
 def _nesting(expression: str) -> int:

@@ -11,7 +11,7 @@ import zstandard
 
 from dledger_wire.batches.batch import COMMAND_HEADER, KIND_COMMAND, MAGIC, VERSION, encode_command
 from dledger_wire.errors import InvalidArgumentError
-from store.queues.sql92 import SqlFilter
+from store.queues.sql_filter import SqlFilter
 from tests.fuzz.target import Target
 from tests.fuzz.targets import ALL
 

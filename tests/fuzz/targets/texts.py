@@ -16,7 +16,7 @@ from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning.checkpoint import from_json, to_json
 from pyspark_dledger.planning.queue_offsets import QueueId, of_queues, same_offsets
 from pyspark_dledger.write.publisher import read_manifest
-from store.queues.sql92 import SqlFilter
+from store.queues.sql_filter import SqlFilter
 from tests.fuzz.target import JSON_WORDS, Target
 
 _PROPERTIES = ({}, {"a": "1", "b": "x", "c": "true"}, {"a": "9" * 400, "b": "1e999", "c": "-.5e-3"}, {"a": "\ud800", "b": "''"})

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import encode_properties
-from store.queues.sql92 import SqlFilter
+from store.queues.sql92 import MAX_TERMS
+from store.queues.sql_filter import SqlFilter
 
 PROPERTIES = {
     "amount": "12.5",
@@ -133,7 +134,15 @@ def test_an_overlong_or_too_deep_expression_is_refused() -> None:
 def test_what_costs_much_is_refused_or_done_without_recursion() -> None:
     assert SqlFilter("NOT " * 1000 + "flag").matches(PROPERTIES)
     assert SqlFilter("- " * 2000 + "in_stock = 3").matches(PROPERTIES)
-    assert SqlFilter(" OR ".join(["missing = 1"] * 250) + " OR flag").matches(PROPERTIES)
+    assert SqlFilter(" OR ".join(["missing = 1"] * (MAX_TERMS - 1)) + " OR flag").matches(PROPERTIES)
+    assert SqlFilter(f"in_stock IN ({', '.join(map(str, range(MAX_TERMS)))})").matches(PROPERTIES)
+    for expression in (
+        " OR ".join(["a = 1"] * (MAX_TERMS + 1)),
+        " AND ".join(["a BETWEEN 1 AND 2"] * (MAX_TERMS + 1)),
+        f"a IN ({', '.join(map(str, range(MAX_TERMS + 1)))})",
+    ):
+        with pytest.raises(InvalidArgumentError, match=f"filter: more than {MAX_TERMS} comparisons and values in lists"):
+            SqlFilter(expression)
 
 
 def test_verdicts_are_remembered_but_for_the_unique_id() -> None:
