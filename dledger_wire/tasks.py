@@ -1,7 +1,7 @@
-"""The background tasks of one owner: none of them fails silently.
+"""The background tasks of one owner: none of them fails silently; and the end of a task that is waited for no more.
 
-For tasks whose result no code awaits.  An error that ends one is a crash: it is logged with its stack and passed to the owner's
-``on_crash``.  A task that returns or is cancelled is forgotten.
+``BackgroundTasks`` is for tasks whose result no code awaits.  An error that ends one is a crash: it is logged with its stack and passed to
+the owner's ``on_crash``.  A task that returns or is cancelled is forgotten.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 _logger = logging.getLogger(__name__)
+
+
+async def let_go(task: asyncio.Future[Any]) -> None:
+    """End a task that the caller waits for no more.  How it ended is no news then: it may have failed just before."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()
 
 
 class BackgroundTasks:

@@ -32,6 +32,7 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.stored import StoredSender, sender_of
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import ANONYMOUS, Principal
+from dledger_wire.tasks import let_go
 from store.commands.security import Action, Resource
 from store.queues.fetch_filter import FetchFilter
 from store.queues.queue_reader import outside
@@ -200,9 +201,7 @@ class FetchService:
                 chunk, end = await ahead
                 self._check_reader(request, caller)
             finally:
-                if not ahead.done():
-                    ahead.cancel()
-                    await asyncio.wait([ahead])
+                await let_go(ahead)
         await self._write(stream, sender, request, chunk, end=True)
         return answer.waited_s
 

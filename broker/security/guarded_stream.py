@@ -9,6 +9,7 @@ from broker.security.access import AccessControl
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.transport import ByteStream
+from dledger_wire.tasks import let_go
 
 
 class GuardedStream:
@@ -33,9 +34,7 @@ class GuardedStream:
         try:
             await asyncio.wait((reading, self._refused), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.wait((reading,))
+            await let_go(reading)
         self._raise_refusal()
         return reading.result()
 

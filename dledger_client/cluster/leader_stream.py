@@ -31,6 +31,7 @@ from dledger_wire.errors import (
 )
 from dledger_wire.rpc.methods import StreamMethod
 from dledger_wire.rpc.transport import ByteStream
+from dledger_wire.tasks import let_go
 
 CLOSE_TIMEOUT_S = 1.0
 REFUSED_PAUSE_S = 1.0  # who is not let in any more, or lacks a right, does not ask every moment for it
@@ -198,9 +199,7 @@ class LeaderStream:
                 pause_ms = LOOK_MS
             return reading.result()
         finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            await let_go(reading)
 
     async def check_leader(self) -> None:
         """When the leader is silent, ask who leads.  UnreachableError when it is another node."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from broker.security.access import AccessControl
 from broker.security.admission import ClusterAdmission
 from broker.security.guarded_stream import GuardedStream
-from dledger_wire.errors import AuthenticationFailedError, PermissionDeniedError
+from dledger_wire.errors import AuthenticationFailedError, PermissionDeniedError, UnreachableError
 from dledger_wire.security import principal
 from dledger_wire.security.principal import Principal
 from dledger_wire.security.scram import Verifier, secret_verifier
@@ -145,5 +146,48 @@ def test_a_stream_ends_with_the_right_to_it() -> None:
         assert stream.written == [b"one"]
         guarded.release()
         assert not users.access._listeners
+
+    asyncio.run(run())
+
+
+class Failing(Silent):
+    """A stream that is lost when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = asyncio.Event()
+
+    async def read(self) -> bytes | None:
+        await self.lost.wait()
+        raise UnreachableError("connection lost")
+
+
+@pytest.mark.parametrize("ended_by", ["cancelled", "refused"])
+def test_a_stream_that_is_lost_when_its_reader_ends_leaves_no_traceback(ended_by: str) -> None:
+    async def run() -> None:
+        complaints: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        users = Users()
+        users.do(ChangeRules(added=(READ_ORDERS,)))
+        stream = Failing()
+        guarded = GuardedStream(stream, users.access, partial(users.access.require, ALICE, Action.READ, Resource.TOPIC, "orders"))
+        reading = asyncio.ensure_future(guarded.read())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stream.lost.set()
+        if ended_by == "refused":
+            users.do(ChangeRules(removed=(READ_ORDERS,)))
+            with pytest.raises(PermissionDeniedError):
+                await reading
+        else:
+            await asyncio.sleep(0)  # it has failed, and the reader is still to learn it
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        guarded.release()
+        del reading, guarded
+        await asyncio.sleep(0)  # what woke this task holds the reader until then
+        gc.collect()
+        assert complaints == []
 
     asyncio.run(run())
