@@ -234,3 +234,18 @@ def test_watermark_is_not_fooled_when_an_entry_comes_back() -> None:
     assert log.durable == 2
     assert log.stored(EntryId(4, 4))
     assert log.durable == 4
+
+
+def test_a_later_cut_does_not_vouch_for_what_an_earlier_one_took() -> None:
+    """3 of term 2 came back by the second cut; the third lies above it, and its first write is reported only now."""
+    log, _view = log_index([1, 1])
+    log.append((EntryMeta(2, 5),))
+    log.truncate(3, 3)
+    log.append((EntryMeta(3, 7),))
+    log.truncate(3, 4)
+    log.append((EntryMeta(2, 5), EntryMeta(4, 9)))
+    log.truncate(4, 5)
+    log.append((EntryMeta(5, 6),))
+    assert not log.stored(EntryId(3, 2)), "the completion of a write that was cut since"
+    assert log.stored(EntryId(4, 5))
+    assert log.durable == 4

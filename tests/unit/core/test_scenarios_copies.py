@@ -158,6 +158,16 @@ def test_S8_an_offer_whose_end_is_in_the_log_keeps_the_tail() -> None:
     assert node.terms == [1] * 5
 
 
+def test_S8_an_offer_that_ends_within_a_log_of_another_term_is_taken() -> None:
+    """Long enough is not the same: an acknowledgement of the own entry there would be for one that the leader does not have."""
+    node = solo([1] * 5, commit=3)
+    node.receive(2, SnapshotOffer(term=3, first_available=2, last=EntryId(4, 2)))
+    wanted = node.core.snapshot_wanted
+    assert wanted is not None
+    assert wanted.last == EntryId(4, 2)
+    assert node.sent(AppendResponse) == []
+
+
 def test_S8_a_copy_that_comes_too_late_changes_nothing() -> None:
     node = solo([1] * 30, commit=25)
     node.step(SnapshotInstalled(11, EntryId(20, 1), node.core.membership, EntryId(10, 1), ((1, 11),)))

@@ -6,7 +6,7 @@ import pytest
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import MembershipChanged, Refused, RefusedReason
-from dledger.core.events import Propose
+from dledger.core.events import Propose, Received
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.types import EntryId, Membership, Role
 from tests.unit.core.harness import (
@@ -389,3 +389,23 @@ def test_M2_a_leader_removes_itself_and_leads_until_that_is_committed() -> None:
     cluster.run(3 * ELECTION_MS)
     assert cluster.leader().name in ids(2, 3)
     assert cluster.leader().core.membership == Membership(ids(2, 3))
+
+
+def test_M21_a_late_answer_of_the_folder_before_binds_no_learner() -> None:
+    """n4 was removed and added again on an empty folder; what its old one had acknowledged arrives only now."""
+    leader = leader_by_hand(solo())
+    leader.receive(2, ack(1, 1, 1))
+    four = node_id(4)
+    for learners in ([4], [], [4]):
+        leader.change([1, 2, 3], learners)
+        leader.receive(2, ack(1, leader.last.index, 1))
+        assert leader.commit == leader.last.index
+        if leader.last.index == 2:
+            leader.step(Received(four, ack(1, 2, 1), "old"))
+            assert leader.core.answers_from(four) == "old"
+    assert leader.core.answers_from(four) == ""
+    leader.step(Received(four, ack(1, 2, 1), "old"))
+    leader.step(Received(four, AppendResponse(term=1, success=False, match=EntryId(1, 1), rejected=2), "old"))
+    assert leader.core.answers_from(four) == ""
+    leader.step(Received(four, AppendResponse(term=1, success=False, match=EntryId(0, 0), rejected=leader.last.index), "new"))
+    assert leader.core.answers_from(four) == "new"

@@ -347,3 +347,36 @@ def test_R3_a_broken_stream_does_not_confirm_a_read() -> None:
     assert leader.reads == {}
     cluster.settle()
     assert leader.reads == {7: 1}
+
+
+def test_T2_a_target_that_lacks_what_is_in_flight_is_not_ordered() -> None:
+    """It has all that is committed; ordered now, it would cut what is still under way."""
+    cluster, leader = led()
+    leader.propose(5)
+    leader.transfer(2)
+    assert leader.commit < leader.last.index
+    assert leader.sent(TimeoutNow) == []
+    cluster.settle()
+    assert cluster[2].core.is_confirmed_leader
+    assert cluster[2].core.term_at(leader.last.index - 1) == 1
+    assert cluster[2].last.index == 7, "two no-ops and all five"
+
+
+def test_R9_an_answer_to_a_question_of_an_earlier_life_confirms_nothing_in_the_next() -> None:
+    cluster, leader = led()
+    follower = cluster[2]
+    follower.read(7)
+    cluster.deliver_all(source=2, to=1)
+    cluster.deliver_all(source=1, to=3)
+    cluster.deliver_all(source=3, to=1)
+    (late,) = cluster.pick(source=1, to=2, kind=ReadIndexResponse)
+    cluster.bag.clear()
+    follower.crash()
+    follower.restart()
+    leader.propose()
+    cluster.run(2 * HEARTBEAT_MS)
+    assert follower.core.leader == leader.name
+    follower.read(8)
+    cluster.drop(source=2)
+    cluster.deliver(late)
+    assert 8 not in follower.reads

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.core.effects import Sound
 from dledger.core.events import Received
-from dledger.core.messages import VoteRequest, VoteResponse
+from dledger.core.messages import ReadIndexRequest, ReadIndexResponse, VoteRequest, VoteResponse
 from dledger.core.types import ZERO_ENTRY, EntryKind, EntryMeta, HardState, Membership, NodeId, Role
-from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Disk, Node, ids, node_id
+from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Disk, Node, append, ids, node_id
 
 LONG_MS = 20 * ELECTION_MS
 OWN = "folder-"
@@ -120,3 +121,22 @@ def test_a_voter_that_removed_itself_still_votes_in_the_configuration_before() -
     assert node.role is Role.PRE_CANDIDATE
     _grant(node, node_id(3))
     assert node.role is Role.CANDIDATE
+
+
+def test_a_suspect_is_sound_when_it_has_committed_what_its_leader_had_when_asked() -> None:
+    """Not what that one had committed: an entry in flight then may be one that the suspect had acknowledged."""
+    entries = [EntryMeta(1, 1000)]
+    disk = Disk(HardState(1), ZERO_ENTRY, entries, Membership(ids(1, 2, 3)), 1, suspect=True)
+    cluster = Cluster(3)
+    node = cluster.nodes[node_id(1)] = Node(cluster, node_id(1), disk, cluster.config)
+    node.receive(2, append(1, (1, 1), [1, 1], commit=1))
+    (question,) = node.sent(ReadIndexRequest, to=2)
+    assert isinstance(question, ReadIndexRequest)
+    assert question.suspect
+    node.receive(2, ReadIndexResponse(term=1, token=question.token, index=1, ok=True, last=3))
+    assert node.core.suspect
+    node.receive(2, append(1, (3, 1), commit=2))
+    assert node.core.suspect
+    node.receive(2, append(1, (3, 1), commit=3))
+    assert not node.core.suspect
+    assert node.told(Sound)

@@ -242,6 +242,28 @@ def test_a_replica_that_begins_anew_is_no_group_of_its_own() -> None:
     run(scenario())
 
 
+def test_an_orderly_stop_that_could_not_sync_leaves_the_mark() -> None:
+    """The leader's disk is full: what it stops with is in memory only."""
+
+    async def scenario() -> None:
+        cluster = group()
+        await cluster.start()
+        leader = await cluster.leader()
+        name = leader.identity.node_id
+        await cluster.until(lambda: all(node.log.last == leader.log.last for node in cluster.nodes.values()), "the no-op everywhere")
+        for node in cluster.nodes.values():
+            await node.log.flush(sync=True)
+        cluster.disks[name].full = True
+        await leader.propose(Text("kept"))
+        del cluster.nodes[name]
+        await leader.stop(hand_over=False)
+        assert PATH in cluster.disks[name].files
+        await cluster.stop()
+        assert [PATH in cluster.disks[other].files for other in cluster.names].count(True) == 1
+
+    run(scenario())
+
+
 class PowerLost(BaseException):
     """Between two steps of a start."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,13 @@ import pytest
 from dledger.core.events import Tick
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
+from dledger.log.segment import log_path, units_path
+from dledger.log.start import LogStart
+from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.node import RaftNode
+from dledger.snapshot import install
 from dledger.snapshot.plan import SnapshotPlan
+from dledger.snapshot.receiver import received_log_path, received_units_path
 from dledger_wire._pb import copy_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc import envelope, methods
@@ -466,6 +472,45 @@ def test_a_copy_that_would_take_acknowledged_entries_away_is_refused() -> None:
         await write(leader, 80, 82)
         await cluster.until(lambda: numbers(cluster, victim) == list(range(82)))
         await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_copy_of_a_newer_term_than_this_nodes_is_refused() -> None:
+    """The log may not be ahead of the term that this node has promised: it would not start again."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL)
+        leader, victim = await lagging(cluster)
+        plan = await leader._replica.source._made("x", await leader._replica.capture())
+        node = await cluster.start_one(victim)
+        await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
+        ahead = plan.last.index + 1
+        assert replace(plan, last=EntryId(ahead, node.term)).incompatibility(node.log, node.commit_index) is None
+        refusal = replace(plan, last=EntryId(ahead, node.term + 1)).incompatibility(node.log, node.commit_index)
+        assert refusal == f"the snapshot ends in term {node.term + 1}, this node is in term {node.term}"
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_no_segment_of_the_old_log_stays_beside_a_copy() -> None:
+    """Also none that begins behind the copy's end: the next start would read it as what follows."""
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        received, old = (4096, 8192), (0, 4096, 8192, 12_288, 16_384)
+        for start in old:
+            for path in (log_path(start), units_path(start)):
+                await disk.write_atomic(path, b"old")
+        for start in received:
+            for path in (received_log_path(start), received_units_path(start)):
+                await disk.write_atomic(path, b"copied")
+        installation = install.Installation(LogStart(5, 4096, 1, 0), list(received), [], "{}")
+        assert await install.decide(disk, installation)
+        assert await install.finish(disk, CONFIGURATION_PATH)
+        kept = {path: bytes(content) for path, content in disk.files.items() if b"old" in content or b"copied" in content}
+        assert kept == {path: b"copied" for start in received for path in (log_path(start), units_path(start))}
 
     run(scenario())
 

@@ -320,3 +320,13 @@ def test_starts_are_told_apart() -> None:
     assert "was started 35 times, and came with start 36 before" in str(boots.rollback_reason(Boot(36, 7)))
     assert boots.rollback_reason(Boot(1, 7)) is None, "too long ago to tell"
     assert BootHistory().rollback_reason(Boot(1, 7)) is not None
+
+
+def test_a_node_restored_twice_is_known_by_its_first_start() -> None:
+    """The oldest start that is kept counts like every other one; after the first start it is the only one."""
+    assert BootHistory().recorded(5).rollback_reason(Boot(1, 5)) is None
+    assert "its start 1 was a different one" in str(BootHistory().recorded(5).rollback_reason(Boot(1, 7)))
+    boots = BootHistory()
+    for drawn in range(100, 100 + KEPT + 3):
+        boots = boots.recorded(drawn)
+    assert "its start 4 was a different one" in str(boots.rollback_reason(Boot(4, 7)))

@@ -144,6 +144,20 @@ def test_of_two_clocks_that_differ_the_one_nearer_to_the_log_counts_until_a_majo
     assert abs(group.skew_ms("n0") - LEAP_MS) < 150
 
 
+def test_half_of_the_clocks_is_no_majority() -> None:
+    """Two of two, and two of four, that differ: nobody knows which half is wrong."""
+    pair = Group(0, LEAP_MS)
+    pair.beat("n0", times=3)
+    time = pair.times[NAMES[0]]
+    assert time.lead(NAMES[0], pair.voters) is None
+    assert (pair.skew_ms("n0"), time.peer_skew_ms(NAMES[0], NAMES[1], pair.voters)) == (0, 0)
+    trio = Group(0, 0, LEAP_MS)
+    trio.beat("n0", times=3)
+    four = [*NAMES, NodeId("n3")]
+    assert trio.times[NAMES[0]].lead(NAMES[0], four) is None
+    assert trio.times[NAMES[0]].lead(NAMES[0], NAMES) is not None
+
+
 def test_no_clock_before_the_log_counts() -> None:
     group = Group(-LEAP_MS, -LEAP_MS - 20_000, 0)
     group.down = {NAMES[2]}
