@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, names, nodes, replication, retention, security, spares
+from tests.sim.mutations import elections, leftovers, names, nodes, replication, retention, security, spares
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -184,6 +184,73 @@ MUTATIONS = (
     Mutation("21", "a copy taken whatever is here", retention.copy_taken_whatever_is_here, _TAKEN),
     Mutation("22", "a copy drops a tail that matches", replication.copy_drops_a_tail_that_matches, _TAIL),
     Mutation("37", "a copy without the state", retention.copy_without_the_state, "retention"),
+    # Held by one test each
+    Mutation(
+        "",
+        "a cut higher up vouches for what an earlier one took",
+        leftovers.fence_rises_with_a_later_cut,
+        "tests/unit/core/test_leaf_modules.py::test_a_later_cut_does_not_vouch_for_what_an_earlier_one_took",
+    ),
+    Mutation(
+        "",
+        "an offer is answered by the log's length",
+        leftovers.offer_answered_by_length,
+        "tests/unit/core/test_scenarios_copies.py::test_S8_an_offer_that_ends_within_a_log_of_another_term_is_taken",
+    ),
+    Mutation(
+        "",
+        "tokens of reads begin at zero",
+        leftovers.tokens_begin_at_zero,
+        "tests/unit/core/test_scenarios_transfer_and_reads.py::test_R9_an_answer_to_a_question_of_an_earlier_life_confirms_nothing_in_the_next",
+    ),
+    Mutation(
+        "",
+        "the former folder of a learner binds it",
+        leftovers.former_folder_binds_a_learner,
+        "tests/unit/core/test_scenarios_membership.py::test_M21_a_late_answer_of_the_folder_before_binds_no_learner",
+    ),
+    Mutation(
+        "",
+        "a target is ordered with what is committed",
+        leftovers.target_ordered_with_what_is_committed,
+        "tests/unit/core/test_scenarios_transfer_and_reads.py::test_T2_a_target_that_lacks_what_is_in_flight_is_not_ordered",
+    ),
+    Mutation(
+        "",
+        "a suspect is sound by the commit index",
+        leftovers.suspect_waits_for_the_commit_index,
+        "tests/unit/core/test_suspects_and_members.py::test_a_suspect_is_sound_when_it_has_committed_what_its_leader_had_when_asked",
+    ),
+    Mutation(
+        "",
+        "half of the clocks is enough",
+        leftovers.half_of_the_clocks_is_enough,
+        "tests/unit/dledger/test_group_time.py::test_half_of_the_clocks_is_no_majority",
+    ),
+    Mutation(
+        "",
+        "the oldest start is not compared",
+        leftovers.oldest_start_not_compared,
+        "tests/unit/dledger/test_folder_identity.py::test_a_node_restored_twice_is_known_by_its_first_start",
+    ),
+    Mutation(
+        "",
+        "the mark goes though the stop could not sync",
+        leftovers.mark_removed_though_not_synced,
+        "tests/unit/dledger/test_async_flush.py::test_an_orderly_stop_that_could_not_sync_leaves_the_mark",
+    ),
+    Mutation(
+        "",
+        "a copy of a newer term is taken",
+        leftovers.copy_of_a_newer_term_taken,
+        "tests/unit/dledger/test_copy.py::test_a_copy_of_a_newer_term_than_this_nodes_is_refused",
+    ),
+    Mutation(
+        "",
+        "old segments stay beside a copy",
+        leftovers.old_segments_stay_beside_a_copy,
+        "tests/unit/dledger/test_copy.py::test_no_segment_of_the_old_log_stays_beside_a_copy",
+    ),
     # The name service
     Mutation("", "a registration of an older term names the leader", names.older_terms_accepted, "groups", 10),
     Mutation("", "registrations never expire", names.nothing_expires, "groups", 20),
