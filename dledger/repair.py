@@ -227,13 +227,17 @@ class PeerRepair:
         return repaired
 
     async def _written(self, log: Log, entry: RawEntry) -> bool:
-        """Whether it could be written now."""
+        """Whether it, or the one that it follows, could be written now."""
         try:
-            await self._write(log, entry)
-        except StorageDamagedError as error:
-            _logger.info("%s: %s", self._identity.node_id, error.message)
+            if await self._write(log, entry):
+                return True
+            # Its bytes are right, so what it has to follow is not: a start takes headers before the verified end as they stand.
+            place = log.locate(entry.index - 1)
+            before = await self._fetch(place) if place is not None else None
+            return before is not None and await self._write(log, before)
+        except (StorageDamagedError, _ReplacedError) as error:
+            _logger.info("%s: %s", self._identity.node_id, error)
             return False
-        return True
 
     async def reading(self, log: Log, read: Callable[[], Awaitable[T]]) -> T:
         """The result of ``read``, which a start cannot do without, after repairing the damaged entries it meets.

@@ -1,6 +1,6 @@
 """Pure cores under every kind of fault: fresh seeds for every state of the code, so that the suite looks somewhere else each time.
 
-A failure prints the seed and the command that replays it with its trace; ``FAILED_ONCE`` keeps those that found something.
+A failure prints the seed and the command that replays it with its trace; ``failed_once.py`` keeps those that found something.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
 from tests.sim.elsewhere import assert_the_same_elsewhere
+from tests.sim.failed_once import CORES
 from tests.sim.fresh import CHUNK, base_seed, chunks
 from tests.sim.result import replay_command
 
@@ -78,25 +79,6 @@ def test_one_world_brings_about_what_it_combines() -> None:
     assert not wanted - happened
 
 
-# Seeds that failed once.  The harness's own: core-late-answers 50 (too strict about leaders of terms that others have left) and
-# core-rotations 422074505 (too little time for a first leader where most syncs are told seconds late), core-seclusions 3054942050 and
-# core-members 3077173338 (too little time for hundreds of entries that go one by one), core-promotions 1295671309 (left one dead whom a
-# leader that leaves the group needs for its majority), core-seclusions 3125166084 (too little time where words of a dead leader come late).
-FAILED_ONCE = (
-    ("core-late-answers", 50),
-    ("core-promotions", 12),
-    ("core-promotions", 1295671309),
-    ("core-members", 128),
-    ("core-rotations", 123),
-    ("core-rotations", 422074505),
-    ("core-seclusions", 3054942050),
-    ("core-seclusions", 3125166084),
-    ("core-members", 3077173338),
-    ("core-folders", 4248059920),  # a late answer of the folder before bound a learner that was added again on an empty one
-    ("core-folders", 1870442501),  # a late heartbeat committed the end of the former folder's log
-)
-
-
-@pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
+@pytest.mark.parametrize(("scenario", "seed"), CORES)
 def test_core_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
     assert_clean(scenario, seed)

@@ -1,6 +1,6 @@
 """Whole nodes and clients in virtual time: fresh seeds of every scenario for every commit; the same seed gives the same run.
 
-A failure prints the seed and the command that replays it with its trace; ``FAILED_ONCE`` keeps those that found something.
+A failure prints the seed and the command that replays it with its trace; ``failed_once.py`` keeps those that found something.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.elsewhere import assert_the_same_elsewhere
+from tests.sim.failed_once import NODES
 from tests.sim.fresh import CHUNK, base_seed, chunks
 from tests.sim.result import replay_command
 from tests.sim.scenarios import SCENARIOS, run
@@ -80,44 +81,7 @@ def test_seeds_follow_from_the_code(tmp_path: Path) -> None:
     assert base_seed(tmp_path) != first
 
 
-# Seeds that failed once: (scenario, seed).  1979, 30, 2435839787 and 4076681385 were the harness's own, the others are told in
-# test_findings.py.
-FAILED_ONCE = (
-    ("everything", 1035),
-    ("everything", 1090),
-    ("everything", 1125),
-    ("everything", 1160),
-    ("everything", 1979),
-    ("split", 30),
-    ("everything", 1520602367),
-    ("everything", 876785699),
-    ("retention", 14),
-    ("retention", 34),
-    ("retention", 108),
-    ("members", 61),
-    ("members", 209),
-    ("offsets", 186),
-    ("recipes", 4),
-    ("swarm", 262866560),
-    ("swarm", 368337563),
-    ("members", 2801865439),
-    ("damage", 432621780),
-    ("swarm", 1687478737),
-    ("members", 3323060087),
-    ("swarm", 456363667),
-    ("swarm", 3125166097),
-    ("trusting", 23),
-    ("swarm", 3206647811),
-    ("stale-copies", 7158),
-    ("trusting", 2038308875),
-    ("spares", 3694125061),
-    ("clocks", 2986471451),
-    ("retention", 2435839787),
-    ("disks", 4076681385),
-)
-
-
-@pytest.mark.parametrize(("scenario", "seed"), FAILED_ONCE)
+@pytest.mark.parametrize(("scenario", "seed"), NODES)
 def test_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
     assert_clean(scenario, seed)
 

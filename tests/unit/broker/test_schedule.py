@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 import broker.background.timers
+from broker.background.delay_levels import DelayLevelService
+from broker.config.cluster_file import ClusterConfig
 from dledger_client.aio import Message, Producer
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from dledger_wire.tasks import BackgroundTasks
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -197,3 +201,25 @@ async def _outcome(send: AsyncSendFuture) -> type[BaseException] | None:
     except DledgerError as error:
         return type(error)
     return None
+
+
+def test_the_service_begins_although_the_log_takes_no_schedule_topic_yet() -> None:
+    """On a full disk the topic cannot be created; a master that waited for that led a group without any of its services."""
+
+    async def scenario() -> None:
+        asked = asyncio.Event()
+
+        async def never(_command: object) -> None:
+            asked.set()
+            await asyncio.get_running_loop().create_future()
+
+        config = ClusterConfig.model_validate({"cluster": "c", "groups": [{"name": "g", "nodes": [{"id": "n0", "address": "h:1"}]}]})
+        store = SimpleNamespace(topics={}, command=lambda command: command)
+        context = SimpleNamespace(settings=SimpleNamespace(cluster=config), store=store, raft=SimpleNamespace(propose=never))
+        tasks = BackgroundTasks("schedule")
+        async with asyncio.timeout(30):
+            await DelayLevelService(context).start(1, tasks)  # type: ignore[arg-type]
+            await asked.wait()
+        await tasks.stop()
+
+    asyncio.run(scenario())

@@ -11,10 +11,12 @@ from dledger.core.types import EntryKind, Membership, NodeId
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.log.segment import units_path
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import ConfigurationFile
 from dledger.node import RaftNode
 from dledger_wire.errors import NotReadyError, StorageDamagedError
+from dledger_wire.layout import INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_CONFIG
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Recorder, Text, run
 
 OLDER, NEWER, LAST = 20, 60, 100
@@ -150,5 +152,24 @@ def test_the_membership_is_the_newest_after_a_replay_that_was_stopped_before_it(
         captured = await node._replica.capture()
         assert captured.configuration_index == places[1]
         await cluster.stop()
+
+    run(scenario())
+
+
+def test_an_index_unit_alone_makes_no_configuration() -> None:
+    """Units have no checksum: one whose kind has flipped made a start read a message as a configuration."""
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await (await logged(disk)).close()
+        units, at = disk.files[units_path(0)], (OLDER + 4) * INDEX_UNIT_SIZE
+        _kind, *rest = INDEX_UNIT.unpack_from(units, at)
+        INDEX_UNIT.pack_into(units, at, MAGIC_CONFIG, *rest)
+        disk.synced[units_path(0)] = bytes(units)
+        log, report = await Log.open(disk, LogConfig(segment_bytes=1 << 20, fill_window_bytes=0, verify_bytes=0))
+        assert report.is_clean
+        file = ConfigurationFile(disk)
+        assert [index for index, _ in await file.find_all(log, 0)] == [OLDER, NEWER]
+        await log.close()
 
     run(scenario())

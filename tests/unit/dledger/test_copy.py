@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dledger.core.config import CoreConfig
 from dledger.core.events import Tick
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
@@ -739,5 +740,27 @@ def test_a_node_without_room_for_the_state_behind_the_log_copies_neither() -> No
         disk.free_bytes = free_bytes  # type: ignore[method-assign]
         await cluster.until(lambda: numbers(cluster, victim) == list(range(80)))
         await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_log_never_begins_where_it_may_still_be_cut() -> None:
+    """A leader that is cut off deletes nothing that is not committed, whatever it is asked for: the group may have no such entry."""
+
+    async def scenario() -> None:
+        cluster = Cluster(log=SMALL, core=CoreConfig(election_timeout_ms=6000), join_bytes=1)
+        await cluster.start()
+        leader = await cluster.leader()
+        await write(leader, 0, 20)
+        cluster.net.isolate(leader.identity.node_id, cluster.names)
+        waiting = []
+        for number in range(20, 30):
+            last = leader.log.last.index
+            waiting.append(asyncio.ensure_future(leader.propose(Text(f"{number}:", 3000))))
+            await cluster.until(lambda last=last: leader.log.durable.index > last)
+        assert await leader.truncate_head(leader.log.last.index) <= leader.commit_index
+        assert leader.log.first_index > 5, "as far as it may"
+        await cluster.stop()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     run(scenario())

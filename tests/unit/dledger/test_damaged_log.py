@@ -13,13 +13,15 @@ from dledger.core.types import EntryKind, NodeId, Role
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.index_units import EntryPlace
+from dledger.log.segment import log_path
 from dledger.membership.configuration_file import PATH
 from dledger.node import RaftNode
 from dledger.repair import PeerRepair
 from dledger.runtime.env import BLOCK_BYTES
 from dledger_wire.errors import StorageDamagedError
+from dledger_wire.layout import CHAIN_CRC_AT
 from tests.sim.disk_content import SECTOR, Unreadable
-from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
+from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Recorder, Text, run
 
 SEGMENT = 64 << 10
 ALONE = 60_000  # no entry before it leaves room for this one in its segment
@@ -641,6 +643,35 @@ def test_a_start_finds_the_membership_without_its_file(file: str, damaged: bool)
         assert node.membership == membership
         await leader.propose(Text("after"))
         await cluster.until(lambda: len(cluster.machines[name].bodies) == 61)
+        await cluster.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("earlier", [0, 3], ids=["checked by the start", "read later"])
+def test_K3_a_header_that_a_start_took_as_it_stood_does_not_stop_the_entries_behind_it(earlier: int) -> None:
+    """The first entry that is applied is whole, and what it follows is damaged: that one is applied, so no read would ever find it."""
+
+    async def scenario() -> None:
+        checked_bytes = 10_000
+        cluster, name = await filled(log=LogConfig(segment_bytes=SEGMENT, fill_window_bytes=0, verify_bytes=checked_bytes))
+        log = cluster.nodes[name].log
+        await cluster.until(lambda: log.durable == log.last)
+        (last,) = [log.locate(log.last.index)]
+        assert last is not None
+        places = [place for index in range(1, log.last.index + 1) if (place := log.locate(index)) is not None]
+        before = [place for place in places if place.pos < last.end_pos - checked_bytes][-1 - earlier]
+        applied = [place for place in places if place.index <= before.index and place.kind is EntryKind.NORMAL]
+        segment = max(each.start_pos for each in log.segments if each.start_pos <= before.pos)
+        bodies = [body.hex() for body in cluster.machines[name].bodies[: len(applied)]]
+        await cluster.nodes[name].stop(hand_over=False)
+        await cluster.kill(name)
+        disk = cluster.disks[name]
+        disk.files[Recorder.STATE] = bytearray(json.dumps({"index": before.index, "bodies": bodies}).encode())
+        flip(disk, before.pos - segment + CHAIN_CRC_AT, path=log_path(segment))
+        node = await cluster.start_one(name)
+        await cluster.until(lambda: len(cluster.machines[name].bodies) == 60, "applied")
+        assert not node.status().damaged
         await cluster.stop()
 
     run(scenario())

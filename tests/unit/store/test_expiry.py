@@ -535,3 +535,29 @@ def test_a_start_on_a_damaged_log_lets_queues_follow_its_head_as_soon_as_it_is_w
         await rig.close()
 
     run(scenario)
+
+
+def test_a_deletion_counts_what_went_from_the_logs_beginning_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower cuts the end of its log meanwhile: no segment of that was deleted as old."""
+
+    async def scenario() -> None:
+        disk, clock = CrashDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock)
+        await send(rig, 200, 300)
+        await rig.save()
+        delete = rig.store.expiry._delete
+
+        async def cut_meanwhile(end: int) -> None:
+            await delete(end)
+            rig.log.cut(rig.log.segments[-2].first_index)
+            await rig.log.flush()
+
+        monkeypatch.setattr(rig.store.expiry, "_delete", cut_meanwhile)
+        rig.head.limit = rig.log.segments[2].first_index
+        clock.now_ms += 2 * TINY.fileReservedTime
+        before = [segment.start_pos for segment in rig.log.segments]
+        done = await rig.store.expiry.expire()
+        assert done.segments == before.index(rig.log.first_pos) > 0
+        await rig.log.close()
+
+    run(scenario)
