@@ -14,7 +14,7 @@ _FINDINGS = (
     "tests/sim/test_findings.py::test_entries_read_after_a_failed_sync_survive_the_loss_of_power_that_follows",
     "tests/sim/test_findings.py::test_a_node_whose_disk_fails_behind_its_back_stops_without_waiting_for_the_next_write",
 )
-_CUT_HEAD = ("tests/unit/dledger/test_copy.py::test_a_log_never_begins_where_it_may_still_be_cut",)
+_CUT_HEAD = ("tests/unit/dledger/test_copy_limits.py::test_a_log_never_begins_where_it_may_still_be_cut",)
 _REPLACED = ("tests/unit/dledger/test_replace_member.py::test_M21_a_member_that_was_away_follows_a_leader_that_was_replaced_meanwhile",)
 _DIALLED = (
     "tests/unit/dledger/test_replace_member.py::test_a_member_that_comes_back_follows_a_leader_that_no_configuration_in_its_log_goes_by",

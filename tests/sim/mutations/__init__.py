@@ -243,13 +243,13 @@ MUTATIONS = (
         "",
         "a copy of a newer term is taken",
         leftovers.copy_of_a_newer_term_taken,
-        "tests/unit/dledger/test_copy.py::test_a_copy_of_a_newer_term_than_this_nodes_is_refused",
+        "tests/unit/dledger/test_copy_limits.py::test_a_copy_of_a_newer_term_than_this_nodes_is_refused",
     ),
     Mutation(
         "",
         "old segments stay beside a copy",
         leftovers.old_segments_stay_beside_a_copy,
-        "tests/unit/dledger/test_copy.py::test_no_segment_of_the_old_log_stays_beside_a_copy",
+        "tests/unit/dledger/test_copy_limits.py::test_no_segment_of_the_old_log_stays_beside_a_copy",
     ),
     # The name service
     Mutation("", "a registration of an older term names the leader", names.older_terms_accepted, "groups", 10),
