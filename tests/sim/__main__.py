@@ -3,6 +3,7 @@
 scripts/sim --scenario kill-the-leader --seed 17 --trace trace.txt
 scripts/sim --scenario everything --seeds 0:1000
 scripts/soak --minutes 30
+scripts/soak --scenario core-one-world --fresh 5000
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import multiprocessing
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from tests.sim.result import replay_command
@@ -26,6 +28,7 @@ from tests.sim.worlds import WORLDS
 
 WORKERS = 2
 BATCH = 60
+ONE_WORLD = ("core-one-world",)  # every second run of a soak of all scenarios
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,12 @@ def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None, time
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", choices=NAMES, help="which (a soak without it takes all in turn)")
+    parser.add_argument("--scenario", choices=NAMES, help="which (a soak without it takes all in turn, after each one world)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seed", type=int, help="run this one and show what came of it")
     what.add_argument("--seeds", metavar="FROM:TO", help="run all of these (TO is not one of them); 0:100 unless told")
     what.add_argument("--minutes", type=float, help="run fresh seeds for so long")
+    what.add_argument("--fresh", type=int, metavar="N", help="run so many fresh seeds")
     parser.add_argument("--trace", metavar="FILE", nargs="?", const="-", help="with --seed: write all that happens there (-: print)")
     parser.add_argument("--keep", metavar="N,N", help="with --seed: carry out only these faults of the plan (none: no fault)")
     parser.add_argument("--shrink", action="store_true", help="with --seed: leave faults out and shorten them as long as it still fails")
@@ -110,29 +114,50 @@ def _run_one(scenario: str, seed: int, keep: Sequence[int] | None, times: Times 
 
 def _jobs(arguments: argparse.Namespace) -> Iterator[tuple[str, int]]:
     names = [arguments.scenario] if arguments.scenario is not None else list(NAMES)
-    if arguments.minutes is not None:
-        fresh = random.SystemRandom()
-        while True:
-            yield from ((name, fresh.randrange(1 << 32)) for name in names)
+    if arguments.minutes is not None or arguments.fresh is not None:
+        yield from islice(_fresh_jobs(names), arguments.fresh)
+        return
     first, upto = (int(part) for part in (arguments.seeds or "0:100").split(":"))
     for seed in range(first, upto):
         yield from ((name, seed) for name in names)
 
 
+def _fresh_jobs(names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    fresh = random.SystemRandom()
+    if len(names) > 1:
+        worlds = [ONE_WORLD[place % len(ONE_WORLD)] for place in range(len(names))]
+        names = list(chain.from_iterable(zip(names, worlds, strict=True)))
+    while True:
+        yield from ((name, fresh.randrange(1 << 32)) for name in names)
+
+
 def _run_many(jobs: Iterator[tuple[str, int]], *, by: float | None) -> int:
-    """On all cores; every failing seed at once, with the command that shows it."""
-    start, done, bad, steps, events = time.monotonic(), 0, 0, 0, 0
+    """On all cores; every failing seed at once, with the command that shows it, and in the end how many of each scenario there were."""
+    start, steps, events = time.monotonic(), 0, 0
+    done: Counter[str] = Counter()
+    failed: list[Outcome] = []
     with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
         while (batch := list(islice(jobs, BATCH))) and (by is None or time.monotonic() < by):
             for outcome in pool.imap_unordered(_job, batch):
-                done, steps, events = done + 1, steps + outcome.steps, events + outcome.events
+                done[outcome.scenario] += 1
+                steps, events = steps + outcome.steps, events + outcome.events
                 if outcome.problems:
-                    bad += 1
+                    failed.append(outcome)
                     print("\n  ".join([f"FAILED {replay_command(outcome.scenario, outcome.seed)}", *outcome.problems]), flush=True)
     took_s = time.monotonic() - start
-    rates = f"{done / took_s:.1f} seeds, {steps / took_s:.0f} core steps, {events / took_s:.0f} events a second"
-    print(f"{done} seeds, {bad} bad, {took_s:.1f} s: {rates}")
-    return 1 if bad else 0
+    print("\n".join(summary(done, failed)))
+    seeds = done.total()
+    rates = f"{seeds / took_s:.1f} seeds, {steps / took_s:.0f} core steps, {events / took_s:.0f} events a second"
+    print(f"{seeds} seeds, {len(failed)} bad, {took_s:.1f} s: {rates}")
+    return 1 if failed else 0
+
+
+def summary(done: Counter[str], failed: Sequence[Outcome]) -> list[str]:
+    """How many seeds of each scenario ran and failed, and the command that shows each failure."""
+    bad = Counter(outcome.scenario for outcome in failed)
+    width = max(map(len, done), default=0)
+    lines = [f"{scenario:{width}} {done[scenario]:6} seeds {bad[scenario]:4} bad" for scenario in sorted(done)]
+    return lines + [replay_command(outcome.scenario, outcome.seed) for outcome in failed]
 
 
 def _job(job: tuple[str, int]) -> Outcome:
