@@ -23,7 +23,7 @@ from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.config.replicas import SpareConfig
 from broker.process.allocator import restart_with_malloc_settings
-from broker.process.data_dir_lock import DataFolderLock
+from broker.process.data_dir_lock import DataFolderLock, lost_folder
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import open_identity
 from broker.process.kernel_limits import forbid_core_dumps, raise_handle_limit
@@ -142,7 +142,8 @@ def _with_folder(
             forbid_core_dumps()
         log = configure_logging(group=group, node=name, ring=LogRing(SystemClock().wall_ms), log_file=log_file)
         work(log, ServiceManager.of_environment(os.environ))
-    except (DledgerError, OSError) as error:
+    except (DledgerError, OSError) as found:
+        error = _why(lock, found)
         text = str(error) or type(error).__name__  # a TimeoutError is an OSError without a text
         if log is not None:  # before that the line below is enough
             logger.error("stopped: %s", text, extra={"event": "stopped", "code": getattr(error, "code", "OS")})
@@ -153,6 +154,15 @@ def _with_folder(
             log.tell_repeats()
         lock.release()
     return 0
+
+
+def _why(lock: DataFolderLock, error: Exception) -> Exception:
+    """The first cause: every file is missing when the folder is gone."""
+    try:
+        lock.check()
+    except DledgerError as gone:
+        return gone
+    return error
 
 
 def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
@@ -227,11 +237,15 @@ async def _until_stopped(
         return None
     manager.listening()
     end = done()
+    lost = asyncio.ensure_future(lost_folder(folder))
     try:
         logger.info("started", extra={"event": "started", "addresses": list(addresses), "pid": os.getpid(), "data": folder})
-        ended: list[asyncio.Future[Any]] = [signalled, served.failed, *([end] if end is not None else [])]
+        ended: list[asyncio.Future[Any]] = [signalled, served.failed, lost, *([end] if end is not None else [])]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+        if lost.done() and not served.failed.done():
+            served.failed.set_result(lost.result())
     finally:
+        lost.cancel()
         logger.info("stopping", extra={"event": "stopping"})
         is_late = await _stopped_late(stop())
     if served.failed.done():

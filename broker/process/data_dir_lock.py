@@ -6,6 +6,7 @@ without the lock means nothing, so a pid read here is never that of a stranger.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from dledger_wire.errors import DataDirectoryError
 
 LOCK_TRIES = 25
+LOOK_S = 1.0
 
 
 class DataFolderLock:
@@ -39,10 +41,43 @@ class DataFolderLock:
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
+    def check(self) -> None:
+        """DataDirectoryError when the folder is not there any more, or another one is in its place."""
+        if self._file is not None and (error := _lost(self._path, os.fstat(self._file))) is not None:
+            raise error
+
     def release(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+async def lost_folder(folder: str) -> DataDirectoryError:
+    """Return, with what to say, when a folder that is locked now is not there any more."""
+    path = Path(folder) / "lock"
+    known = path.stat()
+    while True:
+        if (error := await asyncio.to_thread(_lost, path, known)) is not None:
+            return error
+        await asyncio.sleep(LOOK_S)
+
+
+def _lost(path: Path, known: os.stat_result) -> DataDirectoryError | None:
+    try:
+        there = os.path.samestat(path.stat(), known)
+    except (FileNotFoundError, NotADirectoryError):
+        there = False
+    except OSError:
+        return None  # a disk that fails is reported by whoever reads and writes
+    node = path.parent.name
+    text = f"data folder {path.parent} is gone: it was deleted or moved while {node} ran; {instead_of_lost(node)}"
+    return None if there else DataDirectoryError(text)
+
+
+def instead_of_lost(node: str) -> str:
+    """What to do for a node that has lost its data folder: commands, in order."""
+    steps = f"dledger member remove --id {node} --yes; dledger member add --id {node}; start it with an empty folder"
+    return f"a member of a group is replaced, it is not enough to start it again: {steps}; dledger member promote --id {node} --wait 600"
 
 
 def _lock(file: int, folder: str) -> bool:

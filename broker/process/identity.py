@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
+from broker.process.data_dir_lock import instead_of_lost
 from dledger.log.segment import UNITS_FOLDER
 from dledger.runtime.env import Disk, Environment
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
@@ -52,7 +53,9 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
         used = [name for name in names if name in OWN_FOLDERS]
         if used:
             what = f"has {', '.join(used)} but no {IDENTITY_FILE}: it is damaged or not a node's folder"
-            raise DataDirectoryError(f"data folder {where} {what}; move it away, then restore it or start with an empty folder")
+            raise DataDirectoryError(
+                f"data folder {where} {what}; move it away, then restore it from a backup, or: {instead_of_lost(node_id)}"
+            )
         made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
         await write_identity(env.disk, made)
         return made

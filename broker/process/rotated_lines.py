@@ -50,7 +50,8 @@ class RotatedLines:
 
     def _opened(self) -> int:
         if self._file is None:
-            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(self.path), 0o700)  # in the data folder, which is not made again when it is gone
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self._size = os.fstat(self._file).st_size
             if self._size and os.pread(self._file, 1, self._size - 1) != b"\n":

@@ -204,9 +204,14 @@ def _sync_folders(folders: Iterable[str]) -> None:
 
 
 def _make_unsynced(folder: str, root: str, changed: set[str]) -> None:
-    """Make a folder and those above it, up to the data folder; ``changed``: the folders that are to be synced then."""
+    """Make a folder and those below the data folder ``root``; ``changed``: the folders that are to be synced then.
+
+    The data folder itself was there at the start.  Made again, it would be one without anything that the node promised.
+    """
     if os.path.isdir(folder):
         return
+    if folder == root:
+        raise FileNotFoundError(errno.ENOENT, "the data folder is gone", root)
     require(folder.startswith(root), "folder %s lies outside %s", folder, root)
     parent = os.path.dirname(folder)
     _make_unsynced(parent, root, changed)

@@ -19,7 +19,8 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif refused := group.refusal(node.id):
         notes.append(f"refused by its peers: {refused}")
         if "folder" in refused:
-            notes[-1] += f": dledger member remove --id {node.id}{option} --yes, then add and promote"
+            notes[-1] += f": dledger member remove --id {node.id}{option} --yes, then dledger member add --id {node.id}{option}, then"
+            notes[-1] += f" dledger member promote --id {node.id}{option} --wait 600"
     if not node.reachable:
         return ", ".join([f"unreachable: {node.error}", *notes])
     if not node.configured:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.api.health import CHECK, HealthService, ServiceNotFoundError
-from broker.process.data_dir_lock import DataFolderLock, holder_pid
+from broker.process.data_dir_lock import DataFolderLock, holder_pid, lost_folder
 from broker.process.identity import open_identity
 from dledger.runtime.env import Environment
 from dledger.runtime.real_env import real_environment
@@ -60,7 +61,9 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["commitlog", "copy"])
 def test_a_folder_with_a_log_but_no_identity_is_refused(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir()
-    with pytest.raises(DataDirectoryError, match=rf"has {folder}/ but no identity\.json: .*; move it away, then restore it"):
+    with pytest.raises(
+        DataDirectoryError, match=rf"has {folder}/ but no identity\.json: .*; move it away, then restore it .* member remove --id n0 "
+    ):
         asyncio.run(open_identity(environment(tmp_path), "c", "g0", "n0"))
     assert not (tmp_path / "identity.json").exists()
 
@@ -133,3 +136,36 @@ def test_percentiles_and_the_result_line() -> None:
     assert figures.line("sent").startswith("sent 1 236 004  failed 0  41 200 msgs/s  1.0 MiB/s  latency ms p50 2.00")
     assert figures.as_json()["messages_per_s"] == pytest.approx(41200.1, abs=0.1)
     assert Figures().as_json()["p50_ms"] is None
+
+
+def test_a_lock_knows_that_its_folder_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "n2"
+    lock, another = DataFolderLock(str(folder)), DataFolderLock(str(folder))
+    lock.acquire()
+    lock.check()
+
+    async def main() -> None:
+        watched = asyncio.ensure_future(lost_folder(str(folder)))
+        await asyncio.sleep(0)
+        folder.rename(tmp_path / "away")
+        another.acquire()  # in its place
+        assert "n2 is gone: it was deleted or moved while n2 ran; " in (await watched).message
+
+    asyncio.run(main())
+    with pytest.raises(DataDirectoryError, match="dledger member remove --id n2 --yes; dledger member add --id n2; start it with an empty"):
+        lock.check()
+    for each in (lock, another):
+        each.release()
+
+
+def test_a_data_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = environment(tmp_path / "n2").disk
+        shutil.rmtree(tmp_path / "n2")
+        with pytest.raises(FileNotFoundError, match="the data folder is gone"):
+            await disk.write_atomic("config/topics.json", b"{}")
+        with pytest.raises(FileNotFoundError):
+            await disk.write_atomic("topics.json", b"{}")
+
+    asyncio.run(main())
+    assert not (tmp_path / "n2").exists()

@@ -78,7 +78,8 @@ def test_a_wiped_voter_does_not_count_and_the_note_says_what_to_do() -> None:
     wiped = other("n0", knows="", n1=NEW_FOLDER, n2=NEW_FOLDER)
     answers = (leader("n2", n0=NEW_FOLDER), wiped, other("n2", n0=NEW_FOLDER))
     assert says(*answers) == f"1 group, 3 of 3 nodes up, n0 cannot acknowledge, {ONE}"
-    assert note("n0", *answers) == f"refused by its peers: {NEW_FOLDER}: dledger member remove --id n0 --yes, then add and promote"
+    steps = "dledger member remove --id n0 --yes, then dledger member add --id n0, then dledger member promote --id n0 --wait 600"
+    assert note("n0", *answers) == f"refused by its peers: {NEW_FOLDER}: {steps}"
     assert not judged(*answers).healthy
     without_leader = (gone("n1"), wiped, other("n2", knows="", n0=NEW_FOLDER))
     assert says(*without_leader).endswith("no quorum in g0 (writes are stopped until another voter acknowledges; n0 cannot now)")
