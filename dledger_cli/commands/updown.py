@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Collection, Sequence
 
+    from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_wire.errors import DledgerError
@@ -50,7 +51,7 @@ def up(
         _check_replaced(cluster, source)
         replace_file(cluster.file, moved(text, Path(source)), Path(source))
         show_placement(cluster.config)
-        running = cluster.running()
+        running, new = cluster.running(), cluster.new_groups()
         started = cluster.start(cluster.all_ids())
     if running:
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
@@ -59,6 +60,24 @@ def up(
         raise typer.Exit(1)
     if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
         raise typer.Exit(1)
+    if new:
+        run(_begin_at_newest_level(cluster.config, new))
+
+
+async def _begin_at_newest_level(config: ClusterConfig, groups: Collection[str]) -> None:
+    """New replica groups have no older build to go back to."""
+    from dledger_cli.credentials import as_member
+    from dledger_client.aio import Admin
+    from dledger_wire.errors import DledgerError
+
+    with as_member(config):
+        admin = Admin(config.bootstrap())
+    async with admin:
+        for group in groups:
+            try:
+                await admin.finish_upgrade(group)
+            except DledgerError as error:
+                note(f"replica group {group} stays at its feature level (dledger cluster upgrade-finish): {error.message}")
 
 
 def _check_replaced(cluster: LocalCluster, source: str) -> None:

@@ -75,7 +75,7 @@ def upgrade_finish(
     """Raise the feature level: what the new release brings is switched on, and older builds are refused from then on.  It is not undone."""
     from dledger_wire.errors import NotReadyError
 
-    confirm(f"Raise the feature level of {group or 'every replica group'}? Older releases cannot be started again", yes)
+    confirm(f"Raise the feature level of {group or 'every replica group'}? Builds that cannot do it cannot be started again.", yes)
     deadline = time.monotonic() + wait
     while True:
         try:
@@ -86,10 +86,12 @@ def upgrade_finish(
                 raise
             note(error.message)
             time.sleep(POLL_S)
-    _show_raised(raised, as_json=as_json)
+    nodes = nodes_of(load_config(config))
+    running = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
+    _show_raised(raised, running, as_json=as_json)
 
 
-def _show_raised(raised: list[RaisedLevel], *, as_json: bool) -> None:
+def _show_raised(raised: list[RaisedLevel], running: UpgradeCheck, *, as_json: bool) -> None:
     if as_json:
         print_json({"groups": [asdict(each) for each in raised]})
         return
@@ -97,5 +99,7 @@ def _show_raised(raised: list[RaisedLevel], *, as_json: bool) -> None:
         if each.level == each.old_level:
             note(f"replica group {each.replica_group} is at feature level {each.level} already")
         else:
+            builds = {node.version for group in running.groups if group.replica_group == each.replica_group for node in group.nodes}
             text = f"replica group {each.replica_group}: feature level {each.old_level} -> {each.level}"
-            note(f"{text}; its nodes need dledger {each.release} or newer from here on")
+            can = f"its nodes (dledger {', '.join(sorted(builds - {''})) or 'of unknown version'}) can do it"
+            note(f"{text}; {can}, and a build that cannot does not start on their data folders any more")

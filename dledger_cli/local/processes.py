@@ -60,6 +60,11 @@ class LocalCluster:
         found = {name: holder_pid(str(self.data / name)) for name in self.all_ids()}
         return {node_id: pid for node_id, pid in found.items() if pid}
 
+    def new_groups(self) -> list[str]:
+        """Replica groups of which no node has been started here yet."""
+        groups = self.config.groups
+        return [group.name for group in groups if not any((self.data / node.id / IDENTITY_FILE).exists() for node in group.nodes)]
+
     def belongs(self, node_id: str) -> bool:
         """Whether there is a folder of this cluster's node."""
         try:

@@ -14,6 +14,7 @@ import pytest
 
 from broker.process.data_dir_lock import DataFolderLock
 from dledger_drill.hosts.ports import free_ports
+from dledger_wire.feature_levels import MAX_LEVEL
 from tests.cluster.harness import ROOT, Cluster, dledger
 from tests.waiting import LIMIT_S
 
@@ -138,6 +139,19 @@ def test_a_taken_port_is_named_with_who_holds_it(make_cluster: object, tmp_path:
         direct = dledger("node", "--config", config, "--id", "n0", "--data", str(tmp_path / "d"))
         assert direct.returncode == 1
         assert f"127.0.0.1:{port}" in direct.stderr.splitlines()[-1]
+
+
+def test_a_new_cluster_is_at_the_newest_feature_level(tmp_path: Path) -> None:
+    """There is no older build to go back to, so nothing is left to be finished."""
+    (port,) = free_ports(1)
+    config = write(tmp_path, f"cluster: new\ngroups: [{{name: g0, nodes: [{{id: n0, address: 127.0.0.1:{port}}}]}}]\n")
+    data = str(tmp_path / "d")
+    try:
+        assert dledger("up", "--config", config, "--data", data).returncode == 0
+        finished = dledger("cluster", "upgrade-finish", "--yes", "--config", config)
+        assert (finished.returncode, finished.stderr) == (0, f"replica group g0 is at feature level {MAX_LEVEL} already\n")
+    finally:
+        assert dledger("down", "--kill", "--data", data).returncode == 0
 
 
 def test_down_without_anything_running(tmp_path: Path) -> None:
