@@ -27,14 +27,14 @@ class Input(Protocol):
 def line_chunks(stream: Input) -> Iterator[list[bytes]]:
     """Lines without their newline, as many at a time as are there: a line that arrives alone does not wait for others.
 
-    A CR before the newline is part of the line, so that every body is kept byte for byte.
+    A CR before the newline belongs to it, as in Kafka's console producer; other bytes are kept.
     """
     begun: list[bytes] = []  # parts of a line whose end has not been read
     while block := stream.read1(READ_BYTES):
         first, *lines = block.split(b"\n")
         begun.append(first)
         if lines:
-            yield [b"".join(begun), *lines[:-1]]
+            yield [line.removesuffix(b"\r") for line in (b"".join(begun), *lines[:-1])]
             begun = [lines[-1]]
     if any(begun):
         yield [b"".join(begun)]
@@ -67,6 +67,8 @@ def line_reader(key_separator: str, *, as_json: bool) -> Callable[[bytes], Given
         if not found:
             raise ValueError(f"expected KEY{key_separator}BODY, got no {key_separator!r}")
         text = key.decode()
+        if " " in text:  # they separate the keys of a message: it would not be found by this one
+            raise ValueError(f"key {text!r}: expected no spaces; --json-lines takes several keys, and queue_key for the queue")
         return GivenMessage(body, {"keys": text}, text)
 
     return with_key
@@ -85,7 +87,12 @@ def _of_json(line: bytes) -> GivenMessage:
         raise ValueError(f"{unknown[0]!r}: unknown; expected {', '.join(FIELDS)}")
     if ("body" in value) == ("body_base64" in value):
         raise ValueError("expected either body or body_base64")
-    for name in ("body", "body_base64", "keys", "tags", "queue_key"):
+    keys = value.get("keys", "")
+    if isinstance(keys, list) and all(isinstance(key, str) and " " not in key for key in keys):
+        value["keys"] = " ".join(keys)
+    elif not isinstance(keys, str):
+        raise ValueError(f"keys: expected text with a space between keys, or a list of texts without spaces, got {json.dumps(keys)}")
+    for name in ("body", "body_base64", "tags", "queue_key"):
         if not isinstance(value.get(name, ""), str):
             raise ValueError(f"{name}: expected text, got {json.dumps(value[name])}")
     properties = value.get("properties", {})

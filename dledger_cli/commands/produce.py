@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dledger_client import Producer
 
 JSON_LINES_HELP = (
-    'Each line is a JSON object: {"body": "...", "keys": "...", "tags": "...", "properties": {...}, "queue_key": "..."}, or body_base64.'
+    'Each line is a JSON object: {"body": "...", "keys": ["..."], "tags": "...", "properties": {...}, "queue_key": "..."}, or body_base64.'
 )
 WINDOW = 10_000
 SHOWN_ERRORS = 5
@@ -67,14 +67,14 @@ def produce(
         str, typer.Option("--compress", metavar="TYPE", help="zlib, lz4, zstd or none, for bodies over 4096 bytes. Generated ones: none.")
     ] = "",
     key_sep: Annotated[
-        str, typer.Option("--key-sep", metavar="SEP", help="Each line is KEYS, SEP, body: the key also chooses the queue.")
+        str, typer.Option("--key-sep", metavar="SEP", help="Each line is KEY, SEP, body: the key also chooses the queue.")
     ] = "",
     json_lines: Annotated[bool, typer.Option("--json-lines", help=JSON_LINES_HELP)] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s."""
+    """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s.  A line ends with LF or CR LF."""
     from dledger_wire.names import check_topic
 
     check_topic(topic)

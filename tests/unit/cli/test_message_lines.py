@@ -57,6 +57,8 @@ def test_a_key_before_the_separator() -> None:
     with pytest.raises(ValueError, match="got no '::'"):
         read(b"plain")
     assert line_reader("", as_json=False)(b"plain") == GivenMessage(b"plain")
+    with pytest.raises(ValueError, match="key 'k 4': expected no spaces; "):  # two keys, of which neither is the one given
+        line_reader(":", as_json=False)(b"k 4:v")
 
 
 def test_what_consume_prints_as_json_can_be_produced_again() -> None:
@@ -64,6 +66,8 @@ def test_what_consume_prints_as_json_can_be_produced_again() -> None:
     line = b'{"topic": "t", "queue_offset": 3, "body": "x", "keys": "k", "tags": "", "properties": {"a": "1", "UNIQ_KEY": "7F"}}'
     assert read(line) == GivenMessage(b"x", {"keys": "k", "properties": {"a": "1"}})
     assert read(b'{"body_base64": "/w==", "queue_key": "q"}') == GivenMessage(b"\xff", {}, "q")
+    assert read(b'{"body": "x", "keys": ["o-1", "c-7"]}') == GivenMessage(b"x", {"keys": "o-1 c-7"})
+    assert read(b'{"body": "x", "keys": []}') == GivenMessage(b"x")
     common = {"tags": "t", "keys": "", "properties": {"a": "0", "b": "2"}}
     assert read(line).over(common) == {"tags": "t", "keys": "k", "properties": {"a": "1", "b": "2"}}
 
@@ -79,6 +83,8 @@ def test_what_consume_prints_as_json_can_be_produced_again() -> None:
         (b'{"body": "x", "tag": "y"}', "'tag': unknown; expected body"),
         (b'{"body": "x", "properties": {"a": 1}}', "an object of texts"),
         (b'{"body_base64": "?"}', "body_base64: "),
+        (b'{"body": "x", "keys": 1}', "keys: expected text"),
+        (b'{"body": "x", "keys": ["a b"]}', "a list of texts without spaces"),
     ],
 )
 def test_a_wrong_json_line_says_what_was_expected(line: bytes, expected: str) -> None:
@@ -91,7 +97,8 @@ def test_a_wrong_json_line_says_what_was_expected(line: bytes, expected: str) ->
     [
         (b"", []),
         (b"one", [b"one"]),
-        (b"one\n\ntwo\r\n", [b"one", b"", b"two\r"]),
+        (b"one\n\ntwo\r\n", [b"one", b"", b"two"]),
+        (b"a\rb\r\n\r\n" + b"c" * (READ_BYTES - 8) + b"\r\nend\r", [b"a\rb", b"", b"c" * (READ_BYTES - 8), b"end\r"]),
         (b"\n", [b""]),
         (b"a" * (2 * READ_BYTES + 1) + b"\nb\n" + b"c" * READ_BYTES, [b"a" * (2 * READ_BYTES + 1), b"b", b"c" * READ_BYTES]),
     ],
