@@ -42,6 +42,14 @@ def check_topic(name: str) -> str:
     return _check("topic name", name, MAX_TOPIC_CHARS)
 
 
+def check_new_topic(name: str) -> str:
+    """``name`` if users may create a topic of that name.  Raises InvalidNameError."""
+    if (group := group_of_topic(check_topic(name))) or name in (RETRY_PREFIX, DLQ_PREFIX):
+        of = "retries" if name.startswith(RETRY_PREFIX) else "dead letters"
+        raise InvalidNameError(f"topic name {name!r} is that of the {of} of consumer group {group!r}; expected a name of your own")
+    return name
+
+
 def check_group(name: str) -> str:
     """``name`` if it may be a producer or consumer group.  Raises InvalidNameError."""
     return _check("group name", name, MAX_GROUP_CHARS)
@@ -64,6 +72,8 @@ def _check(kind: str, name: str, limit: int) -> str:
         raise InvalidNameError(f"{kind} {name!r}: expected text")
     if len(name) > limit:
         raise InvalidNameError(f"{kind} {name[:40]!r}... has {len(name)} characters; expected at most {limit}")
+    if name.startswith("-"):
+        raise InvalidNameError(f"{kind} {name!r} begins with '-', as options do; expected another first character")
     if not _ALLOWED.fullmatch(name):
         bad = next(character for character in name if not _ALLOWED.fullmatch(character))
         raise InvalidNameError(f"{kind} {name!r}: character {bad!r}; expected only A-Z a-z 0-9 _ - % |")

@@ -24,7 +24,7 @@ from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, TopicNotFoundError, UnsafeShrinkError
-from dledger_wire.names import is_system_topic
+from dledger_wire.names import check_new_topic, is_system_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.status import Perm
@@ -75,6 +75,7 @@ class AdminService:
     async def create_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         spec = request
         self._check_topic(spec)
+        check_new_topic(spec.name)
         default = self._context.settings.cluster.broker.defaultTopicQueueNums
         command = CreateTopic(
             name=spec.name,

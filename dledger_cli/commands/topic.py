@@ -71,6 +71,9 @@ def create(
 
     With fewer queues than replica groups, those with the fewest queues get one each.
     """
+    from dledger_wire.names import check_new_topic
+
+    check_new_topic(name)
 
     async def work(admin: Admin) -> ChangedTopic:
         return await admin.create_topic(

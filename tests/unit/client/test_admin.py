@@ -17,7 +17,16 @@ from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
 from dledger_client.aio import Message, TransactionOutcome, TransactionState
-from dledger_wire.errors import ClientClosedError, DeadlineExceededError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import (
+    ClientClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    InvalidNameError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from dledger_wire.rpc import methods
 from tests.unit.client.sim_rig import Rig, until
 
 
@@ -332,6 +341,20 @@ def test_an_open_transaction_is_resolved_by_hand() -> None:
             (transaction,) = group.transactions
             assert await admin.resolve_transaction(transaction, TransactionState.ROLLBACK) is TransactionOutcome.ROLLED_BACK
             assert [each.open for each in await admin.transactions(max_transactions=1)] == [0]
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize("name", ["%RETRY%audit", "%DLQ%audit", "-x"])
+def test_names_of_others_are_not_given_to_new_topics(name: str) -> None:
+    """The nodes themselves create what a consumer group needs."""
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.admin() as admin:
+            with pytest.raises(InvalidNameError):
+                await admin._calls.ask_leader("g0", methods.CREATE_TOPIC, admin_pb2.TopicSpec(name=name, write_queues=1))
+            with pytest.raises(InvalidNameError):
+                await admin.create_topic(name)
 
     Rig().run(scenario)
 

@@ -22,7 +22,7 @@ from dledger_wire.errors import (
 from dledger_wire.frames.compress import compress, compression_in, compression_of, decompress, flags_of, is_worthwhile
 from dledger_wire.frames.message_id import UniqueIds, offset_message_id, pack_host, parse_offset_message_id
 from dledger_wire.java_hash import fold_key_hashes, hash_columns, java_hash, key_hash
-from dledger_wire.names import check_group, check_topic, dlq_topic, is_system_topic, retry_topic
+from dledger_wire.names import check_group, check_new_topic, check_topic, dlq_topic, is_system_topic, retry_topic
 from dledger_wire.rpc import envelope
 from dledger_wire.rpc.error_detail import from_detail, to_detail
 from dledger_wire.status import Compression
@@ -130,10 +130,17 @@ def test_an_unknown_compression_is_named() -> None:
         compression_of("brotli")
 
 
-@pytest.mark.parametrize("bad", ["", "a b", "ä", "x" * 128, "a/b", "a.b"])
+@pytest.mark.parametrize("bad", ["", "a b", "ä", "x" * 128, "a/b", "a.b", "-a"])
 def test_bad_topic_names_are_told_why(bad: str) -> None:
     with pytest.raises(InvalidNameError):
         check_topic(bad)
+
+
+@pytest.mark.parametrize("taken", ["%RETRY%audit", "%DLQ%audit", "%DLQ%"])
+def test_topics_of_consumer_groups_are_not_created_by_users(taken: str) -> None:
+    assert check_topic(taken) == taken, "they are read and written"
+    with pytest.raises(InvalidNameError, match=f"'{taken}' is that of the (retries|dead letters) of consumer group '"):
+        check_new_topic(taken)
 
 
 def test_good_names_and_derived_ones() -> None:
