@@ -176,6 +176,8 @@ COMMANDS = {
     "dlq open": "g",
     "dlq redrive": "g",
     "transaction list": "",
+    "transaction commit": "A --yes",
+    "transaction rollback": "A --yes",
     "leader transfer": "--to n1",
     "leader history": "",
     "log tail": "--node n1",
