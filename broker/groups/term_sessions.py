@@ -193,6 +193,7 @@ class TermSessions:
         number, stream = message.heartbeat.number, session.stream
         if stream is None:
             return
+        session.info.oldest_call_ms = message.heartbeat.oldest_call_ms
         if session.needs_lease:
             self._unconfirmed.append((session, stream, number))
             self._heartbeats.set()

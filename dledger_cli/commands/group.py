@@ -31,6 +31,7 @@ RESET_EXAMPLES = (
 )
 
 WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
+SHOWN_CALL_MS = 1000
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.", autocompletion=completion.consumer_groups)]
 
@@ -87,6 +88,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     Every readable queue of each topic is shown that the group subscribes to or has positions in.  Where it has committed nothing,
     OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
     that is not known, or all is read.  Queues that are only written to (topic update --force) are shown and count, too.
+    CALL is how long the oldest call of a member's listener runs, from a second on: its queue waits for it, also after a reset.
     """
 
     async def work(admin: Admin) -> GroupProgress:
@@ -195,14 +197,15 @@ def _show_description(found: ConsumerGroupDescription, waiting: dict[QueueId, in
     print_table(header, rows, right=("QUEUE", "OFFSET", "MAX", "LAG", "WAITING", "EPOCH"))
     print()
     lags = {row.key: row.lag for row in found.queues}
-    members = [_member_row(each, lags) for each in found.members]
-    print_table(("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "SUBSCRIPTIONS"), members, right=("QUEUES", "LAG"))
+    calls = [_shown(each.oldest_call_ms if each.oldest_call_ms >= SHOWN_CALL_MS else None) for each in found.members]
+    members = [_member_row(each, lags, call) for each, call in zip(found.members, calls, strict=True)]
+    print_table(("MEMBER", "ADDRESS", "KIND", "QUEUES", "LAG", "CALL", "SUBSCRIPTIONS"), members, right=("QUEUES", "LAG", "CALL"))
 
 
-def _member_row(member: GroupMember, lags: dict[QueueId, int]) -> tuple[Any, ...]:
+def _member_row(member: GroupMember, lags: dict[QueueId, int], call: str) -> tuple[Any, ...]:
     subscriptions = ", ".join(f"{topic} ({expression})" for topic, expression in sorted(member.subscriptions.items()))
     lag = sum(lags.get(queue, 0) for queue in member.queues)
-    return member.client_id, member.address, member.kind, len(member.queues), lag, subscriptions
+    return member.client_id, member.address, member.kind, len(member.queues), lag, call, subscriptions
 
 
 def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, int]) -> dict[str, Any]:
@@ -234,5 +237,6 @@ def _member_json(member: GroupMember, lags: dict[QueueId, int]) -> dict[str, Any
         "strategy": member.strategy,
         "subscriptions": dict(member.subscriptions),
         "joined_at": member.joined_ms,
+        "oldest_call_ms": member.oldest_call_ms,
         "queues": queues,
     }

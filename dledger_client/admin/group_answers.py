@@ -30,6 +30,7 @@ class GroupMember:
         subscriptions: Topic -> filter expression.
         joined_ms: When it joined, milliseconds since 1970.
         queues: What it consumes, (topic, replica group, queue id) -> epoch of its lock; 0 without a lock.
+        oldest_call_ms: How long the oldest call of its listener ran at its last heartbeat, in milliseconds; 0 without one.
     """
 
     client_id: str
@@ -39,6 +40,7 @@ class GroupMember:
     subscriptions: Mapping[str, str]
     joined_ms: int
     queues: Mapping[QueueId, int]
+    oldest_call_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +113,5 @@ def _members(answers: Mapping[str, sessions_pb2.DescribeMembersResponse]) -> dic
 def _member(member: sessions_pb2.GroupMember, queues: Mapping[QueueId, int]) -> GroupMember:
     kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"
     subscriptions = {each.topic: each.expression for each in member.subscriptions}
-    return GroupMember(member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms, queues)
+    told = (member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms)
+    return GroupMember(*told, queues, member.oldest_call_ms)

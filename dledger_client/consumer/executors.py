@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from dledger_client.consumer.call_notes import CallNotes
 from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, ListenerCalls
+from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.tasks import BackgroundTasks
 
@@ -31,6 +32,8 @@ class Job(Protocol):
 class ListenerExecutor(Protocol):
     """Runs jobs with a number of workers, in the order they were submitted."""
 
+    @property
+    def running(self) -> RunningCalls: ...
     def submit(self, job: Job) -> None: ...
     async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None: ...
 
@@ -43,6 +46,10 @@ class TaskExecutor:
         self._jobs: deque[Job] = deque()
         self._free = workers
         self._tasks = BackgroundTasks("consumer", self._start_worker)
+
+    @property
+    def running(self) -> RunningCalls:
+        return self._listener.running
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
@@ -88,6 +95,10 @@ class ThreadExecutor:
         self._threads = [threading.Thread(target=self._work, name=f"listener-{number}", daemon=True) for number in range(workers)]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def running(self) -> RunningCalls:
+        return self._listener.running
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)

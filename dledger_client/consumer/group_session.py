@@ -59,6 +59,7 @@ class SessionListener(Protocol):
     def locks_changed(self, replica_group: str) -> None: ...
     def lease_renewed(self, replica_group: str) -> None: ...
     def offsets_reset(self, replica_group: str) -> None: ...
+    def oldest_call_ms(self) -> int: ...
 
 
 class GroupSession:
@@ -272,7 +273,7 @@ class GroupSession:
         self._heartbeat += 1
         self._sent_ms = {number: sent_ms for number, sent_ms in self._sent_ms.items() if now_ms - sent_ms < self._lease_ms}
         self._sent_ms[self._heartbeat] = now_ms
-        heartbeat = sessions_pb2.SessionHeartbeat(number=self._heartbeat)
+        heartbeat = sessions_pb2.SessionHeartbeat(number=self._heartbeat, oldest_call_ms=self._listener.oldest_call_ms())
         await self._stream.write(sessions_pb2.MemberMessage(heartbeat=heartbeat).SerializeToString())
 
     async def _read_events(self) -> None:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from dledger_client.consumer.call_notes import CallNote, CallNotes, NoNotes
+from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message_fields import MAX_DELAY_LEVEL
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
@@ -98,6 +99,7 @@ class ListenerCalls:
         self._listener, self._notes = listener, notes
         self._name = getattr(listener, "__qualname__", type(listener).__name__)
         self._mistakes: Counter[str] = Counter()  # by what is wrong
+        self.running = RunningCalls()
 
     def call(self, messages: list[ReceivedMessage], context: ConsumeContext) -> int:
         """In this thread."""
@@ -108,10 +110,13 @@ class ListenerCalls:
             return _noted(self._call(messages, context, note), messages, note)
 
     def _call(self, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
+        number = self.running.begin(context)
         try:
             consumed = self._consumed(self._listener(list(messages), context), messages, context)
         except BaseException as error:  # noqa: BLE001 - a worker thread has no caller to pass it on to
             consumed = _failed(error, messages, context, note)
+        finally:
+            self.running.end(number)
         self._check_settings(context)
         return consumed
 
@@ -124,6 +129,7 @@ class ListenerCalls:
             return _noted(await self._call_async(messages, context, note), messages, note)
 
     async def _call_async(self, messages: list[ReceivedMessage], context: ConsumeContext, note: CallNote | None) -> int:
+        number = self.running.begin(context)
         try:
             result = self._listener(list(messages), context)
             if inspect.isawaitable(result):
@@ -134,6 +140,8 @@ class ListenerCalls:
             if is_own_end(error):
                 raise
             consumed = _failed(error, messages, context, note)
+        finally:
+            self.running.end(number)
         self._check_settings(context)
         return consumed
 

@@ -167,6 +167,9 @@ class Rebalancer:
     def offsets_reset(self, replica_group: str) -> None:
         self._tasks.spawn(self._restart_after_reset(replica_group), "restart after a reset")
 
+    def oldest_call_ms(self) -> int:
+        return self.executor.running.look(self._router.clock.monotonic_ms(), self.group)
+
     def _for_each_queue(self, call: Callable[[QueueConsumer], None], replica_group: str | None = None) -> None:
         for queue in list(self.queues.values()):
             if replica_group is None or queue.queue.replica_group == replica_group:

@@ -105,13 +105,17 @@ class SessionHeartbeat(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: builtins.int
+    OLDEST_CALL_MS_FIELD_NUMBER: builtins.int
     number: builtins.int
+    oldest_call_ms: builtins.int
+    """how long the oldest call of its listener runs; 0: none"""
     def __init__(
         self,
         *,
         number: builtins.int = ...,
+        oldest_call_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["number", b"number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number", "oldest_call_ms", b"oldest_call_ms"]) -> None: ...
 
 global___SessionHeartbeat = SessionHeartbeat
 
@@ -288,12 +292,15 @@ class GroupMember(google.protobuf.message.Message):
     ADDRESS_FIELD_NUMBER: builtins.int
     STRATEGY_FIELD_NUMBER: builtins.int
     JOINED_MS_FIELD_NUMBER: builtins.int
+    OLDEST_CALL_MS_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     orderly: builtins.bool
     broadcast: builtins.bool
     address: builtins.str
     strategy: builtins.str
     joined_ms: builtins.int
+    oldest_call_ms: builtins.int
+    """of its last heartbeat"""
     @property
     def subscriptions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SessionSubscription]: ...
     @property
@@ -309,8 +316,9 @@ class GroupMember(google.protobuf.message.Message):
         address: builtins.str = ...,
         strategy: builtins.str = ...,
         joined_ms: builtins.int = ...,
+        oldest_call_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broadcast", b"broadcast", "client_id", b"client_id", "joined_ms", b"joined_ms", "orderly", b"orderly", "queues", b"queues", "strategy", b"strategy", "subscriptions", b"subscriptions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broadcast", b"broadcast", "client_id", b"client_id", "joined_ms", b"joined_ms", "oldest_call_ms", b"oldest_call_ms", "orderly", b"orderly", "queues", b"queues", "strategy", b"strategy", "subscriptions", b"subscriptions"]) -> None: ...
 
 global___GroupMember = GroupMember
 

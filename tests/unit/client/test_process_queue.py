@@ -22,6 +22,7 @@ from dledger_client.consumer.group_offsets import LocalOffsetStore
 from dledger_client.consumer.listener import Action, ConsumeContext, ListenerCalls
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.process_queue import ConcurrentProcessQueue, OrderlyProcessQueue
+from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS
@@ -48,6 +49,7 @@ class ByHand:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.at_work: list[tuple[Job, Calls]] = []
+        self.running = RunningCalls()
 
     def submit(self, job: Job) -> None:
         self.jobs.append(job)

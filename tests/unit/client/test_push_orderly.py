@@ -214,6 +214,35 @@ def test_a_message_that_blocks_an_orderly_queue_is_skipped_by_a_reset() -> None:
     Rig().run(scenario)
 
 
+def test_a_listener_that_hangs_is_seen_by_operators_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Its queue waits for it, whatever is done to the positions of the group."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        group = Group(rig, orderly=True)
+        group.pause_s = 130.0
+        await send(rig, 1)
+        await group.start("a")
+        async with rig.admin() as admin:
+
+            async def runs_ms() -> int:
+                (member,) = (await admin.describe_group("g")).members
+                return member.oldest_call_ms
+
+            await until(lambda: len(group.seen) == 1)
+            await asyncio.sleep(60)
+            assert 55_000 <= await runs_ms() <= 61_000
+            await asyncio.sleep(80)
+            assert await runs_ms() == 0
+        await group.stop()
+
+    with caplog.at_level("WARNING", "dledger_client.consumer.running_calls"):
+        Rig().run(scenario)
+    told = [record.getMessage() for record in caplog.records if "listener call" in record.getMessage()]
+    runs = "consumer group g: a listener call of t queue 0 at g0 runs for"
+    assert [each.partition(";")[0] for each in told] == [f"{runs} 60 s", f"{runs} 120 s"]
+
+
 def test_an_orderly_message_with_its_attempts_used_up_goes_to_the_dead_letters() -> None:
     """docs/reference/semantics.md, row K5."""
 
