@@ -19,7 +19,7 @@ from dledger_client.admin.status_text import sentence
 from dledger_client.aio import Admin, DledgerError, LeaderChange
 from dledger_console.history.cluster import ClusterHistory
 from dledger_console.history.sampler import REFUSED_S, Sampler
-from dledger_wire.errors import PermissionDeniedError, UnreachableError
+from dledger_wire.errors import PermissionDeniedError
 
 STATUS_S, CONSUMERS_S = 2.0, 5.0
 NODE_TIMEOUT_MS = 1_500
@@ -126,11 +126,12 @@ class ClusterSamplers:
         self.consumers.close()
 
 
-def unknown_text(error: DledgerError | None) -> str:
-    """Why something is not known; empty when it is."""
+def unknown_text(error: DledgerError | None, groups: Sequence[ReplicaGroupStatus]) -> str:
+    """Why something is not known; empty when it is.  ``groups``: what the nodes say, if they do."""
     if error is None:
         return ""
-    return "not known: no node answers" if isinstance(error, UnreachableError) else f"not known: {error.message}"
+    is_silent = not any(node.reachable for group in groups for node in group.nodes)
+    return "not known: no node answers" if is_silent else f"not known: {error.message}"
 
 
 def verdict(groups: Sequence[ReplicaGroupStatus]) -> Verdict:

@@ -106,7 +106,7 @@ class _Page:
         if newest is None:
             return
         self._show_attention()
-        unknown = unknown_text(newest.problems.get(GROUP_LAG))
+        unknown = unknown_text(newest.problems.get(GROUP_LAG), self.seen.status.newest or ())
         old = [f"{unknown}; this was so at {clock(self.seen.known_ms)}"] if unknown and known else []
         self._missing.show(newest.groups.unanswered, *old, read_at=newest.groups.read_at)
         found = furthest_behind(known, self.seen.history)
