@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel
@@ -39,6 +39,7 @@ FOLDERS = (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, INDEX_FOLDER, CONFIG_FOLDER, 
 LIBRARIES = ("grpcio", "protobuf", "numpy", "uvloop", "pydantic", "cryptography", "structlog")
 # The blocks of the cluster file that are shown; what is not named here might be secret.
 SHOWN = ("cluster", "name_service", "replicas", "raft", "store", "broker", "metrics", "console")
+SETTINGS_AT_ONCE = 50
 SHOWN_OF_SECURITY = ("limits", "audit")
 SHOWN_OF_TLS = ("min_version", "client_auth", "step")
 
@@ -98,7 +99,7 @@ class DiagnosticsService:
             cpu_s=process.cpu_s,
             disk_free_bytes=space.free_bytes,
             disk_total_bytes=space.total_bytes,
-            versions=_versions(process),
+            versions=await _versions(process),
             started_at_ms=self._started_at_ms,
             data_folder=disk.local_path(""),
             connections=process.connections,
@@ -109,7 +110,7 @@ class DiagnosticsService:
                 reply.files.add(kind=folder, count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
         size = await disk.measure("", below=False)
         reply.files.add(kind="other", count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
-        for name, value in settings_in_force(settings.cluster):
+        async for name, value in in_slices(settings_in_force(settings.cluster), SETTINGS_AT_ONCE):
             reply.settings.add(name=name, value=value)
         return reply
 
@@ -169,14 +170,21 @@ def _waiting(frame: Frame, level: int, due_ms: int) -> diagnostics_pb2.WaitingMe
     return diagnostics_pb2.WaitingMessage(topic=real.topic, key=key, message_id=message_id, due_ms=due_ms, level=level)
 
 
-def _versions(process: ProcessStats) -> dict[str, str]:
+async def _versions(process: ProcessStats) -> dict[str, str]:
     found = {"dledger": process.version, "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    async for name in in_slices(LIBRARIES, 1):  # each is looked up in files the first time
+        if number := _installed(name):
+            found[name] = number
     return found
+
+
+@cache
+def _installed(name: str) -> str:
+    """Its version, empty when it is not there."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def settings_in_force(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:

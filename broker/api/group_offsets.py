@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.api.limits import at_most, in_slices
@@ -17,6 +17,7 @@ from store.commands.security import Action
 from store.state.sequences import QueueKey
 
 TIMEOUT_S = 5.0
+ROWS_AT_ONCE = 500  # of a commit: looked at without a pause, and applied by one command
 TOPICS_AT_ONCE = 20  # of up to 1024 queues each
 
 
@@ -68,11 +69,26 @@ class GroupOffsetsService:
 
     async def _commit(self, request: broker_pb2.CommitOffsetsRequest) -> dict[QueueKey, DledgerError]:
         """What was refused.  Rows whose topic is gone hold up no others; TopicNotFoundError when there are no others."""
-        rows = [row for row in request.offsets if not self._is_of_former(row)]
         refused: dict[QueueKey, DledgerError] = {}
-        while rows or not request.offsets:
+        gone: list[TopicNotFoundError] = []
+        parts = [request.offsets[first : first + ROWS_AT_ONCE] for first in range(0, len(request.offsets), ROWS_AT_ONCE)] or [[]]
+        for part in parts:
             try:
-                result = await self._context.command(CommitOffsets(group=request.group, offsets=self._rows(request.group, rows)), TIMEOUT_S)
+                refused |= await self._commit_part(request.group, part)
+            except TopicNotFoundError as error:
+                gone.append(error)
+                refused |= {_queue(row): self._gone(row) for row in part}
+        if len(gone) == len(parts):
+            raise gone[0]
+        return refused
+
+    async def _commit_part(self, group: str, offsets: Sequence[broker_pb2.GroupOffset]) -> dict[QueueKey, DledgerError]:
+        """As many as are applied in one step.  TopicNotFoundError when nothing of it could be committed."""
+        rows = [row for row in offsets if not self._is_of_former(row)]
+        refused: dict[QueueKey, DledgerError] = {}
+        while rows or not offsets:
+            try:
+                result = await self._context.command(CommitOffsets(group=group, offsets=self._rows(group, rows)), TIMEOUT_S)
             except TopicNotFoundError:
                 there = [row for row in rows if self._is_there(row)]
                 if len(there) == len(rows):
@@ -83,9 +99,9 @@ class GroupOffsetsService:
             if not any(self._is_to_be_repeated(row, refused.get(_queue(row))) for row in rows):
                 break
         else:
-            raise self._gone(request.offsets[0])
+            raise self._gone(offsets[0])
         kept = {_queue(row) for row in rows}
-        for row in request.offsets:
+        for row in offsets:
             if _queue(row) not in kept or (_queue(row) in refused and self._is_of_former(row)):
                 refused[_queue(row)] = self._gone(row)
         return refused
@@ -135,11 +151,14 @@ class GroupOffsetsService:
         Consumers in a session name a generation or an epoch, which is checked instead: the topic may have been recreated since they read.
         """
         rows = [row for row in request.offsets if request.reset or (not row.HasField("generation") and not row.lock_epoch)]
-        if not any(self._is_of_former(row) or self._is_beyond(row) for row in rows):
+        async for row in in_slices(rows, ROWS_AT_ONCE):
+            if self._is_of_former(row) or self._is_beyond(row):
+                break
+        else:
             return
         self._context.require_master()
         await self._context.raft.read_barrier(TIMEOUT_S)  # the consumer may have read from a follower that has applied more
-        for row in rows:
+        async for row in in_slices(rows, ROWS_AT_ONCE):
             if self._is_beyond(row):
                 end = self._context.store.queues.max_offset(_queue(row))
                 text = f"group {request.group}: {row.topic}/{row.queue_id}: offset {row.offset} to commit; the queue ends at {end}"

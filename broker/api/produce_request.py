@@ -6,6 +6,7 @@ Owns no order: ``produce.py`` says when a request is proposed and answered.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from store.append.prepared import BatchOutcome
 MAX_BATCHES = 10_000  # of one request
 SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
 NOTHING = memoryview(b"")
+_SIZE = struct.Struct(">I")
 
 
 @dataclass(slots=True)
@@ -102,11 +104,14 @@ def slices_of(payload: memoryview) -> list[tuple[int, int, int]]:
     """
     found: list[tuple[int, int, int]] = []
     first = at = count = total = 0
-    while at + COMMAND_HEADER_SIZE <= len(payload):
-        size = int.from_bytes(payload[at + 4 : at + 8], "big")
+    last, size_at = len(payload) - COMMAND_HEADER_SIZE, _SIZE.unpack_from
+    while at <= last:
+        (size,) = size_at(payload, at + 4)
         if size < COMMAND_HEADER_SIZE:
             break
-        at_most(total := total + 1, "batches", MAX_BATCHES)
+        total += 1
+        if total > MAX_BATCHES:
+            at_most(total, "batches", MAX_BATCHES)
         if count and (count >= SLICE_BATCHES or at + size - first > SLICE_BYTES):
             found.append((first, at, count))
             first, count = at, 0

@@ -36,7 +36,8 @@ LATE_MS = 200  # a sweep later than this means that the process was paused and r
 GATHER_S = 0.005  # changes of one group within this time are sent together, heartbeats are confirmed together
 # Of the lists of one group's members: three changes for each of a thousand that start would else be three thousand lists to a thousand.
 LIST_BYTES_PER_S = 50_000_000
-MAX_MEMBERS = MAX_SUBSCRIPTIONS = 10_000
+MAX_MEMBERS = 10_000
+MAX_SUBSCRIPTIONS = 1_000  # the rights to all of them are looked at in one turn of the loop, and again when rights change
 MAX_CONSUMED = 200_000  # queues that one member consumes
 CONFIRM_TIMEOUT_S = 1.0
 LEAVE_TIMEOUT_S = 5.0

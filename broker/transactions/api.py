@@ -12,6 +12,7 @@ import contextlib
 from functools import partial
 from itertools import islice
 
+from broker.api.limits import in_slices
 from broker.context import ServiceContext
 from broker.security.access import CLUSTER_NAME
 from broker.security.guarded_stream import GuardedStream
@@ -33,6 +34,7 @@ from store.state.transactions import Outcome
 
 TIMEOUT_S = 5.0
 MAX_ENDS = 10_000
+ENDS_AT_ONCE = 500
 MAX_SHOWN = 1000
 
 _WANTED = {
@@ -104,16 +106,23 @@ class TransactionService:
         if len(request.ends) > MAX_ENDS:
             raise InvalidArgumentError(f"{len(request.ends)} transactions to end; expected at most {MAX_ENDS}")
         ends = []
-        for each in request.ends:
+        async for each in in_slices(request.ends):
             if each.resolution not in _WANTED:
                 raise InvalidArgumentError(f"resolution {each.resolution} of a transaction; expected commit, rollback or unknown")
             ends.append(EndRequest(request.producer_group, each.half_offset, each.transaction_id, _WANTED[each.resolution]))
+        answers: list[EndResult] = []
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                answers = await term.resolver.end(ends)
+                for first in range(0, len(ends), ENDS_AT_ONCE):
+                    answers += await term.resolver.end(ends[first : first + ENDS_AT_ONCE])
+                    await asyncio.sleep(0)
         except TimeoutError:
             raise OutcomeUnknownError(f"ending transactions was not committed within {TIMEOUT_S:g} s; it may still be") from None
-        return transaction_pb2.EndTransactionsResponse(results=[_result(each) for each in answers])
+        reply = transaction_pb2.EndTransactionsResponse()
+        async for each in in_slices(answers):
+            error = to_detail(each.error) if each.error is not None else None
+            reply.results.add(outcome=_OUTCOMES[each.outcome], now=each.now, error=error)
+        return reply
 
     async def describe(
         self, request: transaction_pb2.DescribeTransactionsRequest, caller: CallContext
@@ -167,8 +176,3 @@ class TransactionService:
             check_times=times,
             checked_ms=checked_ms,
         )
-
-
-def _result(result: EndResult) -> transaction_pb2.TransactionEnded:
-    error = to_detail(result.error) if result.error is not None else None
-    return transaction_pb2.TransactionEnded(outcome=_OUTCOMES[result.outcome], now=result.now, error=error)
