@@ -31,11 +31,11 @@ from broker.api.reflection import ReflectedServer
 from broker.api.replica_group import ReplicaGroupService
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
-from broker.background.clock_watch import ClockWatch
 from broker.background.delay_levels import DelayLevelService
 from broker.background.leader_spread import LeaderSpread
 from broker.background.preferred_leader import PreferredLeader
 from broker.background.timers import TimerService
+from broker.background.yielding import YieldingMaster
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.context import ServiceContext
@@ -231,7 +231,7 @@ class BrokerNode:
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
         sessions, transactions = SessionService(context), TransactionService(context)
-        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), ClockWatch(context))
+        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), YieldingMaster(context))
         for service in (*background, sessions, transactions):
             self.roles.register(service)
         names = self._names = self._name_service()

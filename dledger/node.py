@@ -231,13 +231,32 @@ class RaftNode:
         """Replace the entry that ``damage`` names by a peer's; whether it is intact now."""
         return await self._replica.repairer.repair(damage)
 
-    def low_on_space(self, on: bool) -> None:
+    def low_on_space(self, on: bool, *, sheds: bool = False) -> None:
         """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one.
 
+        ``sheds``: entries of any age may be deleted here for want of space.
         Of a node that fetches a snapshot only the room for that counts: it cannot lead before it has it.
         """
         catch_up = self._replica.catch_up
-        self._replica.step(LowOnSpace(catch_up.lacks_room or (on and not catch_up.running)))
+        self._replica.step(LowOnSpace(catch_up.lacks_room or (on and not catch_up.running), sheds))
+
+    def may_hand_over(self) -> bool:
+        """Whether this replica leads, and another voter is able to lead in its place."""
+        others = (peer for peer in self.status().peers if peer.acknowledges and peer.voter and peer.node_id != self.identity.node_id)
+        return self.role is Role.LEADER and any(not peer.low_on_space and not peer.yields for peer in others)
+
+    def kept_elsewhere(self) -> tuple[int, int]:
+        """The first and the last of the entries that another replica has and deletes only by age; (0, 0): none is known."""
+        return self._replica.core.status().kept
+
+    @property
+    def yields(self) -> frozenset[str]:
+        """Why the node leads only as a last resort; empty: nothing."""
+        return frozenset(self._replica.yields)
+
+    def yield_lead(self, why: str, *, on: bool) -> None:
+        """Tell whether, for this reason, the node leads only as a last resort."""
+        self._replica.yield_lead(why, on=on)
 
     # Leadership and membership
 

@@ -49,9 +49,10 @@ class RaftSettings:
 class PeerStatus:
     """A member as this node sees it.
 
-    ``match_index``, ``state``, ``silent_ms``, ``acknowledges`` and ``low_on_space`` are known to the leader only (-1, "" and False
-    elsewhere).  A member ``acknowledges`` when a write may count on it: it is not refused, its log matches, and it has answered within an
-    election timeout.  One that is ``low_on_space`` would refuse new messages if it led.
+    ``match_index``, ``state``, ``silent_ms``, ``acknowledges``, ``low_on_space`` and ``yields`` are known to the leader only (-1, "" and
+    False elsewhere).  A member ``acknowledges`` when a write may count on it: it is not refused, its log matches, and it has answered
+    within an election timeout.  One that is ``low_on_space`` would refuse new messages if it led; one that ``yields`` leads only as a last
+    resort, and the word says why.
     """
 
     node_id: NodeId
@@ -65,6 +66,7 @@ class PeerStatus:
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
     low_on_space: bool = False
+    yields: str = ""
     copied_bytes: int | None = None  # what it has received of snapshots since its start, if its release tells
     levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
@@ -105,6 +107,7 @@ def peer_statuses(
                 refused=refused,
                 acknowledges=leads if peer is None else bool(answers and connected and not refused),
                 low_on_space=peer is not None and peer.low_on_space,
+                yields=peer.yields if peer is not None else "",
                 copied_bytes=peer.copied_bytes if peer is not None else None,
                 levels=levels,
                 version=version,

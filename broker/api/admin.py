@@ -14,6 +14,7 @@ from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, membership_steps
 from broker.api.node_state import conditions_of, states_of, warnings_of
 from broker.api.waiting_for_topic import waiting_for
+from broker.background.fitness import unfit_voters
 from broker.context import ServiceContext
 from broker.keyed_lock import KeyedLock
 from broker.process.process_stats import ProcessStats
@@ -34,7 +35,7 @@ from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopic
 
 COMMAND_TIMEOUT_S = 5.0
 TRANSFER_TIMEOUT_S = 5.0
-AWAY_MS = 5000  # a member that is only late, or has just started, may still take over
+FORCE_HINT = "or dledger leader transfer --force (force=True)"
 CHANGE_TIMEOUT_S = 10.0
 MAX_ROLE_STEPS = 20
 
@@ -181,7 +182,7 @@ class AdminService:
         process, traffic = self._process(), context.store.traffic.total
         seen = await self._damage.still_damaged(context.raft.log)
         context.raft.clocks.update()
-        refuses = context.store.refuses_messages
+        refuses = context.store.is_low_on_space
         states = states_of(conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen))
         reply = admin_pb2.NodeStatusReply(
             cluster=context.settings.cluster.cluster,
@@ -237,16 +238,20 @@ class AdminService:
         own = context.settings.node.id
         if target == own:
             return admin_pb2.TransferReply(old_leader=own, new_leader=own, term=raft.term)
-        self._check_answers(target)
+        if not request.force:
+            self._check_fit(target)
         taker = await raft.transfer(target or None, TRANSFER_TIMEOUT_S)
         took_ms = context.env.clock.monotonic_ms() - start_ms
         return admin_pb2.TransferReply(old_leader=own, new_leader=taker, term=raft.term, took_ms=took_ms)
 
-    def _check_answers(self, target: str) -> None:
-        """InvalidArgumentError when the member is away: each attempt would hold up writes for an election timeout, and be repeated."""
-        silent_ms = next((peer.silent_ms for peer in self._context.raft.status().peers if peer.node_id == target), 0)
-        if silent_ms >= AWAY_MS:
-            raise InvalidArgumentError(f"{target} does not answer, the last time {silent_ms / 1000:.0f} s ago: it cannot take over now")
+    def _check_fit(self, target: str) -> None:
+        """InvalidArgumentError when the voter, or every voter, must not lead: leadership would come back, and writes stop twice."""
+        unfit = unfit_voters(self._context)
+        if not target and unfit and all(unfit.values()):
+            reasons = "; ".join(f"{node}: {why}" for node, why in unfit.items())
+            raise InvalidArgumentError(f"no other voter may lead now ({reasons}); {FORCE_HINT}")
+        if unfit.get(target):
+            raise InvalidArgumentError(f"{target} must not lead now: {unfit[target]}; expected another voter, {FORCE_HINT}")
 
     async def change_member(self, request: admin_pb2.MemberRequest, _caller: CallContext) -> admin_pb2.MemberReply:
         raft = self._context.raft

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from broker.background.clock_watch import span
+from broker.config.units import span
 from dledger.clock.clock_monitor import ClockMonitor
 from dledger.settings import RaftStatus
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from broker.background.fitness import unfit_voters
 from broker.context import ServiceContext
 from dledger.core.causes import Cause
 from dledger.settings import PeerStatus
@@ -68,11 +69,9 @@ class PreferredLeader:
 def healthy_members(context: ServiceContext) -> set[str]:
     """The voters that could take over leadership now."""
     contact_ms = context.settings.cluster.raft.election_timeout_ms
-    status, off = context.raft.status(), context.raft.clocks.off()
-    able = [peer for peer in status.peers if _is_healthy(peer, status.commit_index, contact_ms)]
-    return {peer.node_id for peer in able if peer.node_id not in off}
+    status, unfit = context.raft.status(), unfit_voters(context)
+    return {peer.node_id for peer in status.peers if unfit.get(peer.node_id) == "" and _is_near(peer, status.commit_index, contact_ms)}
 
 
-def _is_healthy(peer: PeerStatus, commit_index: int, contact_ms: int) -> bool:
-    near = peer.match_index >= commit_index - MAX_LAG_ENTRIES
-    return peer.voter and near and peer.answers(contact_ms) and not peer.low_on_space
+def _is_near(peer: PeerStatus, commit_index: int, contact_ms: int) -> bool:
+    return peer.match_index >= commit_index - MAX_LAG_ENTRIES and peer.answers(contact_ms)

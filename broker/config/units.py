@@ -59,6 +59,11 @@ def format_duration_ms(duration_ms: float) -> str:
     return f"{duration_ms / 86_400_000:.1f} d"
 
 
+def span(ms: int) -> str:
+    """A signed duration: how far a clock is ahead or behind."""
+    return f"{'+' if ms >= 0 else '-'}{format_duration_ms(abs(ms))}"
+
+
 def _split(value: object, expected: str) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}, got {value!r}")

@@ -18,6 +18,7 @@ _HANDED_OVER = {
     Cause.STOPPING: "it was being stopped",
     Cause.REMOVED: "it is no member of the group any more",
     Cause.CLOCK: "its clock is off from the group's majority",
+    Cause.CERTIFICATE: "its certificate has expired",
     Cause.DISK_FULL: "its disk is full",
     Cause.DISK_LOW: "its disk has too little room for new messages",
     Cause.DISK_SLOW: "its disk took longer than an election timeout for a write",

@@ -57,7 +57,7 @@ class NodeSamples:
         alarms = {"certificate": bool(watched)}
         if status is None:
             return alarms
-        refuses, clocks = node.store.refuses_messages, node.raft.clocks
+        refuses, clocks = node.store.is_low_on_space, node.raft.clocks
         found = conditions_of(status, refuses_messages=refuses, clocks=clocks, damage_seen=node.damage.texts)
         kinds = {condition.kind for condition in found}
         node_alarms = {kind: kind in kinds for kind in ALARMS if kind not in alarms}

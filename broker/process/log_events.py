@@ -111,6 +111,11 @@ LEADERSHIP = (
         "This machine's clock left, or came back to, that of the group's majority.",
         "Let the machine synchronize its clock.",
     ),
+    LogEvent(
+        "certificate_expired",
+        "The leader's certificate has expired; it hands leadership over.",
+        "Replace its file; it is read without a restart.",
+    ),
     LogEvent("clock_off", "The leader's clock is off; it hands leadership over.", "Let the machine synchronize its clock."),
     LogEvent(
         "clocks_disagree",

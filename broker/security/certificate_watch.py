@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.config.security import Step
@@ -15,7 +16,7 @@ from dledger_wire.clock import Clock
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.network_security import NetworkSecurity
 
-LOOK_S = 3600.0
+LOOK_S = 10.0
 DAY_MS = 86_400_000
 LEVELS_DAYS = (30, 7, 1, 0)  # of what is left
 
@@ -24,11 +25,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CertificateWatch:
-    """Of one process; ``run`` it for what goes to the log."""
+    """Of one process; ``run`` it for what goes to the log.  ``expired`` is called at each look."""
 
     network: NetworkSecurity
     step: Step
     clock: Clock
+    expired: Callable[[bool], object] = field(default=lambda _on: None)
     _told_ms: int = field(default=0, init=False)
     _told_level: int = field(default=LEVELS_DAYS[0] + 1, init=False)
 
@@ -41,6 +43,11 @@ class CertificateWatch:
     def plaintext_connections(self) -> int:
         """How many connections came without TLS since the start."""
         return self.network.counts["plaintext"]
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether the certificate in use has expired: nobody connects to the process any more."""
+        return bool(self.expires_at_ms) and self._left_ms() <= 0
 
     def warnings(self) -> list[str]:
         """What is to be done, for the status of the process; empty when nothing is."""
@@ -67,7 +74,7 @@ class CertificateWatch:
         return f"its certificate expires in {days} days" if days > 1 else f"its certificate expires in {left_ms // 3_600_000} hours"
 
     async def run(self) -> None:
-        """Look now and every hour, for as long as the process runs."""
+        """Look now and again, for as long as the process runs."""
         if self.step is not Step.ONLY:
             _logger.warning(
                 "plaintext is accepted: security.tls.step is %s; every connection without TLS is readable on its way",
@@ -87,6 +94,7 @@ class CertificateWatch:
             self.network.tls.server()
         except ConfigError as error:  # they were there at the start
             _logger.warning("%s", error.message, extra={"event": "certificate_unusable"})
+        self.expired(self.is_expired)
         text, now_ms = self._expiry(), self.clock.wall_ms()
         if not text:
             self._told_level = LEVELS_DAYS[0] + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from broker.background.fitness import YIELDS_CERTIFICATE
 from broker.config.cluster_file import NodeSettings
 from broker.context import ServiceContext
 from broker.registration.known_groups import KnownGroups
@@ -67,6 +68,9 @@ class ReplicaSecurity:
         """Watch users, the certificate and what is refused."""
         if self._watch is not None:
             tasks.spawn(self._watch.run(), "watch users")
+        raft = self._raft
+        if raft is not None:
+            self.certificate.expired = lambda on: raft.yield_lead(YIELDS_CERTIFICATE, on=on)
         tasks.spawn(self.certificate.run(), "watch the certificate")
         tasks.spawn(self._process.sum_up(), "sum up refusals")
 

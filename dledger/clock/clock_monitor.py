@@ -17,6 +17,8 @@ from dledger.core.messages import Heartbeat, HeartbeatResponse, Message
 from dledger.core.types import Membership, NodeId, Role
 from dledger.settings import PeerStatus
 
+YIELDS_CLOCK = "clock"  # why a node leads only as a last resort
+
 _logger = logging.getLogger(__name__)
 
 
@@ -87,10 +89,11 @@ class ClockMonitor:
         return {peer: skew_ms for peer, skew_ms in skews.items() if abs(skew_ms) > self.time.max_skew_ms}
 
     def best_successor(self, peers: Sequence[PeerStatus]) -> NodeId | None:
-        """Who is furthest of those whose clocks are right; None leaves it to the core."""
+        """Who is furthest of those whose clocks are right, one that is able to lead first; None leaves it to the core."""
         off = self.off()
         right = [peer for peer in peers if peer.voter and peer.connected and peer.node_id != self.own and peer.node_id not in off]
-        return max(right, key=lambda peer: peer.match_index).node_id if off and right else None
+        best = max(right, key=lambda peer: (not peer.low_on_space and not peer.yields, peer.match_index), default=None)
+        return best.node_id if off and best is not None else None
 
     async def wait_for_time(self, not_before_ms: int) -> None:
         """Return when this leader knows the group's time; after an election timeout without a majority that agrees, by a guess."""

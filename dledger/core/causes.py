@@ -27,6 +27,7 @@ class Cause(Enum):
     STOPPING = "stopping"  # its process was stopped in order
     REMOVED = "removed"  # it is no member any more
     CLOCK = "clock"  # its clock is off
+    CERTIFICATE = "certificate"  # its certificate has expired
     DISK_FULL = "disk_full"
     DISK_LOW = "disk_low"  # its disk has too little room for new messages
     DISK_SLOW = "disk_slow"  # its disk took longer than an election timeout
@@ -46,6 +47,7 @@ _HANDED_OVER = frozenset(
         Cause.STOPPING,
         Cause.REMOVED,
         Cause.CLOCK,
+        Cause.CERTIFICATE,
         Cause.DISK_FULL,
         Cause.DISK_LOW,
         Cause.DISK_SLOW,

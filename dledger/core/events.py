@@ -128,9 +128,13 @@ class StorageRecovered:
 
 @dataclass(slots=True)
 class LowOnSpace:
-    """Whether this node's disk takes writes, but has too little room for new messages: a leader then hands over to a voter with room."""
+    """Whether this node's disk takes writes, but has too little room for new messages: a leader then hands over to a voter with room.
+
+    ``sheds``: entries of any age may be deleted here for want of space, where another replica keeps them.
+    """
 
     on: bool
+    sheds: bool = False
 
 
 @dataclass(slots=True)
@@ -140,9 +144,9 @@ class Campaign:
 
 @dataclass(slots=True)
 class Deprioritize:
-    """Whether this node is to lead only as a last resort: it waits an election timeout longer before it campaigns."""
+    """This node leads only as a last resort, and ``why``: it waits an election timeout longer before it campaigns.  Empty: no more."""
 
-    on: bool
+    why: str
 
 
 Event = (

@@ -28,6 +28,7 @@ class Following:
         # The group's commit index as any leader last sent it, and when.  For status only; nothing is decided by it.
         self.heard_commit = 0
         self.heard_ms: int | None = None
+        self._kept, self._kept_ms = (0, 0), 0
 
     def _follow(self, source: NodeId, newest_commit: int) -> None:
         """``source`` leads the current term, and has committed up to ``newest_commit``."""
@@ -123,6 +124,7 @@ class Following:
         core = self._core
         self._follow(source, message.newest_commit)
         core.silence.told(message.election_timeout_ms, message.wary_ms)
+        self._kept, self._kept_ms = (message.kept_from, message.kept_upto), core.now_ms
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))
         answer = HeartbeatResponse(
@@ -132,8 +134,16 @@ class Following:
             wary_ms=core.silence.own_wary_ms,
             low_on_space=core.low_on_space or core.storage is Storage.FULL,
             seekers=core.elections.seekers(),
+            yields=core.yields,
+            keeps_from=0 if core.sheds else core.log.first_index,
         )
         core.send(source, answer)
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """What another replica keeps, by the leader's last heartbeat; (0, 0) when that is too long ago."""
+        core = self._core
+        return self._kept if core.now_ms - self._kept_ms < core.config.election_timeout_ms else (0, 0)
 
     def _is_of_this_log(self, message: Heartbeat) -> bool:
         """The leader names what it knows the log that answered it to hold.

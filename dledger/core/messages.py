@@ -66,6 +66,7 @@ class Heartbeat:
     ``commit``, since the receiver may have been started on another log meanwhile; 0 from releases that do not tell it.
     ``election_timeout_ms``: the group's, as the leader sees it.  0: the configured one.
     ``wary_ms``: how much longer the sender knows the group to be wary (``silence.py``).
+    ``kept_from``, ``kept_upto``: entries that another replica than the receiver has and deletes only by age; 0: none.
     """
 
     term: int
@@ -75,6 +76,8 @@ class Heartbeat:
     commit_term: int = 0
     election_timeout_ms: int = 0
     wary_ms: int = 0
+    kept_from: int = 0
+    kept_upto: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +88,8 @@ class HeartbeatResponse:
     what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led; false from releases that do not tell it.
     ``seekers``: voters that asked the sender for votes lately, since they hear no leader; none from releases that do not tell them.
     ``copied_bytes``: what it has received of snapshots since its start; None from releases that do not tell it.
+    ``yields``: why it leads only when no other voter can; empty: nothing.  ``keeps_from``: the first entry of its log; 0 while it may
+    delete entries of any age for want of space.
     """
 
     term: int
@@ -94,6 +99,8 @@ class HeartbeatResponse:
     low_on_space: bool = False
     seekers: tuple[NodeId, ...] = ()
     copied_bytes: int | None = None
+    yields: str = ""
+    keeps_from: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

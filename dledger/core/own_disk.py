@@ -8,8 +8,10 @@ from __future__ import annotations
 from dledger.core.causes import Cause
 from dledger.core.state import CoreState, Storage
 
-# A store looks at its disk every second: by then this leader has heard from voters whose disks filled at the same time.
-LOW_SETTLES_MS = 2_000
+# A store looks at its disk four times a second: by then, and by two answers, this leader knows of voters whose disks filled at the same
+# time.  Meanwhile the store still takes messages (``store/durability/disk_room.py``).
+LOW_SETTLES_MS = 300
+LOW_SETTLES_BEATS = 2
 
 
 class OwnDisk:
@@ -42,5 +44,5 @@ class OwnDisk:
             core.transfers.hand_over(Cause.DISK_SLOW)
         elif not core.low_on_space:
             self._had_space_ms = core.now_ms
-        elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS:
+        elif core.now_ms - self._had_space_ms >= LOW_SETTLES_MS + LOW_SETTLES_BEATS * core.config.heartbeat_interval_ms:
             core.transfers.hand_over(Cause.DISK_LOW)

@@ -35,6 +35,7 @@ class Progress:
         "heartbeat_match",
         "inflight",
         "inflight_bytes",
+        "keeps_from",
         "low_on_space",
         "match",
         "next",
@@ -46,6 +47,7 @@ class Progress:
         "seekers",
         "state",
         "store",
+        "yields",
     )
 
     def __init__(self, node: NodeId, next_index: int, now_ms: int) -> None:
@@ -66,6 +68,8 @@ class Progress:
         self.probe_due = False  # the response to the last heartbeat lets one request out
         self.round = 0
         self.low_on_space = False  # by its last answer: it would refuse new messages if it led
+        self.yields = ""  # by its last answer: why it leads only as a last resort
+        self.keeps_from = 0  # by its last answer: the first entry of its log; 0: it may delete entries of any age
         self.seekers: tuple[NodeId, ...] = ()  # by its last answer: voters without a leader that it hears
         self.copied_bytes: int | None = None  # by its last answer: what it has received of snapshots
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
@@ -76,8 +80,8 @@ class Progress:
 
     @property
     def is_able_to_lead(self) -> bool:
-        """Whether it follows, and has room for new messages."""
-        return self.state is ProgressState.REPLICATE and not self.low_on_space
+        """Whether it follows, has room for new messages, and nothing is said against it."""
+        return self.state is ProgressState.REPLICATE and not self.low_on_space and not self.yields
 
     def room(self, max_messages: int, max_bytes: int) -> int:
         """How many bytes the window still takes."""

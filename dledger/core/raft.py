@@ -185,10 +185,11 @@ class Raft:
         self._core.elections.on_campaign()
 
     def _on_deprioritize(self, event: Deprioritize) -> None:
-        self._core.elections.deprioritize(on=event.on)
+        self._core.yields = event.why
+        self._core.elections.deprioritize(on=bool(event.why))
 
     def _on_low_on_space(self, event: LowOnSpace) -> None:
-        self._core.low_on_space = event.on
+        self._core.low_on_space, self._core.sheds = event.on, event.sheds
 
     def _on_storage_failed(self, event: StorageFailed) -> None:
         core = self._core
@@ -391,6 +392,7 @@ class Raft:
                     silent_ms=core.now_ms - peer.contact_ms,
                     heard=peer.heard,
                     low_on_space=peer.low_on_space,
+                    yields=peer.yields,
                     copied_bytes=peer.copied_bytes,
                 )
                 for peer in replication.peers.values()
@@ -402,6 +404,7 @@ class Raft:
             suspect=core.soundness.suspect,
             election_timeout_ms=core.silence.timeout_ms,
             ack_regressions=replication.ack_regressions,
+            kept=replication.kept_without(None) if core.role is Role.LEADER else core.following.kept,
         )
 
     def check_invariants(self) -> None:

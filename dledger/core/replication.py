@@ -290,6 +290,7 @@ class Replication:
             election_timeout_ms=core.silence.told_ms,
             wary_ms=core.silence.wary_ms,
         )
+        message.kept_from, message.kept_upto = self.kept_without(peer)
         core.send(peer.node, message)
 
     def ask_voters(self) -> None:
@@ -311,6 +312,7 @@ class Replication:
         peer.answered(core.now_ms)
         peer.notice_open = False
         peer.low_on_space, peer.seekers, peer.copied_bytes = message.low_on_space, message.seekers, message.copied_bytes
+        peer.yields, peer.keeps_from = message.yields, message.keeps_from
         if peer in self._voters:
             core.silence.reported(source, message.late_ms, message.wary_ms)
         if peer.round < message.round <= core.reads.round:
@@ -407,12 +409,24 @@ class Replication:
     def best_voter(self, *, in_time: bool = False) -> Progress | None:
         """The voter that has most of the log among those heard from lately.
 
-        ``in_time``: it is brought up to date before it takes over, so one with room for new messages comes first.
+        ``in_time``: it is brought up to date before it takes over, so one that is able to lead comes first.
         """
         core = self._core
         since_ms = core.now_ms - core.config.election_timeout_ms
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
-        return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match), default=None)
+        return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match, peer.is_able_to_lead), default=None)
+
+    def kept_without(self, receiver: Progress | None) -> tuple[int, int]:
+        """The longest part of the log, first and last entry, that another replica than ``receiver`` keeps; (0, 0): none is known.
+
+        None: another one than this leader.
+        """
+        core = self._core
+        since_ms = core.now_ms - core.config.election_timeout_ms
+        found = [(peer.keeps_from, peer.match) for peer in self.peers.values() if peer is not receiver and peer.contact_ms > since_ms]
+        if receiver is not None and not core.sheds:
+            found.append((core.log.first_index, core.log.durable))
+        return max((each for each in found if 0 < each[0] <= each[1]), key=lambda each: each[1] - each[0], default=(0, 0))
 
     def others_can_go_on(self, successor: Progress) -> bool:
         """Whether ``successor`` has this leader's whole log, and a majority of the voters goes on with it without this node.

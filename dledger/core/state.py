@@ -77,6 +77,8 @@ class CoreState:
         self.applied = self.commit
         self.storage = Storage.OK
         self.low_on_space = False
+        self.sheds = False  # entries of any age may be deleted here for want of space
+        self.yields = ""  # why this node leads only as a last resort
         self.effects: list[Effect] = []
         self.loss = LeaderLoss(Cause.START, None, None, now_ms)
         self._told: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)

@@ -20,6 +20,7 @@ class PeerProgress:
     silent_ms: int  # since its last answer; of one that was never ``heard``, since this node leads
     heard: bool
     low_on_space: bool
+    yields: str
     copied_bytes: int | None
 
 
@@ -29,7 +30,8 @@ class CoreStatus:
 
     ``protocol_errors`` counts answers that no correct peer gives, ``ack_regressions`` followers that denied what they had acknowledged
     (legal only under ASYNC_FLUSH or after their disk lied).  ``election_timeout_ms`` is how long a silence of the leader this core bridges
-    now (``silence.py``).
+    now (``silence.py``).  ``kept``: the first and the last of the entries that another replica has and deletes only by age;
+    (0, 0): none is known.
     """
 
     node: NodeId
@@ -53,3 +55,4 @@ class CoreStatus:
     ack_regressions: int
     suspect: bool
     election_timeout_ms: int
+    kept: tuple[int, int]

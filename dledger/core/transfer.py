@@ -81,7 +81,9 @@ class Transfers:
         best = core.replication.best_voter(in_time=True)
         if best is None or best.state is not ProgressState.REPLICATE:
             return
-        if (cause is Cause.DISK_LOW and best.low_on_space) or (cause is Cause.DISK_FULL and not core.replication.others_can_go_on(best)):
+        if cause is Cause.DISK_LOW and not best.is_able_to_lead:
+            return
+        if cause is Cause.DISK_FULL and not core.replication.others_can_go_on(best):
             return
         self._next_hand_over_ms = core.now_ms + 4 * core.config.election_timeout_ms
         self._begin(best.node, cause)

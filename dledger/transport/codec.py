@@ -48,11 +48,13 @@ def _fields(message: Message) -> dict[str, Any]:
         case Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term):
             beat = raft_pb2.Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term)
             beat.election_timeout_ms, beat.wary_ms = message.election_timeout_ms, message.wary_ms
+            beat.kept_from, beat.kept_upto = message.kept_from, message.kept_upto
             return {"heartbeat": beat}
         case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers, copied_bytes=copied):
             answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers)
             if copied is not None:
                 answer.copied_bytes = copied
+            answer.yields, answer.keeps_from = message.yields, message.keeps_from
             return {"heartbeat_response": answer}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
@@ -134,6 +136,8 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         commit_term=body.commit_term,
         election_timeout_ms=body.election_timeout_ms,
         wary_ms=body.wary_ms,
+        kept_from=body.kept_from,
+        kept_upto=body.kept_upto,
     ),
     "heartbeat_response": lambda term, body: HeartbeatResponse(
         term=term,
@@ -143,6 +147,8 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         low_on_space=body.low_on_space,
         seekers=tuple(map(NodeId, body.seekers)),
         copied_bytes=body.copied_bytes if body.HasField("copied_bytes") else None,
+        yields=body.yields,
+        keeps_from=body.keeps_from,
     ),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
     "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),

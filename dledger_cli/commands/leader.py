@@ -32,14 +32,19 @@ def register(root: typer.Typer) -> None:
 def transfer(
     to: Annotated[str, typer.Option("--to", metavar="ID", help="The new leader, or best: the replica with the longest log.")],
     group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also to a node that must not lead.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Transfer leadership, and wait until the new leader has taken over."""
+    """Transfer leadership, and wait until the new leader has taken over.
+
+    Refused for a node that must not lead: its disk is full, its clock is off, its certificate has expired, it is silent or far behind.
+    """
 
     async def work(admin: Admin) -> LeaderTransfer:
-        return await admin.transfer_leader("" if to == BEST else to, replica_group=await replica_group_of(admin, group))
+        replica_group = await replica_group_of(admin, group)
+        return await admin.transfer_leader("" if to == BEST else to, replica_group=replica_group, force=force)
 
     done = ask(config, timeout, work)
     if as_json:

@@ -48,12 +48,12 @@ class Membership:
     changed: bool = True
 
 
-async def transfer_leader(calls: ClusterCalls, to: str, replica_group: str) -> LeaderTransfer:
+async def transfer_leader(calls: ClusterCalls, to: str, replica_group: str, *, force: bool) -> LeaderTransfer:
     group = await calls.replica_group(replica_group)
     ids = [node.id for node in group.nodes]
     if to and to not in ids:
         raise InvalidArgumentError(f"no node {to!r} in replica group {group.name}; expected one of {', '.join(ids)}")
-    reply = await calls.ask_leader(group.name, methods.TRANSFER_LEADER, admin_pb2.TransferRequest(target=to))
+    reply = await calls.ask_leader(group.name, methods.TRANSFER_LEADER, admin_pb2.TransferRequest(target=to, force=force))
     return LeaderTransfer(group.name, reply.old_leader, reply.new_leader, reply.term, reply.took_ms)
 
 

@@ -23,17 +23,20 @@ from dledger_client.runtime.argument_ranges import MAX_U32, within
 class ReplicaGroupAdmin(DiagnosticsAdmin):
     """Administration of replica groups; use ``Admin``."""
 
-    async def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
+    async def transfer_leader(self, to: str = "", *, replica_group: str = "", force: bool = False) -> LeaderTransfer:
         """Hand the leadership of a replica group over, and wait until the new leader has taken it.
+
+        A voter that must not lead is refused: without room on its disk, with a wrong clock or an expired certificate, silent, far behind.
 
         Args:
             to: Id of the new leader; empty for the voter whose log is longest.
             replica_group: The group of nodes; needed when the cluster has several.
+            force: Also to a voter that must not lead.
 
         Examples:
             >>> print((await admin.transfer_leader("n1")).took_ms)
         """
-        return await membership.transfer_leader(self._calls, to, replica_group)
+        return await membership.transfer_leader(self._calls, to, replica_group, force=force)
 
     async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
         """Add a node to a replica group as a learner: it copies the log and does not vote.

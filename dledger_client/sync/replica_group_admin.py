@@ -21,17 +21,20 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
 
     _inner: AsyncReplicaGroupAdmin
 
-    def transfer_leader(self, to: str = "", *, replica_group: str = "") -> LeaderTransfer:
+    def transfer_leader(self, to: str = "", *, replica_group: str = "", force: bool = False) -> LeaderTransfer:
         """Hand the leadership of a replica group over, and wait until the new leader has taken it.
+
+        A voter that must not lead is refused: without room on its disk, with a wrong clock or an expired certificate, silent, far behind.
 
         Args:
             to: Id of the new leader; empty for the voter whose log is longest.
             replica_group: The group of nodes; needed when the cluster has several.
+            force: Also to a voter that must not lead.
 
         Examples:
             >>> print((admin.transfer_leader("n1")).took_ms)
         """
-        return self._run(self._inner.transfer_leader(to, replica_group=replica_group))
+        return self._run(self._inner.transfer_leader(to, replica_group=replica_group, force=force))
 
     def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
         """Add a node to a replica group as a learner: it copies the log and does not vote.

@@ -341,13 +341,16 @@ class TransferRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TARGET_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
     target: builtins.str
+    force: builtins.bool
     def __init__(
         self,
         *,
         target: builtins.str = ...,
+        force: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["target", b"target"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "target", b"target"]) -> None: ...
 
 global___TransferRequest = TransferRequest
 

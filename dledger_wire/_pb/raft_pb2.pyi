@@ -201,12 +201,16 @@ class Heartbeat(google.protobuf.message.Message):
     COMMIT_TERM_FIELD_NUMBER: builtins.int
     ELECTION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     WARY_MS_FIELD_NUMBER: builtins.int
+    KEPT_FROM_FIELD_NUMBER: builtins.int
+    KEPT_UPTO_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
     newest_commit: builtins.int
     commit_term: builtins.int
     election_timeout_ms: builtins.int
     wary_ms: builtins.int
+    kept_from: builtins.int
+    kept_upto: builtins.int
     def __init__(
         self,
         *,
@@ -216,8 +220,10 @@ class Heartbeat(google.protobuf.message.Message):
         commit_term: builtins.int = ...,
         election_timeout_ms: builtins.int = ...,
         wary_ms: builtins.int = ...,
+        kept_from: builtins.int = ...,
+        kept_upto: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "newest_commit", b"newest_commit", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "kept_from", b"kept_from", "kept_upto", b"kept_upto", "newest_commit", b"newest_commit", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 
@@ -227,6 +233,8 @@ class HeartbeatResponse(google.protobuf.message.Message):
     Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
     seekers: voters that asked the sender for votes lately, since they hear no leader.
     copied_bytes: what the sender has received of snapshots since its start; unset by releases that do not tell it.
+    yields: why it leads only when no other voter can ("clock", "certificate"); empty: nothing. keeps_from: the first entry of its log,
+    0 while it may delete entries of any age for want of space.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -237,11 +245,15 @@ class HeartbeatResponse(google.protobuf.message.Message):
     LOW_ON_SPACE_FIELD_NUMBER: builtins.int
     SEEKERS_FIELD_NUMBER: builtins.int
     COPIED_BYTES_FIELD_NUMBER: builtins.int
+    YIELDS_FIELD_NUMBER: builtins.int
+    KEEPS_FROM_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
     wary_ms: builtins.int
     low_on_space: builtins.bool
     copied_bytes: builtins.int
+    yields: builtins.str
+    keeps_from: builtins.int
     @property
     def seekers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -253,9 +265,11 @@ class HeartbeatResponse(google.protobuf.message.Message):
         low_on_space: builtins.bool = ...,
         seekers: collections.abc.Iterable[builtins.str] | None = ...,
         copied_bytes: builtins.int | None = ...,
+        yields: builtins.str = ...,
+        keeps_from: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes", "late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes", "keeps_from", b"keeps_from", "late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms", "yields", b"yields"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_copied_bytes", b"_copied_bytes"]) -> typing.Literal["copied_bytes"] | None: ...
 
 global___HeartbeatResponse = HeartbeatResponse

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.background.fitness import YIELDS_CERTIFICATE, unfit_voters
 from dledger_client.aio import Message, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
@@ -76,6 +77,22 @@ def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says
         leap(rig, first, -LEAP_MS)
         await asyncio.sleep(3)
         assert await state_of(rig, first) == "ok"
+
+    Rig(2).run(scenario)
+
+
+def test_a_leader_whose_certificate_has_expired_gives_leadership_away_and_leads_where_nobody_else_may() -> None:
+    async def scenario(rig: Rig) -> None:
+        first = rig.master
+        rig.cluster.hosts[first].node.raft.yield_lead(YIELDS_CERTIFICATE, on=True)
+        await until(lambda: rig.cluster.master() not in (None, first))
+        await asyncio.sleep(3)
+        leader = rig.master
+        assert unfit_voters(rig.cluster.hosts[leader].node._context)[first] == "its certificate has expired"
+        for host in rig.cluster.hosts.values():
+            host.node.raft.yield_lead(YIELDS_CERTIFICATE, on=True)
+        await asyncio.sleep(30)
+        assert rig.master == leader
 
     Rig(2).run(scenario)
 

@@ -11,7 +11,7 @@ import pytest
 
 import dledger_client
 import dledger_client.aio
-from broker.api.admin import AWAY_MS
+from broker.background.fitness import AWAY_MS, unfit_voters
 from dledger_client.admin import consumer_groups, replica_comparison
 from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset
@@ -139,13 +139,37 @@ def test_leadership_is_not_handed_to_a_member_that_is_away() -> None:
         rig.cluster.kill(away)
         await asyncio.sleep(2 * AWAY_MS / 1000)
         async with rig.admin() as admin:
-            with pytest.raises(InvalidArgumentError, match=f"{away} does not answer, the last time 1[0-9] s ago: it cannot take over now"):
+            with pytest.raises(InvalidArgumentError, match=f"{away} must not lead now: it does not answer, the last time 1[0-9] s ago"):
                 await admin.transfer_leader(away)
             rig.cluster.start(away)
             assert (await admin.transfer_leader(back)).new_leader == back
             assert (await admin.transfer_leader(away)).new_leader == away
 
     Rig().run(scenario)
+
+
+def test_leadership_is_not_handed_to_a_voter_that_must_not_lead_unless_that_is_forced() -> None:
+    async def scenario(rig: Rig) -> None:
+        full, wrong = rig.followers
+        disk = rig.cluster.hosts[full].disk
+        disk.settings.capacity_bytes = disk.used_bytes() * 100 // 95
+        rig.cluster.hosts[wrong].clock.jump_wall(3_600_000)
+        async with rig.admin() as admin:
+            leader = rig.cluster.hosts[rig.master].node
+            await until(lambda: all(unfit_voters(leader._context).values()))
+            with pytest.raises(
+                InvalidArgumentError, match=f"{full} must not lead now: its disk has no room for new messages; expected .*--force"
+            ):
+                await admin.transfer_leader(full)
+            with pytest.raises(
+                InvalidArgumentError, match=f"{wrong} must not lead now: its clock is off by .60 min from the group's majority"
+            ):
+                await admin.transfer_leader(wrong)
+            with pytest.raises(InvalidArgumentError, match=f"no other voter may lead now .*{full}: its disk.*"):
+                await admin.transfer_leader()
+            assert (await admin.transfer_leader(full, force=True)).new_leader == full
+
+    Rig(store="cleanResourceInterval: 1s, diskSpaceEnoughFree: 0").run(scenario, limit_s=120)
 
 
 def test_retention_and_comparison() -> None:

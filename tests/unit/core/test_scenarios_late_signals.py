@@ -6,13 +6,24 @@ import pytest
 
 from dledger.core.causes import Cause
 from dledger.core.effects import Append, CutTail, RefusedReason
-from dledger.core.events import Applied, HardStateStored, LowOnSpace, StorageFailed, StorageRecovered, Stored
+from dledger.core.events import (
+    Applied,
+    Deprioritize,
+    HardStateStored,
+    LowOnSpace,
+    StorageFailed,
+    StorageRecovered,
+    Stored,
+    TransferRequested,
+)
 from dledger.core.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest, VoteResponse
-from dledger.core.own_disk import LOW_SETTLES_MS
+from dledger.core.own_disk import LOW_SETTLES_BEATS, LOW_SETTLES_MS
 from dledger.core.types import EntryId, Role
 from dledger_wire.check import InvariantBrokenError
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, Node, ack, append, leader_by_hand, node_id, solo
 from tests.unit.core.safety import Safety
+
+SETTLES_MS = LOW_SETTLES_MS + LOW_SETTLES_BEATS * HEARTBEAT_MS
 
 
 def test_D1_a_follower_acknowledges_when_it_is_on_disk() -> None:
@@ -221,7 +232,7 @@ def test_a_leader_low_on_space_hands_over_to_the_voter_with_room_though_another_
     leader = cluster.elect(1)
     for name in (1, 2, 3):
         cluster[name].step(LowOnSpace(on=True))
-    cluster.run(LOW_SETTLES_MS + ELECTION_MS)
+    cluster.run(SETTLES_MS + ELECTION_MS)
     cluster.dropping = lambda envelope: envelope.to == node_id(3) and isinstance(envelope.message, AppendRequest)
     leader.propose(5)
     cluster.run(2)
@@ -237,7 +248,7 @@ def test_a_leader_low_on_space_first_hears_from_voters_whose_disks_fill_at_the_s
     cluster = Cluster(3)
     leader = cluster.elect(1)
     leader.step(LowOnSpace(on=True))
-    cluster.run(1000)
+    cluster.run(LOW_SETTLES_MS)
     cluster[2].step(LowOnSpace(on=True))
     cluster[3].step(StorageFailed(fatal=False))
     cluster.run(20 * ELECTION_MS)
@@ -245,6 +256,48 @@ def test_a_leader_low_on_space_first_hears_from_voters_whose_disks_fill_at_the_s
     assert not leader.sent(TimeoutNow)
     cluster[3].step(StorageRecovered())
     assert cluster.run(2 * ELECTION_MS, until=lambda: cluster[3].core.is_confirmed_leader)
+
+
+def test_a_leader_low_on_space_hands_over_as_soon_as_it_knows_that_another_has_room() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    cluster.run(HEARTBEAT_MS)
+    leader.step(LowOnSpace(on=True))
+    assert cluster.run(SETTLES_MS + 2 * HEARTBEAT_MS, until=lambda: leader.sent(TimeoutNow) != [])
+
+
+def test_leadership_is_given_to_a_voter_that_is_able_to_lead() -> None:
+    for against in (LowOnSpace(on=True), Deprioritize("certificate")):
+        cluster = Cluster(3)
+        leader = cluster.elect(1)
+        cluster[2].step(against)
+        cluster.run(2 * HEARTBEAT_MS)
+        leader.step(TransferRequested(None))
+        assert cluster.run(2 * ELECTION_MS, until=lambda cluster=cluster: cluster[3].core.is_confirmed_leader)
+
+
+def test_a_replica_learns_what_another_one_keeps() -> None:
+    cluster = Cluster(3)
+    leader = cluster.elect(1)
+    for _ in range(5):
+        leader.propose(1)
+    cluster.run(3 * HEARTBEAT_MS)
+    last = leader.last.index
+    kept = {name: cluster[name].core.status().kept for name in (1, 2, 3)}
+    assert kept == dict.fromkeys((1, 2, 3), (1, last))
+    for name in (1, 2, 3):
+        cluster[name].step(LowOnSpace(on=False, sheds=name != 3))
+    cluster.run(3 * HEARTBEAT_MS)
+    assert [cluster[name].core.status().kept for name in (1, 2, 3)] == [(1, last), (1, last), (0, 0)]
+    cluster[3].step(LowOnSpace(on=False, sheds=True))
+    cluster.run(3 * HEARTBEAT_MS)
+    assert [cluster[name].core.status().kept for name in (1, 2, 3)] == [(0, 0)] * 3, "the last copy is kept"
+    cluster[3].step(LowOnSpace(on=False))
+    cluster.run(3 * HEARTBEAT_MS)
+    cluster.dropping = lambda envelope: envelope.to == node_id(2)
+    assert cluster[2].core.status().kept == (1, last)
+    assert cluster.run(3 * ELECTION_MS, until=lambda: cluster[2].sent(VoteRequest) != [])
+    assert cluster[2].core.status().kept == (0, 0), "what was known long ago is no reason to delete"
 
 
 def test_a_leader_low_on_space_leads_on_while_no_voter_has_room() -> None:

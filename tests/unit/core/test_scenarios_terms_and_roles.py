@@ -212,7 +212,7 @@ def test_E11_priority_biases_the_timeout(priority: int, low: int, high: int) -> 
 
 def test_a_node_that_stands_back_waits_an_election_timeout_longer_and_does_not_hurry_when_its_leader_is_lost() -> None:
     node = solo(config=CoreConfig())
-    node.step(Deprioritize(on=True))
+    node.step(Deprioritize("clock"))
     drawn = []
     for _ in range(2000):
         node.receive(2, Heartbeat(term=1, commit=0, round=0))
@@ -221,7 +221,7 @@ def test_a_node_that_stands_back_waits_an_election_timeout_longer_and_does_not_h
     assert 1780 <= max(drawn) < 1800
     node.step(PeerLost(node_id(2)))
     assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms >= 1200
-    node.step(Deprioritize(on=False))
+    node.step(Deprioritize(""))
     assert (node.core.next_wakeup_ms() or 0) - node.cluster.now_ms < 1200
 
 

@@ -1,7 +1,8 @@
-"""A master whose clock is wrong transfers leadership to a node whose clock is right.  Runs on the master only.
+"""A master that must not lead transfers leadership to a voter that may.  Runs on the master only.
 
-The group's time does not depend on it (``dledger/clock/group_time.py``).  But the times that a wrong clock writes into logs and status
-mislead, and a node that is cut off later has only its own clock to start from.
+Its clock is wrong: the group's time does not depend on it (``dledger/clock/group_time.py``), but the times that it writes into logs and
+status mislead, and a node that is cut off later has only its own clock to start from.  Or its certificate has expired: no client can
+connect to it any more.  Where nothing better is to be had it leads on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.config.units import format_duration_ms
+from broker.background.fitness import YIELDS_CERTIFICATE, unfit_voters
+from broker.config.units import span
 from broker.context import ServiceContext
 from dledger.core.causes import Cause
 from dledger_wire.errors import DledgerError
@@ -22,15 +24,10 @@ TRANSFER_TIMEOUT_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
-def span(ms: int) -> str:
-    """A signed duration: how far a clock is ahead or behind."""
-    return f"{'+' if ms >= 0 else '-'}{format_duration_ms(abs(ms))}"
-
-
-class ClockWatch:
+class YieldingMaster:
     """Implements ``broker.leadership.role_manager.MasterService``."""
 
-    name = "clock watch"
+    name = "yielding"
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -48,15 +45,16 @@ class ClockWatch:
             await asyncio.sleep(CHECK_S)
             skew_ms = clocks.update()
             self._log_jump(clocks.time.lag_ms())
-            if abs(skew_ms) <= clocks.time.max_skew_ms or len(raft.membership.voters) == 1:
+            if not raft.yields or not any(not why for why in unfit_voters(self._context).values()):
                 continue
+            cause = Cause.CERTIFICATE if YIELDS_CERTIFICATE in raft.yields else Cause.CLOCK
             try:
-                _logger.error(
-                    "this node's clock is off by %s from the group's majority; transferring leadership",
-                    span(skew_ms),
-                    extra={"event": "clock_off"},
-                )
-                await raft.transfer(None, TRANSFER_TIMEOUT_S, Cause.CLOCK)
+                if cause is Cause.CLOCK:
+                    text = "this node's clock is off by %s from the group's majority; transferring leadership"
+                    _logger.error(text, span(skew_ms), extra={"event": "clock_off"})
+                else:
+                    _logger.error("this node's certificate has expired; transferring leadership", extra={"event": "certificate_expired"})
+                await raft.transfer(None, TRANSFER_TIMEOUT_S, cause)
             except DledgerError as error:
                 _logger.warning("leadership transfer failed: %s", error.message, extra={"event": "transfer_failed"})
             await asyncio.sleep(RETRY_S)
