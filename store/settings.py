@@ -39,6 +39,7 @@ class StoreSettings:
     cleanResourceInterval: int = 10_000
     deleteFileBatchMax: int = 10
     cleanFileForciblyEnable: bool = True
+    cleanFileForciblyAfter: int = 5 * 60_000
     diskMaxUsedSpaceRatio: int = 75
     diskSpaceCleanForciblyRatio: int = 85
     diskSpaceWarningLevelRatio: int = 90

@@ -310,8 +310,8 @@ class MessageStore:
 
     def require_disk_room(self) -> None:
         """ReadOnlyError while the disk is too full for new messages and producers."""
-        if self._expiry is not None and self._expiry.refuses_messages:
-            used, limit = self._expiry.used_percent, self.settings.diskSpaceWarningLevelRatio
+        if self._expiry is not None and self._expiry.room.refuses_messages:
+            used, limit = self._expiry.room.used_percent, self.settings.diskSpaceWarningLevelRatio
             raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
@@ -331,9 +331,9 @@ class MessageStore:
         return self._expiry
 
     @property
-    def refuses_messages(self) -> bool:
-        """The disk is too full for new messages."""
-        return self._expiry is not None and self._expiry.refuses_messages
+    def is_low_on_space(self) -> bool:
+        """The disk is too full for new messages; a leader may still hand over."""
+        return self._expiry is not None and self._expiry.room.is_low
 
     @property
     def head_waits_for_timers(self) -> bool:

@@ -163,6 +163,7 @@ class StoreConfig(_Model):
     # With so much free a disk never counts as too full, whatever its ratio; 0: the ratio alone counts.
     diskSpaceEnoughFree: Annotated[int, BeforeValidator(size(0, 1 << 50))] = _STORE.diskSpaceEnoughFree
     cleanFileForciblyEnable: bool = _STORE.cleanFileForciblyEnable
+    cleanFileForciblyAfter: Annotated[int, BeforeValidator(duration(10_000, 7 * 86_400_000))] = _STORE.cleanFileForciblyAfter
     cleanResourceInterval: Annotated[int, BeforeValidator(duration(100, 3_600_000))] = _STORE.cleanResourceInterval
     deleteFileBatchMax: Annotated[int, Field(ge=1, le=10_000)] = _STORE.deleteFileBatchMax
 

@@ -11,9 +11,10 @@ On a disk without room no snapshot can be written, so the newest one on it says 
 deletion itself writes get the room of the reserve (``disk_reserve.py``), or of the segment prepared ahead.
 
 Messages of the last ``fileReservedTime`` are kept.  Older segments go in the hours ``deleteWhen``, or at any time once the disk is used
-beyond ``diskMaxUsedSpaceRatio``; beyond ``diskSpaceCleanForciblyRatio`` the oldest go whatever their age; beyond
-``diskSpaceWarningLevelRatio`` the store takes no new messages.  The last two count only where less than ``diskSpaceEnoughFree`` is free (0:
-always, as in RocketMQ): other users of a large disk are no reason to delete messages.
+beyond ``diskMaxUsedSpaceRatio``; once it has been used beyond ``diskSpaceCleanForciblyRatio`` for ``cleanFileForciblyAfter``, the oldest
+that another replica keeps go whatever their age; beyond ``diskSpaceWarningLevelRatio`` the store takes no new messages (``disk_room.py``).
+The last two count only where less than ``diskSpaceEnoughFree`` is free (0: always, as in RocketMQ): other users of a large disk are no
+reason to delete messages.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Protocol
 
-from dledger.runtime.env import Environment, is_full, space_of
+from dledger.runtime.env import Environment, is_full
 from dledger_wire.errors import DledgerError, NotReadyError, StorageFullError
 from store.durability.disk_reserve import Reserve
+from store.durability.disk_room import DiskRoom, Replica
 from store.durability.retention_floor import RetentionFloor
 from store.durability.segment_ages import SegmentAges
 from store.log_view import read_with_repair
@@ -35,18 +37,18 @@ from store.settings import StoreSettings
 from store.state.log_time import LogTime
 
 HOUR_MS = 3_600_000
-LOOK_MS = 1000
+LOOK_MS = 250
 
 _logger = logging.getLogger(__name__)
 
 
-class LogHead(Protocol):
+class LogHead(Replica, Protocol):
     """Deletes the log's head; ``dledger.node.RaftNode`` is one."""
 
     def trim_limit(self) -> int: ...
     async def truncate_head(self, upto_index: int) -> int: ...
-    def low_on_space(self, on: bool) -> None:
-        """Called at each look at the disk: whether new messages are refused for want of room."""
+    def kept_elsewhere(self) -> tuple[int, int]:
+        """The first and the last of the entries that another replica has and deletes only by age; (0, 0): none is known."""
         ...
 
 
@@ -128,8 +130,7 @@ class Expiry:
         self._asked: dict[asyncio.Task[Expired], None] = {}
         self._deletes: asyncio.Task[Any] | None = None
         self._told = ""
-        self.used_percent = 0.0
-        self.refuses_messages = False
+        self.room = DiskRoom(settings, env, head)
         # The last deletion ended at a message with a delivery time; the timer service sees to it.
         self.waits_for_timers = False
 
@@ -147,24 +148,24 @@ class Expiry:
                 _logger.warning("the disk is full; retention paused: %s", error, extra={"event": "retention_paused"})
 
     async def _pause(self) -> None:
-        """Until the next round.  Meanwhile look every second whether there is room for new messages."""
+        """Until the next round.  Meanwhile look again and again whether there is room for new messages."""
         left_ms = self._settings.cleanResourceInterval
         while left_ms > LOOK_MS:
             await asyncio.sleep(LOOK_MS / 1000)
             left_ms -= LOOK_MS
-            await self._measure()
+            await self.room.look()
         await asyncio.sleep(left_ms / 1000)
 
     async def _round(self) -> None:
         settings = self._settings
-        free, in_need = await self._measure()
+        free = await self.room.look()
         await read_with_repair(self._repair, self._follow)
         if any(listener.has_stale_files for listener in self._listeners):
             async with self._deleting:
                 await self._settle()
-        if in_need and self.used_percent > settings.diskSpaceCleanForciblyRatio and settings.cleanFileForciblyEnable:
-            self._tell_held(await self._expire(0, settings.deleteFileBatchMax))
-        elif self._time.is_known() and (self.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
+        if self.room.must_shed:
+            self._tell_held(await self._expire(0, settings.deleteFileBatchMax, sheds=True))
+        elif self._time.is_known() and (self.room.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
             self._tell_held(await self._expire(settings.fileReservedTime, settings.deleteFileBatchMax))
         await self._reserve.keep(free)
 
@@ -173,28 +174,6 @@ class Expiry:
         async with self._deleting:
             for listener in self._listeners:
                 await listener.follow(self._log.first_pos)
-
-    async def _measure(self) -> tuple[int, bool]:
-        """(bytes free, whether that is little), and what follows for new messages."""
-        settings, space = self._settings, await space_of(self._env.disk)
-        self.used_percent = space.used_percent
-        in_need = not settings.diskSpaceEnoughFree or space.free_bytes < settings.diskSpaceEnoughFree
-        self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio)
-        self._head.low_on_space(self.refuses_messages)
-        return space.free_bytes, in_need
-
-    def _warn(self, refuses: bool) -> None:
-        if refuses != self.refuses_messages:
-            self.refuses_messages = refuses
-            text = "takes no new messages" if refuses else "takes new messages again"
-            limit = self._settings.diskSpaceWarningLevelRatio
-            _logger.warning(
-                "the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s",
-                self.used_percent,
-                limit,
-                text,
-                extra={"event": "disk_watermark"},
-            )
 
     def _is_time(self) -> bool:
         hour = (self._env.clock.wall_ms() + self._time.utc_offset_ms()) // HOUR_MS % 24
@@ -242,16 +221,17 @@ class Expiry:
                 work.cancel()
             await asyncio.wait(asked)
 
-    async def _expire(self, reserved_ms: int, max_segments: int) -> Expired:
-        return await read_with_repair(self._repair, lambda: self._expire_once(reserved_ms, max_segments))
+    async def _expire(self, reserved_ms: int, max_segments: int, *, sheds: bool = False) -> Expired:
+        """``sheds``: only what another replica keeps."""
+        return await read_with_repair(self._repair, lambda: self._expire_once(reserved_ms, max_segments, sheds))
 
-    async def _expire_once(self, reserved_ms: int, max_segments: int) -> Expired:
+    async def _expire_once(self, reserved_ms: int, max_segments: int, sheds: bool) -> Expired:
         if reserved_ms and not self._time.is_known():
             raise NotReadyError("the age of messages is unknown until this node has the cluster time from a leader")
         async with self._deleting:
             first_index, first_pos = self._log.first_index, self._log.first_pos
             starts = [segment.start_pos for segment in self._log.segments]
-            end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments)
+            end, held_by = await self._last_to_go(self._time.log.now_ms() - reserved_ms, max_segments, sheds)
             if end >= first_index:
                 self._deletes = asyncio.current_task()
                 try:
@@ -263,18 +243,21 @@ class Expiry:
             if removed:
                 text = "deleted %d segments of the log, it now begins at entry %d (position %d)"
                 _logger.info(text, removed, self._log.first_index, self._log.first_pos)
-                await self._measure()  # new messages are not refused until the next look
+                await self.room.look()  # new messages are not refused until the next look
             return Expired(removed, self._log.first_pos - first_pos, self._log.first_index, self._log.first_pos, held_by)
 
-    async def _last_to_go(self, before_ms: int, max_segments: int) -> tuple[int, str]:
+    async def _last_to_go(self, before_ms: int, max_segments: int, sheds: bool) -> tuple[int, str]:
         """(the last entry of the newest segment that may go, below the log's start when none may; what one that is old enough stays for)"""
         hold = await self._floor.hold()
         self.waits_for_timers = False
         segments, latest = self._log.segments, self._head.trim_limit()
         end = self._log.first_index - 1
+        kept_from, kept_upto = self._head.kept_elsewhere() if sheds else (0, latest)
         for segment, following in islice(pairwise(segments), max_segments):
             if following.first_index > latest:
                 return end, f"entry {latest} is not applied here yet, or a replica that follows or copies still needs it"
+            if not kept_from <= segment.first_index < following.first_index <= kept_upto + 1:
+                return end, f"no other replica is known that keeps the entries {segment.first_index} to {following.first_index - 1}"
             newest_ms = await self._ages.newest_ms(segment, following.first_index)
             if newest_ms is None or newest_ms > before_ms:
                 break

@@ -84,20 +84,44 @@ def test_a_disk_that_somebody_else_filled_is_cleaned_by_expire(whose: str) -> No
     Rig(**SMALL).run(scenario)
 
 
-def test_a_full_disk_is_cleaned_by_force_while_messages_come() -> None:
+def first_indexes(rig: Rig) -> dict[str, int]:
+    return {node_id: node_of(rig, node_id).raft.log.first_index for node_id in rig.cluster.hosts}
+
+
+CROWDED = {"store": SMALL["store"] + ", diskSpaceEnoughFree: 0, cleanFileForciblyAfter: 20s"}
+
+
+@pytest.mark.parametrize("whose", ["master", "follower"])
+def test_a_full_disk_is_cleaned_by_force_when_it_stays_full_while_another_replica_keeps_the_messages(whose: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        await fill(rig)
+        await asyncio.sleep(10)
+        victim = rig.master if whose == "master" else rig.followers[0]
+        disk = rig.cluster.hosts[victim].disk
+        disk.settings.capacity_bytes = disk.used_bytes()
+        async with rig.producer(send_timeout_ms=60_000) as producer:
+            for number in range(60):
+                await producer.send(Message("t", b"%d " % number + b"y" * 2000), queue_id=0)
+            await asyncio.sleep(15)
+            assert set(first_indexes(rig).values()) == {1}
+            await until(lambda: first_indexes(rig)[victim] > 1)
+            assert [first for node_id, first in first_indexes(rig).items() if node_id != victim] == [1, 1]
+
+    Rig(**CROWDED).run(scenario)
+
+
+def test_full_disks_of_all_replicas_lose_no_young_message() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await fill(rig)
         await asyncio.sleep(10)
         for host in rig.cluster.hosts.values():
             host.disk.settings.capacity_bytes = host.disk.used_bytes()
-        async with rig.producer(send_timeout_ms=60_000) as producer:
-            for number in range(60):
-                await producer.send(Message("t", b"%d " % number + b"y" * 2000), queue_id=0)
-        for node_id in rig.cluster.hosts:
-            assert node_of(rig, node_id).raft.log.first_index > 1
+        await asyncio.sleep(120)
+        assert set(first_indexes(rig).values()) == {1}
 
-    Rig(store=SMALL["store"] + ", diskSpaceEnoughFree: 0").run(scenario)
+    Rig(**CROWDED).run(scenario, limit_s=600)
 
 
 def test_a_full_disk_is_told_without_contradiction_and_room_is_noticed_before_the_next_round() -> None:
@@ -108,14 +132,14 @@ def test_a_full_disk_is_told_without_contradiction_and_room_is_noticed_before_th
             for host in rig.cluster.hosts.values():
                 host.disk.settings.capacity_bytes = host.disk.used_bytes()
             await asyncio.sleep(10)
-            assert all(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts)
+            assert all(node_of(rig, node_id).store.is_low_on_space for node_id in rig.cluster.hosts)
             with pytest.raises(DledgerError, match="the disk is used to 100") as caught:
                 await producer.send(Message("t", b"refused"), queue_id=0)
             assert ("nothing was stored" in caught.value.message) != ("may be stored" in caught.value.message)
         for host in rig.cluster.hosts.values():
             host.disk.settings.capacity_bytes = 1 << 40
         await asyncio.sleep(1.5)
-        assert not any(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts)
+        assert not any(node_of(rig, node_id).store.is_low_on_space for node_id in rig.cluster.hosts)
 
     Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
 
@@ -169,7 +193,8 @@ def test_a_new_producer_is_refused_while_the_disk_is_full() -> None:
         await rig.topic()
         for host in rig.cluster.hosts.values():
             host.disk.settings.capacity_bytes = host.disk.used_bytes()
-        await until(lambda: all(node_of(rig, node_id).store.refuses_messages for node_id in rig.cluster.hosts))
+        await until(lambda: all(node_of(rig, node_id).store.is_low_on_space for node_id in rig.cluster.hosts))
+        await until(lambda: node_of(rig, rig.master).store.expiry.room.refuses_messages)
         channel = rig.router().channel(rig.cluster.hosts[rig.master].address)
         with pytest.raises(ReadOnlyError, match="the disk is used to 100"):
             await channel.call(methods.INIT_PRODUCER.path, broker_pb2.InitProducerRequest().SerializeToString(), timeout_s=1)
@@ -200,17 +225,19 @@ def test_a_leader_beyond_the_warning_level_hands_over_to_a_node_with_room() -> N
         first = rig.master
         beyond_the_warning_level(rig, first)
         async with rig.producer(send_timeout_ms=10_000) as producer:
-            await until(lambda: node_of(rig, first).store.refuses_messages)
+            await until(lambda: node_of(rig, first).store.is_low_on_space)
+            low_ms = rig.cluster.hosts[first].clock.monotonic_ms()
             await producer.send(Message("t", b"taken"), queue_id=0)
+            await until(lambda: rig.cluster.master() not in (None, first))
+            assert rig.cluster.hosts[first].clock.monotonic_ms() - low_ms < 1_500
             second = rig.master
-            assert second != first
             beyond_the_warning_level(rig, second)
-            await until(lambda: node_of(rig, second).store.refuses_messages)
+            await until(lambda: node_of(rig, second).store.is_low_on_space)
             await producer.send(Message("t", b"taken"), queue_id=0)
+            await until(lambda: rig.cluster.master() not in (None, first, second))
             third = rig.master
-            assert third not in (first, second)
             beyond_the_warning_level(rig, third)
-            await until(lambda: node_of(rig, third).store.refuses_messages)
+            await until(lambda: node_of(rig, third).store.is_low_on_space)
             term = node_of(rig, third).raft.term
             with pytest.raises(DledgerError, match="above diskSpaceWarningLevelRatio 90"):
                 await producer.send(Message("t", b"refused"), queue_id=0)

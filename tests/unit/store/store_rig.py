@@ -38,6 +38,7 @@ TINY = StoreSettings(
     flushIntervalConsumeQueue=NEVER_MS,
     snapshot_interval_ms=NEVER_MS,
     cleanResourceInterval=NEVER_MS,
+    cleanFileForciblyAfter=0,
     queue_tail_units=5,
     open_files_limit=4,
     store_host="10.1.2.3:7000",
@@ -112,7 +113,14 @@ class RigHead:
         self.log = log
         self.store = store
         self.limit: int | None = None
-        self.is_low = False
+        self.is_low = self.sheds = False
+        self.kept = (0, 0)
+
+    def may_hand_over(self) -> bool:
+        return False
+
+    def kept_elsewhere(self) -> tuple[int, int]:
+        return self.kept
 
     def trim_limit(self) -> int:
         return self.store.applied_index if self.limit is None else self.limit
@@ -120,8 +128,8 @@ class RigHead:
     async def truncate_head(self, upto_index: int) -> int:
         return await self.log.trim(min(upto_index + 1, self.trim_limit()))
 
-    def low_on_space(self, on: bool) -> None:
-        self.is_low = on
+    def low_on_space(self, on: bool, *, sheds: bool = False) -> None:
+        self.is_low, self.sheds = on, sheds
 
 
 class StoreRig:

@@ -15,6 +15,7 @@ from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import NotReadyError, OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store.commands.redelivery import AdvanceDelayLevel
+from store.durability.disk_room import HAND_OVER_MS
 from store.durability.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
 from store.offline.verify import verify_store
@@ -431,11 +432,12 @@ def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
         if case.old:
             clock.now_ms += 48 * HOUR_MS + 1000
         segments = len(rig.log.segments)
+        rig.head.kept = (1, rig.log.last.index)
         await rig.store.expiry._round()
         assert (len(rig.log.segments) < segments) == (case.goes == "all")
         if case.goes == "all":
             assert len(rig.log.segments) == max(1, segments - settings.deleteFileBatchMax)
-        assert rig.store.refuses_messages == rig.head.is_low == case.refuses
+        assert rig.store.is_low_on_space == rig.head.is_low == case.refuses
         if case.refuses:
             with pytest.raises(ReadOnlyError, match="diskSpaceWarningLevelRatio"):
                 rig.store.prepare(batch_of("t", 0, [b"x"]))
@@ -443,6 +445,60 @@ def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
             await rig.store.expiry._round()
             assert not rig.head.is_low
             await send(rig, 200, 201)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_disk_must_be_crowded_for_a_while_before_messages_go_that_are_young() -> None:
+    async def scenario() -> None:
+        disk, clock = SizedDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, settings=replace(TINY, deleteWhen="04", diskSpaceEnoughFree=0, cleanFileForciblyAfter=300_000))
+        rig.head.kept, segments = (1, rig.log.last.index), len(rig.log.segments)
+        for free_percent, later_ms in ((0, 0), (0, 290_000), (50, 5_000), (0, 10_000), (0, 299_000)):
+            disk.free = disk.total * free_percent // 100
+            clock.now_ms += later_ms
+            await rig.store.expiry._round()
+            assert rig.head.sheds == (free_percent == 0)
+            assert len(rig.log.segments) == segments
+        clock.now_ms += 2_000
+        await rig.store.expiry._round()
+        assert len(rig.log.segments) < segments
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_crowded_disk_loses_only_young_messages_that_another_replica_keeps(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk, clock = SizedDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, settings=replace(TINY, deleteWhen="04", diskSpaceEnoughFree=0, deleteFileBatchMax=1000))
+        disk.free = 0
+        ends = [segment.first_index - 1 for segment in rig.log.segments[1:]]
+        enough = (1, ends[3])
+        for kept, first in (((0, 0), 1), ((2, ends[3]), 1), ((1, ends[0] - 1), 1), (enough, ends[3] + 1), (enough, ends[3] + 1)):
+            rig.head.kept = kept
+            await rig.store.expiry._round()
+            assert rig.log.first_index == first
+        assert any("no other replica is known that keeps the entries" in record.getMessage() for record in caplog.records)
+        await rig.close()
+
+    run(scenario)
+
+
+def test_a_leader_takes_messages_while_it_may_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        disk, clock = SizedDisk(), StepClock(START_MS)
+        rig = await filled(disk, clock, settings=replace(TINY, deleteWhen="04", diskSpaceEnoughFree=0, cleanFileForciblyEnable=False))
+        monkeypatch.setattr(rig.head, "may_hand_over", lambda: True)
+        disk.free = 0
+        await rig.store.expiry._round()
+        assert rig.head.is_low
+        assert not rig.head.sheds
+        await send(rig, 200, 201)
+        clock.now_ms += HAND_OVER_MS
+        with pytest.raises(ReadOnlyError, match="diskSpaceWarningLevelRatio"):
+            rig.store.prepare(batch_of("t", 0, [b"x"]))
         await rig.close()
 
     run(scenario)
