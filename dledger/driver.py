@@ -296,6 +296,7 @@ class Driver:
         if self._flushing or self._durable == self._written:
             return  # a flush under way sees to what came meanwhile
         number = self._written
+        self._measures.slowest_flush.began()
         try:
             done = self._log.flush_now() if self._may_flush_now else None
         except StorageFullError:
@@ -306,6 +307,7 @@ class Driver:
         except Exception as error:
             self._bug_found("writing the log failed", error)
             raise
+        self._measures.slowest_flush.ended(on_loop=True)
         if done is not None:
             self._flushed(done, number)
         else:
@@ -347,6 +349,7 @@ class Driver:
         number, hard_state = self._written, self._hard_state_queued
         self._hard_state_queued = False
         self._flushing = True
+        self._measures.slowest_flush.began()
         try:
             done = await self._log.flush(sync=self._sync_flush or self._durable < self._sync_upto, max_bytes=self._flush_bytes)
         except StorageFullError as error:
@@ -359,6 +362,7 @@ class Driver:
             return
         finally:
             self._flushing = False
+            self._measures.slowest_flush.ended()
         if self._full_since_ms is not None:
             self._full_since_ms = None
             _logger.warning("the disk accepts writes again", extra={"event": "disk_has_room"})

@@ -25,6 +25,46 @@ def stands_still() -> float:
     return 0.0
 
 
+class SlowestFlush:
+    """How long the slowest write of the last 15 to 30 seconds took to be on the disk; one under way counts with what it has taken."""
+
+    WINDOW_S = 15.0
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        self._stopwatch = stopwatch
+        self._window_s = self._largest_s = self._before_s = 0.0  # when this window began; the largest of it, and of the one before
+        self._began_s: float | None = None
+        self._held_s = self._held_until_s = 0.0
+
+    def began(self) -> None:
+        self._turn()
+        self._began_s = self._stopwatch()
+
+    def ended(self, *, on_loop: bool = False) -> None:
+        """``on_loop``: the event loop waited for it, and heard nothing meanwhile."""
+        if self._began_s is not None:
+            took_s = self._turn() - self._began_s
+            self._began_s, self._largest_s = None, max(self._largest_s, took_s)
+            if on_loop:
+                self._held_s, self._held_until_s = took_s, self._stopwatch()
+
+    @property
+    def took_s(self) -> float:
+        now_s = self._turn()
+        return max(self._largest_s, self._before_s, now_s - self._began_s if self._began_s is not None else 0.0)
+
+    def held_loop_s(self, within_s: float) -> float:
+        """How long the event loop waited for the last write that it waited for, if that ended in the last ``within_s``."""
+        return self._held_s if self._stopwatch() - self._held_until_s <= within_s else 0.0
+
+    def _turn(self) -> float:
+        now_s = self._stopwatch()
+        if now_s - self._window_s >= self.WINDOW_S:
+            self._before_s = self._largest_s if now_s - self._window_s < 2 * self.WINDOW_S else 0.0
+            self._window_s, self._largest_s = now_s, 0.0
+        return now_s
+
+
 class LogMeasures:
     """Of all logs that one process opens one after the other."""
 
@@ -43,6 +83,7 @@ class RaftMeasures:
     def __init__(self, stopwatch: Stopwatch = stands_still) -> None:
         self.stopwatch = stopwatch
         self.log = LogMeasures(stopwatch)
+        self.slowest_flush = SlowestFlush(stopwatch)
         self.commit_s = Histogram(SECONDS)
         self.replication_s: dict[NodeId, Histogram] = {}
         self.batch_bytes, self.batch_entries = Histogram(BYTES), Histogram(COUNTS)

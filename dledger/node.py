@@ -250,13 +250,13 @@ class RaftNode:
         return self._replica.core.status().kept
 
     @property
-    def yields(self) -> frozenset[str]:
-        """Why the node leads only as a last resort; empty: nothing."""
-        return frozenset(self._replica.yields)
+    def yields(self) -> Mapping[Cause, str]:
+        """Why the node leads only as a last resort, in words; empty: nothing."""
+        return self._replica.yields
 
-    def yield_lead(self, why: str, *, on: bool) -> None:
-        """Tell whether, for this reason, the node leads only as a last resort."""
-        self._replica.yield_lead(why, on=on)
+    def yield_lead(self, cause: Cause, why: str) -> None:
+        """Tell that the node leads only as a last resort, and ``why``; empty: for this cause no more."""
+        self._replica.yield_lead(cause, why)
 
     # Leadership and membership
 

@@ -139,5 +139,7 @@ class RaftStatus:
     failed: str
     peers: tuple[PeerStatus, ...]
     uncommitted_bytes: int = 0  # of a leader: entries behind the commit index
+    oldest_uncommitted_s: float = 0.0  # of a leader: how long the oldest of them has waited
+    slowest_flush_s: float = 0.0  # how long the slowest write of late took to be on the disk, or has taken so far
     proposals_waiting: int = 0  # callers that wait for an outcome
     election_timeout_ms: int = 0  # how long its leader may be silent now; at most the configured one

@@ -112,6 +112,7 @@ def _node_json(node: NodeStatus) -> dict[str, Any]:
             "connected": peer.connected,
             "acknowledges": peer.acknowledges,
             "refused": peer.refused or None,
+            "cannot_lead": peer.cannot_lead or None,
         }
         for peer in node.peers
     ]
@@ -134,4 +135,7 @@ def _node_json(node: NodeStatus) -> dict[str, Any]:
         "role_log": list(node.role_log),
         "certificate_expires_at_ms": node.certificate_expires_at_ms or None,
         "warnings": list(node.warnings),
+        "cannot_lead": node.cannot_lead or None,
+        "uncommitted_ms": node.uncommitted_ms,
+        "sync_ms": node.sync_ms,
     }

@@ -6,13 +6,13 @@ master answers NOT_LEADER with the master's address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, membership_steps
-from broker.api.node_state import conditions_of, states_of, warnings_of
+from broker.api.node_state import Condition, cannot_lead, conditions_of, states_of, warnings_of
 from broker.api.waiting_for_topic import waiting_for
 from broker.background.fitness import unfit_voters
 from broker.context import ServiceContext
@@ -20,7 +20,7 @@ from broker.keyed_lock import KeyedLock
 from broker.process.process_stats import ProcessStats
 from broker.registration.registrar import Registrar
 from broker.security.certificate_watch import CertificateWatch
-from dledger.core.types import NodeId
+from dledger.core.types import NodeId, Role
 from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
@@ -183,7 +183,7 @@ class AdminService:
         seen = await self._damage.still_damaged(context.raft.log)
         context.raft.clocks.update()
         refuses = context.store.is_low_on_space
-        states = states_of(conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen))
+        conditions = conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen)
         reply = admin_pb2.NodeStatusReply(
             cluster=context.settings.cluster.cluster,
             group=raft.group,
@@ -199,7 +199,6 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
-            state=states[0],
             disk_used_percent=(await space_of(context.env.disk)).used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
@@ -214,7 +213,6 @@ class AdminService:
             services_term=context.roles.services_term,
             role_log=list(context.roles.steps)[-MAX_ROLE_STEPS:],
             certificate_expires_at_ms=self._certificate.expires_at_ms,
-            warnings=[*warnings_of(states), *self._certificate.warnings()],
             refusals=context.access.refusals,
             messages_in_total=traffic.messages_in,
             bytes_in_total=traffic.bytes_in,
@@ -225,8 +223,17 @@ class AdminService:
             lowest_level=context.store.feature_level.build.lowest,
             highest_level=context.store.feature_level.build.highest,
         )
-        _add_peers(reply, raft)
+        self._add_condition(reply, conditions, raft)
+        _add_peers(reply, raft, unfit_voters(context) if raft.role is Role.LEADER else {})
         return reply
+
+    def _add_condition(self, reply: admin_pb2.NodeStatusReply, conditions: Sequence[Condition], raft: RaftStatus) -> None:
+        """What is wrong with this node, and how slow its disk is."""
+        states = states_of(conditions)
+        reply.state = states[0]
+        reply.warnings.extend([*warnings_of(states), *self._certificate.warnings()])
+        reply.cannot_lead = cannot_lead(conditions, self._certificate.expiry_passed())
+        reply.uncommitted_ms, reply.sync_ms = round(raft.oldest_uncommitted_s * 1000), round(raft.slowest_flush_s * 1000)
 
     # Leadership and membership
 
@@ -310,8 +317,8 @@ class AdminService:
         return reply
 
 
-def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus) -> None:
-    """The other members, as this node sees them."""
+def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus, unfit: Mapping[str, str]) -> None:
+    """The other members, as this node sees them; ``unfit``: those that must not lead, and why."""
     for peer in raft.peers:
         if peer.node_id != raft.node_id:
             state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
@@ -326,4 +333,5 @@ def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus) -> None:
                 refused=peer.refused,
                 acknowledges=peer.acknowledges,
                 address=peer.address,
+                cannot_lead=unfit.get(peer.node_id, ""),
             )

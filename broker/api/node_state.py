@@ -14,13 +14,15 @@ from dledger.clock.clock_monitor import ClockMonitor
 from dledger.settings import RaftStatus
 
 OK = "ok"
+SLOW_DISK_S = 1.0  # as in the critical alert DledgerSlowFsync
 
 
 class Condition(NamedTuple):
-    """``kind`` is that of the metric ``dledger_alarm``; empty for what needs nobody at once."""
+    """``kind`` is that of the metric ``dledger_alarm``; empty for what needs nobody at once.  ``must_not_lead``: while it is so."""
 
     kind: str
     text: str
+    must_not_lead: bool = False
 
 
 def conditions_of(raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> list[Condition]:
@@ -37,20 +39,22 @@ def conditions_of(raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMoni
 
 def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> Iterator[Condition]:
     if raft.failed:
-        yield Condition("stopped", f"stopped: {raft.failed}")
+        yield Condition("stopped", f"stopped: {raft.failed}", True)
     if raft.copying:
-        yield Condition("copying", raft.copying)
+        yield Condition("copying", raft.copying, True)
     if raft.disk_full:
-        yield Condition("disk_full", "read-only: the disk is full")
+        yield Condition("disk_full", "read-only: the disk is full", True)
     elif refuses_messages:
-        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio")
+        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio", True)
     clock = _clock_problem(clocks)
     if clock:
-        yield Condition("clock", clock)
+        yield Condition("clock", clock, abs(clocks.skew_ms) > clocks.time.max_skew_ms)
     if raft.damaged:
         yield Condition("damaged", f"damaged: {_first_of(raft.damaged)}; no replica has the bytes so far")
     elif damage_seen:
         yield Condition("damaged", f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer")
+    if raft.slowest_flush_s >= SLOW_DISK_S:
+        yield Condition("", f"{OK}; slow disk: a write took {raft.slowest_flush_s:.1f} s to be on it")
     if raft.refused_messages:
         yield Condition("", f"{OK}; refused {raft.refused_messages} messages on links of replicas: see the node's log")
 
@@ -58,6 +62,12 @@ def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, 
 def states_of(conditions: Sequence[Condition]) -> list[str]:
     """At least one, ``ok`` when nothing is wrong."""
     return [condition.text for condition in conditions] or [OK]
+
+
+def cannot_lead(conditions: Sequence[Condition], certificate: str) -> str:
+    """Why a node must not lead by what it knows of itself; empty: nothing.  ``certificate``: what is wrong with its own."""
+    found = [condition.text for condition in conditions if condition.must_not_lead]
+    return "; ".join([*found, certificate] if certificate else found)
 
 
 def warnings_of(states: Sequence[str]) -> list[str]:

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 
 from broker.config.units import span
 from broker.context import ServiceContext
-from dledger.clock.clock_monitor import YIELDS_CLOCK
 from dledger.settings import PeerStatus
 
 AWAY_MS = 5_000  # a member that is only late, or has just started, may still take over
 FAR_ENTRIES = 10_000  # a transfer waits an election timeout for the new leader to catch up
 NO_ROOM = "its disk has no room for new messages"
-YIELDS_CERTIFICATE = "certificate"
-_YIELDS = {YIELDS_CLOCK: "its clock is off from the group's majority", YIELDS_CERTIFICATE: "its certificate has expired"}
 
 
 def unfit_voters(context: ServiceContext) -> dict[str, str]:
@@ -36,7 +33,7 @@ def _unfit(peer: PeerStatus, commit_index: int, off: Mapping[str, int]) -> str:
     if peer.node_id in off:
         return f"its clock is off by {span(off[peer.node_id])} from the group's majority"
     if peer.yields:
-        return _YIELDS.get(peer.yields, f"it yields: {peer.yields}")
+        return peer.yields
     if peer.state == "copy":
         return "it copies the log from another replica"
     return f"it is {behind} entries behind" if behind > FAR_ENTRIES else ""

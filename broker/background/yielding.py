@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.background.fitness import YIELDS_CERTIFICATE, unfit_voters
+from broker.background.fitness import unfit_voters
 from broker.config.units import span
 from broker.context import ServiceContext
 from dledger.core.causes import Cause
@@ -47,13 +47,13 @@ class YieldingMaster:
             self._log_jump(clocks.time.lag_ms())
             if not raft.yields or not any(not why for why in unfit_voters(self._context).values()):
                 continue
-            cause = Cause.CERTIFICATE if YIELDS_CERTIFICATE in raft.yields else Cause.CLOCK
+            cause, why = next(iter(raft.yields.items()))
             try:
                 if cause is Cause.CLOCK:
                     text = "this node's clock is off by %s from the group's majority; transferring leadership"
                     _logger.error(text, span(skew_ms), extra={"event": "clock_off"})
                 else:
-                    _logger.error("this node's certificate has expired; transferring leadership", extra={"event": "certificate_expired"})
+                    _logger.error("%s; transferring leadership", why, extra={"event": "certificate_expired"})
                 await raft.transfer(None, TRANSFER_TIMEOUT_S, cause)
             except DledgerError as error:
                 _logger.warning("leadership transfer failed: %s", error.message, extra={"event": "transfer_failed"})

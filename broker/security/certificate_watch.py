@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from broker.config.security import Step
 from dledger_wire.clock import Clock
@@ -18,6 +19,7 @@ from dledger_wire.security.network_security import NetworkSecurity
 
 LOOK_S = 10.0
 DAY_MS = 86_400_000
+RENEW = "replace the file (dledger certs create), it is read without a restart"
 LEVELS_DAYS = (30, 7, 1, 0)  # of what is left
 
 _logger = logging.getLogger(__name__)
@@ -25,12 +27,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CertificateWatch:
-    """Of one process; ``run`` it for what goes to the log.  ``expired`` is called at each look."""
+    """Of one process; ``run`` it for what goes to the log.  ``expired`` is called at each look, with what is to
+    be done or nothing."""
 
     network: NetworkSecurity
     step: Step
     clock: Clock
-    expired: Callable[[bool], object] = field(default=lambda _on: None)
+    expired: Callable[[str], object] = field(default=lambda _why: None)
     _told_ms: int = field(default=0, init=False)
     _told_level: int = field(default=LEVELS_DAYS[0] + 1, init=False)
 
@@ -43,11 +46,6 @@ class CertificateWatch:
     def plaintext_connections(self) -> int:
         """How many connections came without TLS since the start."""
         return self.network.counts["plaintext"]
-
-    @property
-    def is_expired(self) -> bool:
-        """Whether the certificate in use has expired: nobody connects to the process any more."""
-        return bool(self.expires_at_ms) and self._left_ms() <= 0
 
     def warnings(self) -> list[str]:
         """What is to be done, for the status of the process; empty when nothing is."""
@@ -69,9 +67,16 @@ class CertificateWatch:
             return ""
         left_ms = self._left_ms()
         if left_ms <= 0:
-            return f"its certificate expired {-left_ms // DAY_MS} days ago"
+            return self.expiry_passed()
         days = left_ms // DAY_MS
         return f"its certificate expires in {days} days" if days > 1 else f"its certificate expires in {left_ms // 3_600_000} hours"
+
+    def expiry_passed(self) -> str:
+        """Which file has expired, since when, and what to do; empty while it has not."""
+        if self.network.tls is None or not self.expires_at_ms or self._left_ms() > 0:
+            return ""
+        at = datetime.fromtimestamp(self.expires_at_ms / 1000, UTC)
+        return f"its certificate {self.network.tls.settings.cert} expired on {at:%Y-%m-%d %H:%M} UTC: {RENEW}"
 
     async def run(self) -> None:
         """Look now and again, for as long as the process runs."""
@@ -94,7 +99,7 @@ class CertificateWatch:
             self.network.tls.server()
         except ConfigError as error:  # they were there at the start
             _logger.warning("%s", error.message, extra={"event": "certificate_unusable"})
-        self.expired(self.is_expired)
+        self.expired(self.expiry_passed())
         text, now_ms = self._expiry(), self.clock.wall_ms()
         if not text:
             self._told_level = LEVELS_DAYS[0] + 1
@@ -105,6 +110,6 @@ class CertificateWatch:
             _logger.warning(
                 "%s: %s; replace its file, it is read without a restart",
                 self.network.tls.settings.cert,
-                text,
+                text.partition(": ")[0],
                 extra={"event": "certificate_expires"},
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from broker.background.fitness import YIELDS_CERTIFICATE
 from broker.config.cluster_file import NodeSettings
 from broker.context import ServiceContext
 from broker.registration.known_groups import KnownGroups
@@ -21,6 +20,7 @@ from broker.security.replicas import OtherMembers, ReplicaCheck
 from broker.security.setup import ProcessSecurity
 from broker.users.service import SecurityService
 from broker.users.watching import Replica, SecurityCopies, SecurityWatch, home_of
+from dledger.core.causes import Cause
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.rpc.transport import Server
@@ -70,7 +70,7 @@ class ReplicaSecurity:
             tasks.spawn(self._watch.run(), "watch users")
         raft = self._raft
         if raft is not None:
-            self.certificate.expired = lambda on: raft.yield_lead(YIELDS_CERTIFICATE, on=on)
+            self.certificate.expired = lambda why: raft.yield_lead(Cause.CERTIFICATE, why)
         tasks.spawn(self.certificate.run(), "watch the certificate")
         tasks.spawn(self._process.sum_up(), "sum up refusals")
 

@@ -17,7 +17,7 @@ from dledger.core.messages import Heartbeat, HeartbeatResponse, Message
 from dledger.core.types import Membership, NodeId, Role
 from dledger.settings import PeerStatus
 
-YIELDS_CLOCK = "clock"  # why a node leads only as a last resort
+CLOCK_IS_OFF = "its clock is off from the group's majority"
 
 _logger = logging.getLogger(__name__)
 

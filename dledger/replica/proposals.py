@@ -186,6 +186,11 @@ class Proposals:
             for a_round in settled:
                 self._settle(a_round, term_at)
 
+    @property
+    def oldest_s(self) -> float:
+        """How long the oldest entry that waits to be committed has waited; 0 when none does."""
+        return self._measures.stopwatch() - self._rounds[0].since_s if self._rounds else 0.0
+
     def fail_pending(self, make: Callable[[], DledgerError]) -> None:
         """Answer what is not in the log."""
         pending, self._pending, self._pending_bytes = self._pending, deque(), 0

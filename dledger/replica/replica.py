@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from dledger.clock.clock_monitor import YIELDS_CLOCK, ClockMonitor
+from dledger.clock.clock_monitor import CLOCK_IS_OFF, ClockMonitor
 from dledger.clock.group_time import Clocks, GroupTime
+from dledger.core.causes import Cause
 from dledger.core.effects import (
     Diverged,
     Effect,
@@ -87,8 +88,8 @@ class Replica:
         self.members_listener: Callable[[], None] = lambda: None
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
-        self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, lambda on: self.yield_lead(YIELDS_CLOCK, on=on))
-        self.yields: set[str] = set()  # why this node leads only as a last resort
+        self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, self._clock_is_off)
+        self.yields: dict[Cause, str] = {}  # why this node leads only as a last resort, in words
         self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure)
         self.links = RaftLinks(identity, env.network, self.tasks, self)
         sync_flush, flush_bytes = settings.sync_flush, settings.log.flush_bytes
@@ -214,11 +215,14 @@ class Replica:
     def is_stepping(self) -> bool:
         return self.driver.is_stepping
 
-    def yield_lead(self, why: str, *, on: bool) -> None:
-        """Whether, for this reason, the node leads only as a last resort."""
-        if on != (why in self.yields):
-            (self.yields.add if on else self.yields.discard)(why)
-            self.step(Deprioritize(min(self.yields, default="")))
+    def yield_lead(self, cause: Cause, why: str) -> None:
+        """The node leads only as a last resort, and ``why``; empty: for this cause no more."""
+        if why != self.yields.get(cause, ""):
+            self.yields = {each: text for each, text in (self.yields | {cause: why}).items() if text}
+            self.step(Deprioritize("; ".join(self.yields.values())))
+
+    def _clock_is_off(self, on: bool) -> None:
+        self.yield_lead(Cause.CLOCK, CLOCK_IS_OFF if on else "")
 
     def clocks_for(self, message: Message) -> Clocks | None:
         return self.clocks.clocks_for(message)

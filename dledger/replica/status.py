@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from dledger.core.types import Role
 from dledger.replica.replica import Replica
 from dledger.settings import RaftStatus, peer_statuses
 
@@ -33,6 +34,8 @@ def status_of(replica: Replica) -> RaftStatus:
         failed=str(failed.result()) if failed.done() and not failed.cancelled() else "",
         peers=peer_statuses(identity.node_id, replica.membership, addresses, core, link, timeout_ms, replica.admission.build_of),
         uncommitted_bytes=core.uncommitted_bytes,
+        oldest_uncommitted_s=replica.proposer.proposals.oldest_s if replica.role is Role.LEADER else 0.0,
+        slowest_flush_s=replica.measures.slowest_flush.took_s,
         proposals_waiting=replica.proposer.proposals.waiting,
         election_timeout_ms=core.election_timeout_ms,
     )

@@ -52,9 +52,10 @@ def status(
     """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes, or a check finds something.
 
     Checks: no-leader, no-writes, under-replicated (a member does not answer, or is not in sync), lag=ENTRIES, disk=PERCENT, cert=DAYS,
-    damage, clock; of consumers group-lag=TIME or MESSAGES (the oldest unread message waits so long, or so many wait), group-stuck=TIME (a
-    consumer is connected, has messages and makes no progress), dead-letters=MESSAGES and transactions=MESSAGES (more than so many wait for
-    somebody); or all of these: all.  quorum-critical=NODE finds whether writes would stop without that node.
+    damage, clock, slow-disk=MS (a write took that long to be on a disk, or waits that long for a majority); of consumers group-lag=TIME or
+    MESSAGES (the oldest unread message waits so long, or so many wait), group-stuck=TIME (a consumer is connected, has messages and makes
+    no progress), dead-letters=MESSAGES and transactions=MESSAGES (more than so many wait for somebody); or all of these: all.
+    quorum-critical=NODE finds whether writes would stop without that node.
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")

@@ -49,6 +49,9 @@ _AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
     "feature_level",
     "lowest_level",
     "highest_level",
+    "cannot_lead",
+    "uncommitted_ms",
+    "sync_ms",
 )
 
 
@@ -119,6 +122,7 @@ def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> 
             acknowledges=peer.acknowledges,
             refused=peer.refused,
             unheard=peer.unheard,
+            cannot_lead=peer.cannot_lead,
         )
         for peer in reply.peers
     )

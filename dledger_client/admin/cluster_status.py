@@ -6,8 +6,9 @@ other voters accept its connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from dledger_client.cluster.routes import ReplicaGroup
 
@@ -15,6 +16,7 @@ CANNOT_STORE = ("read-only: the disk is full", "stopped")
 OTHER_FOLDER = " comes with data folder"  # behind the node whose folder is not the one known
 TAKES_NO_MESSAGES = "read-only"
 NO_ANSWER = "no answer within"
+EXPIRED = "its certificate"  # in what a node says whose certificate has expired
 IN_SYNC_LAG_ENTRIES = 64  # a member with less to go counts as in sync
 
 
@@ -22,7 +24,7 @@ IN_SYNC_LAG_ENTRIES = 64  # a member with less to go counts as in sync
 class PeerStatus:
     """Another member of the replica group, as one node sees it.
 
-    Only the leader knows ``match_index``, ``state``, ``last_contact_ms`` and ``acknowledges``.
+    Only the leader knows ``match_index``, ``state``, ``last_contact_ms``, ``acknowledges`` and ``cannot_lead``.
 
     Attributes:
         id: The member's id.
@@ -35,6 +37,7 @@ class PeerStatus:
         connected: Whether there is a connection.
         acknowledges: Whether a write may count on it now.
         refused: Why one of the two refuses the connection; empty when neither does.
+        cannot_lead: Why it must not lead now; empty when nothing is known against it.
     """
 
     id: str
@@ -47,6 +50,7 @@ class PeerStatus:
     acknowledges: bool = False
     refused: str = ""
     unheard: bool = False
+    cannot_lead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ class NodeStatus:
         feature_level: The feature level of its replica group, as far as it has applied the log.
         lowest_level: The lowest feature level that its build can do.
         highest_level: The highest feature level that its build can do; 0 for a build from before feature levels.
+        cannot_lead: Why it must not lead now, by what it knows of itself; empty for nothing.
+        uncommitted_ms: Of a leader: how long its oldest entry has waited to be committed, in milliseconds; 0 when none waits.
+        sync_ms: How long the slowest write of the last half minute took to be on its disk, in milliseconds.
     """
 
     replica_group: str
@@ -138,6 +145,9 @@ class NodeStatus:
     feature_level: int = 0
     lowest_level: int = 0
     highest_level: int = 0
+    cannot_lead: str = ""
+    uncommitted_ms: int = 0
+    sync_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +200,70 @@ class ReplicaGroupStatus:
 
     @property
     def spare(self) -> int:
-        """How many more voters may fail before writes stop; negative when writes have stopped."""
-        return len(self.acknowledging) - self.quorum
+        """How many more voters may fail, whichever they are, before writes stop; negative when writes have stopped."""
+        beyond = len(self.acknowledging) - self.quorum
+        counted = [voter for voter in self.voters if not self.hindrance(voter)]
+        for count in range(1, min(beyond, len(counted)) + 1):
+            if any(self.stopped_without(lost) for lost in combinations(counted, count)):
+                return count - 1
+        return beyond
+
+    def stopped_without(self, lost: Collection[str]) -> str:
+        """Why writes would stop if nodes failed.
+
+        Only voters count that acknowledge, that can be reached, and whose certificate is valid; the leader, or one that may lead, must be
+        among them.
+
+        Args:
+            lost: Ids of the nodes.
+
+        Returns:
+            What would be missing; empty when the others take messages without them.
+
+        Examples:
+            >>> needed = [node.id for node in status.nodes if status.stopped_without([node.id])]
+        """
+        left = [voter for voter in self.voters if voter not in lost and not self.hindrance(voter)]
+        if len(left) < self.quorum:
+            return f"{', '.join(left) or 'no other voter'} would acknowledge, {self.quorum} are needed to store a message"
+        if (self.leader is not None and self.leader.id in left) or any(not self.cannot_lead(voter) for voter in left):
+            return ""
+        return f"{', '.join(left)} would take no messages as leader"
+
+    def hindrance(self, voter: str) -> str:
+        """Why a voter does not count for what happens when others fail.
+
+        Args:
+            voter: Id of the voter.
+
+        Returns:
+            The reason; empty when it acknowledges, can be reached, and its certificate is valid.
+
+        Examples:
+            >>> counted = [voter for voter in status.voters if not status.hindrance(voter)]
+        """
+        node = next((each for each in self.nodes if each.id == voter), None)
+        if voter not in self.acknowledging:
+            return "it does not acknowledge"
+        if node is None or not node.reachable:
+            return f"it cannot be reached: {node.error if node is not None else 'its address is not known'}"
+        return node.cannot_lead if EXPIRED in node.cannot_lead else ""
+
+    def cannot_lead(self, voter: str) -> str:
+        """Why a voter would take no messages as leader.
+
+        Args:
+            voter: Id of the voter.
+
+        Returns:
+            What it or the leader says against it, or its ``hindrance``; empty when it may lead.
+
+        Examples:
+            >>> unfit = {voter: status.cannot_lead(voter) for voter in status.voters}
+        """
+        node = next((each for each in self.nodes if each.id == voter), None)
+        peer = self.peer(node) if node is not None else None
+        return self.hindrance(voter) or (node.cannot_lead if node is not None else "") or (peer.cannot_lead if peer is not None else "")
 
     @property
     def takes_messages(self) -> bool:

@@ -1,6 +1,6 @@
 """Checks of a cluster's state for scripts and monitoring: what is wrong, a line each, by names and limits that the caller chooses.
 
-Owns the names of the checks, their limits, and the words of their findings.  What cannot be told, because a node does not answer or no
+Owns the names of the checks, their limits, and the words of their findings.  What is not known, because a node does not answer or no
 leader is known, is a finding as well: a check that says nothing has looked.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dledger_client.admin.cluster_status import TAKES_NO_MESSAGES, NodeStatus, ReplicaGroupStatus
+from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_checks import CONSUMER_DEFAULTS, ConsumersStatus, consumer_limit, find_consumers
 from dledger_client.admin.findings import Check as Check
 from dledger_client.admin.findings import Finding as Finding
@@ -27,10 +27,12 @@ DEFAULTS = {
     "cert": "14d",
     "damage": "",
     "clock": "",
+    "slow-disk": "1000ms",
     **CONSUMER_DEFAULTS,
 }
 NAMES = (*DEFAULTS, "quorum-critical")
-_OF_EACH_NODE = ("disk", "cert", "damage", "clock")
+_OF_EACH_NODE = ("lag", "disk", "cert", "damage", "clock", "slow-disk")
+_SILENT = ("under-replicated", *_OF_EACH_NODE)  # one of them finds a member that does not answer, in one line
 
 
 def parse_checks(text: str) -> list[Check]:
@@ -63,7 +65,7 @@ def _limit(check: Check) -> float:
         if check.value:
             raise InvalidArgumentError(f"check {check.name} takes no value, got {check.value!r}")
         return 0.0
-    unit = {"cert": "d", "disk": "%"}.get(check.name, "")
+    unit = {"cert": "d", "disk": "%", "slow-disk": "ms"}.get(check.name, "")
     number = check.value.removesuffix(unit)
     if not number.isdecimal() or (check.name == "disk" and int(number) > 100):
         raise InvalidArgumentError(f"check {check}: expected {_expected(check.name)}")
@@ -71,7 +73,12 @@ def _limit(check: Check) -> float:
 
 
 def _expected(name: str) -> str:
-    return {"lag": "a number of entries", "disk": "a percentage from 0 to 100", "cert": "a number of days such as 14d"}[name]
+    return {
+        "lag": "a number of entries",
+        "disk": "a percentage from 0 to 100",
+        "cert": "a number of days such as 14d",
+        "slow-disk": "a number of milliseconds such as 1000ms",
+    }[name]
 
 
 def needs_consumers(checks: Sequence[Check]) -> bool:
@@ -92,7 +99,7 @@ def find(
     without it their checks are left out.  InvalidArgumentError for a node to be asked about that no replica group has.
     """
     found: list[Finding] = []
-    asked = [check.name for check in checks if check.name in _OF_EACH_NODE]
+    asked = [check.name for check in checks if check.name in _SILENT]
     if asked:
         found += [finding for group in groups for finding in _silent(group, asked)]
     for check in checks:
@@ -131,15 +138,21 @@ _Found = Iterator[tuple[str, str]]  # (node or empty, text)
 
 
 def _silent(group: ReplicaGroupStatus, asked: Sequence[str]) -> Iterator[Finding]:
-    """Members that say nothing of themselves."""
+    """Members that say nothing of themselves, each once, whatever was asked."""
+    name = asked[0] if len(asked) == 1 else "under-replicated" if "under-replicated" in asked else "unreachable"
+    unknown = [check for check in asked if check in _OF_EACH_NODE]
     for node in group.nodes:
         if not node.reachable and (group.is_member(node.id) or not group.voters):
-            yield Finding("unreachable", group.name, node.id, f"{node.error}; cannot be told: {', '.join(asked)}")
+            text = f"a member that does not answer: {node.error}"
+            yield Finding(name, group.name, node.id, f"{text}; not known of it: {', '.join(unknown)}" if unknown else text)
 
 
 def _no_leader(case: _Case) -> _Found:
-    if not case.group.leader_id:
-        group = case.group
+    group, away = case.group, case.group.unreachable_leader
+    if group.leader is None and away is not None:
+        if group.silent_leader is None:
+            yield away.id, f"the other nodes follow it (term {group.term}), and it is unreachable: {away.error}"
+    elif not group.leader_id:
         yield "", f"no leader (term {group.term}); {len(case.answering)} of {len(group.nodes)} nodes answer"
 
 
@@ -147,8 +160,11 @@ def _no_writes(case: _Case) -> _Found:
     group = case.group
     if group.takes_messages:
         return
+    away = group.unreachable_leader
     if group.silent_leader is not None:
-        yield group.leader_id, f"the leader gave {group.silent_leader.error}, so whether it takes messages cannot be told"
+        yield group.leader_id, f"the leader gave {group.silent_leader.error}, so whether it takes messages is not known"
+    elif away is not None:
+        yield away.id, f"the leader is unreachable: {away.error}, so whether it takes messages is not known"
     elif group.leader is None:
         yield "", "no leader, so no message can be stored"
     elif group.spare < 0:
@@ -160,8 +176,6 @@ def _no_writes(case: _Case) -> _Found:
 def _under_replicated(case: _Case) -> _Found:
     group = case.group
     replicas = replicas_of(group)
-    for node in replicas["missing"]:
-        yield node, "a member that does not answer"
     for node in replicas["lagging"]:
         yield (
             node,
@@ -175,15 +189,13 @@ def _under_replicated(case: _Case) -> _Found:
 def _lag(case: _Case) -> _Found:
     group, limit = case.group, case.limit
     if group.leader is None:
-        yield "", "the lag cannot be told without a leader"
+        yield "", "the lag is not known without a leader"
         return
     for node in group.nodes:
         lag = group.lag(node)
         if not group.is_member(node.id) or node.id == group.leader.id:
             continue
-        if lag is None:
-            yield node.id, f"the lag cannot be told: {node.error}"
-        elif lag > limit:
+        if lag is not None and lag > limit:
             yield node.id, f"{lag} entries behind the leader {group.leader.id} (limit {limit:g})"
 
 
@@ -216,6 +228,17 @@ def _states(case: _Case, *beginnings: str) -> _Found:
                 yield node.id, text
 
 
+def _slow_disk(case: _Case) -> _Found:
+    leader = case.group.leader
+    for node in case.answering:
+        if node.sync_ms >= case.limit:
+            yield node.id, f"a write took {node.sync_ms / 1000:.1f} s to be on its disk (limit {case.limit / 1000:g} s)"
+    if leader is not None and leader.uncommitted_ms >= case.limit:
+        waited_s, slow = leader.uncommitted_ms / 1000, [node.id for node in case.answering if node.sync_ms >= case.limit]
+        why = f"slow disks: {', '.join(slow)}" if slow else "no disk is slow: look at the network between the nodes"
+        yield leader.id, f"an entry has waited {waited_s:.1f} s to be committed (limit {case.limit / 1000:g} s); {why}"
+
+
 def _quorum_critical(case: _Case) -> _Found:
     group = case.group
     for node in group.nodes:
@@ -229,11 +252,8 @@ def _lost_without(group: ReplicaGroupStatus, node_id: str) -> str:
         return ""
     if not group.takes_messages:
         return "must not stop: no message can be stored even now"
-    left = [voter for voter in group.voters if voter in group.acknowledging and voter != node_id]
-    if len(left) < group.quorum:
-        return f"must not stop: {', '.join(left) or 'no other voter'} would acknowledge, {group.quorum} are needed to store a message"
-    ready = [node.id for node in group.nodes if node.id in left and not node.state.startswith(TAKES_NO_MESSAGES)]
-    return "" if ready else f"must not stop: {', '.join(left)} would take no messages as leader"
+    missing = group.stopped_without([node_id])
+    return f"must not stop: {missing}" if missing else ""
 
 
 _CHECKS: dict[str, Callable[[_Case], _Found]] = {
@@ -245,5 +265,6 @@ _CHECKS: dict[str, Callable[[_Case], _Found]] = {
     "cert": _certificates,
     "damage": _damage,
     "clock": _clock,
+    "slow-disk": _slow_disk,
     "quorum-critical": _quorum_critical,
 }

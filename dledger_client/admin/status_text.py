@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from dledger_client.admin.cluster_status import EXPIRED
+
 if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
+
+CERTIFICATE_EXPIRED = "certificate has expired"  # in the words of OpenSSL
+NOT_RUNNING = "connection refused"
+RENEW = "replace the file of security.tls.cert on that node (dledger certs create), it is read without a restart"
 
 
 def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bool = False, spares: Collection[str] = ()) -> str:
@@ -22,7 +28,7 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
             notes[-1] += f": dledger member remove --id {node.id}{option} --yes, then dledger member add --id {node.id}{option}, then"
             notes[-1] += f" dledger member promote --id {node.id}{option} --wait 600"
     if not node.reachable:
-        return ", ".join([f"unreachable: {node.error}", *notes])
+        return ", ".join([f"unreachable: {node.error}", *_remedies(group, node), *notes])
     if not node.configured:
         notes.append("a spare node of the cluster file" if node.id in spares else "not in the cluster file")
     if node.state not in ("", "ok"):
@@ -36,6 +42,17 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
     return ", ".join([*notes, *node.warnings])
+
+
+def _remedies(group: ReplicaGroupStatus, node: NodeStatus) -> list[str]:
+    """What to do about a node that gives no answer: what the leader knows of it, or how it is started."""
+    peer = group.peer(node)
+    if CERTIFICATE_EXPIRED in node.error:
+        known = peer.cannot_lead if peer is not None else ""
+        return [known if EXPIRED in known else RENEW]
+    if NOT_RUNNING in node.error:
+        return [f"start it: dledger up, or on its host: dledger node --id {node.id}"]
+    return []
 
 
 def _not_a_member(group: ReplicaGroupStatus, node: NodeStatus, option: str) -> str:
@@ -68,10 +85,11 @@ def replicas_line(group: ReplicaGroupStatus) -> str:
 
 def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
     """What works and what the next failure stops."""
-    nodes = [node for group in groups for node in group.nodes]
-    up = sum(node.reachable for node in nodes)
-    start = f"{len(groups)} group{'s' if len(groups) > 1 else ''}, {up} of {len(nodes)} node{'s' if len(nodes) > 1 else ''} up, "
+    start = f"{len(groups)} group{'s' if len(groups) > 1 else ''}, {_up(groups)}, "
     broken = [group for group in groups if group.spare < 0]
+    unknown = [group for group in broken if group.unreachable_leader is not None]
+    if unknown:
+        return f"{start}{_unreachable(unknown)}, so whether messages are stored is not known here"
     if broken:
         names = ", ".join(group.name for group in broken)
         return start + f"no quorum in {names} (writes are stopped until another {_missing(broken)})"
@@ -79,8 +97,8 @@ def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
     if silent:
         start += f"{', '.join(silent)} cannot acknowledge, "
     if any(not group.leader_id for group in groups):
-        lost = [f"leader {node.id} is unreachable: {node.error}" for group in groups if (node := group.unreachable_leader) is not None]
-        return start + f"quorum ok, but {', '.join(lost) or 'a leader is still being elected'}"
+        lost = _unreachable([group for group in groups if group.unreachable_leader is not None])
+        return start + f"quorum ok, but {lost or 'a leader is still being elected'}"
     late = [f"leader {node.id} gave {node.error}" for group in groups if (node := group.silent_leader) is not None]
     if late:
         return start + f"quorum ok, but {', '.join(late)}"
@@ -88,10 +106,39 @@ def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
     if full:
         leads = ", ".join(group.leader.id for group in full if group.leader)
         return start + f"quorum ok, but {leads} leads and takes no new messages (writes are stopped until its disk has room)"
+    unfit = [voter for group in groups for voter in group.acknowledging if _is_up(group, voter) and group.cannot_lead(voter)]
+    if unfit:
+        start += f"{', '.join(sorted(unfit))} must not lead, "
     spare = min(group.spare for group in groups)
     if spare == 0:
-        return start + "quorum ok (losing one more stops writes)"
+        return start + f"quorum ok (losing {_needed(groups)} stops writes)"
     return start + f"quorum ok (writes go on when {'one more node fails' if spare == 1 else f'{spare} more nodes fail'})"
+
+
+def _up(groups: Sequence[ReplicaGroupStatus]) -> str:
+    """``2 of 3 nodes up``: of the members; where nobody knows them, of the nodes that were asked."""
+    members = [node for group in groups for node in group.nodes if not group.voters or group.is_member(node.id)]
+    text = f"{sum(node.reachable for node in members)} of {len(members)} node{'s' if len(members) != 1 else ''} up"
+    others = sum(len(group.nodes) for group in groups) - len(members)
+    return text + (f" ({others} more {'is no member' if others == 1 else 'are no members'})" if others else "")
+
+
+def _is_up(group: ReplicaGroupStatus, voter: str) -> bool:
+    return any(node.id == voter and node.reachable for node in group.nodes)
+
+
+def _unreachable(groups: Sequence[ReplicaGroupStatus]) -> str:
+    """The leaders that other nodes name, and that cannot be reached."""
+    return ", ".join(f"leader {node.id} is unreachable: {node.error}" for group in groups if (node := group.unreachable_leader) is not None)
+
+
+def _needed(groups: Sequence[ReplicaGroupStatus]) -> str:
+    """Which nodes must not fail; ``one more`` where it is whichever of those that count."""
+    few = [group for group in groups if group.spare == 0]
+    needed = [(group, node.id) for group in few for node in group.nodes if group.stopped_without([node.id])]
+    counted = sum(not group.hindrance(voter) for group in few for voter in group.voters)
+    named = [node for group, node in needed if not group.hindrance(node)]
+    return ", ".join(named) if 0 < len(named) < counted else "one more"
 
 
 def _cannot_acknowledge(group: ReplicaGroupStatus) -> list[str]:

@@ -176,6 +176,9 @@ class NodeStatusReply(google.protobuf.message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: builtins.int
     LOWEST_LEVEL_FIELD_NUMBER: builtins.int
     HIGHEST_LEVEL_FIELD_NUMBER: builtins.int
+    CANNOT_LEAD_FIELD_NUMBER: builtins.int
+    UNCOMMITTED_MS_FIELD_NUMBER: builtins.int
+    SYNC_MS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -219,6 +222,12 @@ class NodeStatusReply(google.protobuf.message.Message):
     lowest_level: builtins.int
     """what this build can do"""
     highest_level: builtins.int
+    cannot_lead: builtins.str
+    """why it must not lead now; empty: nothing that it knows of"""
+    uncommitted_ms: builtins.int
+    """of a leader: how long its oldest entry has waited to be committed; 0: none waits"""
+    sync_ms: builtins.int
+    """how long its slowest sync of the last half minute took, or the one under way has taken"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -281,8 +290,11 @@ class NodeStatusReply(google.protobuf.message.Message):
         feature_level: builtins.int = ...,
         lowest_level: builtins.int = ...,
         highest_level: builtins.int = ...,
+        cannot_lead: builtins.str = ...,
+        uncommitted_ms: builtins.int = ...,
+        sync_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "feature_level", b"feature_level", "first_index", b"first_index", "group", b"group", "highest_level", b"highest_level", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "loop_lag_ms", b"loop_lag_ms", "lowest_level", b"lowest_level", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "term", b"term", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "cannot_lead", b"cannot_lead", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "feature_level", b"feature_level", "first_index", b"first_index", "group", b"group", "highest_level", b"highest_level", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "loop_lag_ms", b"loop_lag_ms", "lowest_level", b"lowest_level", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "sync_ms", b"sync_ms", "term", b"term", "uncommitted_ms", b"uncommitted_ms", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 
@@ -301,6 +313,7 @@ class PeerStatus(google.protobuf.message.Message):
     REFUSED_FIELD_NUMBER: builtins.int
     ACKNOWLEDGES_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
+    CANNOT_LEAD_FIELD_NUMBER: builtins.int
     UNHEARD_FIELD_NUMBER: builtins.int
     id: builtins.str
     match_index: builtins.int
@@ -316,6 +329,8 @@ class PeerStatus(google.protobuf.message.Message):
     """a write may count on it: connected, not refused, its log matches, answered within an election timeout;"""
     address: builtins.str
     """that its disk is full is told by its own state only"""
+    cannot_lead: builtins.str
+    """why the leader would not give it leadership now; empty: nothing"""
     unheard: builtins.bool
     """it has answered nothing since the leader leads: last_contact_ms counts from then"""
     def __init__(
@@ -330,9 +345,10 @@ class PeerStatus(google.protobuf.message.Message):
         refused: builtins.str = ...,
         acknowledges: builtins.bool = ...,
         address: builtins.str = ...,
+        cannot_lead: builtins.str = ...,
         unheard: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["acknowledges", b"acknowledges", "address", b"address", "connected", b"connected", "id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "refused", b"refused", "state", b"state", "unheard", b"unheard", "voter", b"voter"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledges", b"acknowledges", "address", b"address", "cannot_lead", b"cannot_lead", "connected", b"connected", "id", b"id", "last_contact_ms", b"last_contact_ms", "match_index", b"match_index", "refused", b"refused", "state", b"state", "unheard", b"unheard", "voter", b"voter"]) -> None: ...
 
 global___PeerStatus = PeerStatus
 

@@ -233,7 +233,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
     seekers: voters that asked the sender for votes lately, since they hear no leader.
     copied_bytes: what the sender has received of snapshots since its start; unset by releases that do not tell it.
-    yields: why it leads only when no other voter can ("clock", "certificate"); empty: nothing. keeps_from: the first entry of its log,
+    yields: why it leads only when no other voter can ; empty: nothing. keeps_from: the first entry of its log,
     0 while it may delete entries of any age for want of space.
     """
 

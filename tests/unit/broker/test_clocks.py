@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.background.fitness import YIELDS_CERTIFICATE, unfit_voters
+from broker.background.fitness import unfit_voters
+from dledger.core.causes import Cause
 from dledger_client.aio import Message, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
@@ -84,13 +85,13 @@ def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says
 def test_a_leader_whose_certificate_has_expired_gives_leadership_away_and_leads_where_nobody_else_may() -> None:
     async def scenario(rig: Rig) -> None:
         first = rig.master
-        rig.cluster.hosts[first].node.raft.yield_lead(YIELDS_CERTIFICATE, on=True)
+        rig.cluster.hosts[first].node.raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
         await until(lambda: rig.cluster.master() not in (None, first))
         await asyncio.sleep(3)
         leader = rig.master
-        assert unfit_voters(rig.cluster.hosts[leader].node._context)[first] == "its certificate has expired"
+        assert unfit_voters(rig.cluster.hosts[leader].node._context)[first] == "its certificate n.crt has expired"
         for host in rig.cluster.hosts.values():
-            host.node.raft.yield_lead(YIELDS_CERTIFICATE, on=True)
+            host.node.raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
         await asyncio.sleep(30)
         assert rig.master == leader
 

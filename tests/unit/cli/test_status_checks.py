@@ -29,27 +29,52 @@ def test_a_group_without_a_leader() -> None:
     nodes = (gone("n1"), other("n0", knows=""), other("n2", knows=""))
     assert found("no-leader", *nodes) == ["no-leader: g0: no leader (term 0); 2 of 3 nodes answer"]
     assert found("no-writes", *nodes) == ["no-writes: g0: no leader, so no message can be stored"]
-    assert found("lag=5", *nodes) == ["lag: g0: the lag cannot be told without a leader"]
+    assert found("lag=5", *nodes) == [
+        "lag: g0/n1: a member that does not answer: connection refused; not known of it: lag",
+        "lag: g0: the lag is not known without a leader",
+    ]
     assert found("quorum-critical=n0", *nodes) == ["quorum-critical: g0/n0: must not stop: no message can be stored even now"]
 
 
 def test_a_leader_that_does_not_answer_in_time_is_one() -> None:
     nodes = (late("n1"), other("n0"), other("n2"))
     assert found("no-leader", *nodes) == []
-    text = "the leader gave no answer within 2 s, so whether it takes messages cannot be told"
+    text = "the leader gave no answer within 2 s, so whether it takes messages is not known"
     assert found("no-writes", *nodes) == [f"no-writes: g0/n1: {text}"]
-    assert found("lag=5", *nodes) == ["lag: g0: the lag cannot be told without a leader"]
+
+
+def test_a_leader_that_is_unreachable_is_named_with_the_reason() -> None:
+    nodes = (gone("n1"), other("n0"), other("n2"))
+    assert found("no-leader,no-writes", *nodes) == [
+        "no-leader: g0/n1: the other nodes follow it (term 0), and it is unreachable: connection refused",
+        "no-writes: g0/n1: the leader is unreachable: connection refused, so whether it takes messages is not known",
+    ]
+
+
+def test_disks_that_are_slow() -> None:
+    slow = replace(other("n0"), sync_ms=2100)
+    assert found("slow-disk", leader("n0", "n2"), slow, other("n2")) == [
+        "slow-disk: g0/n0: a write took 2.1 s to be on its disk (limit 1 s)"
+    ]
+    assert found("slow-disk=2200ms", leader("n0", "n2"), slow, other("n2")) == []
+    waits = replace(leader("n0", "n2"), uncommitted_ms=3000)
+    assert found("slow-disk", waits, slow, other("n2"))[1:] == [
+        "slow-disk: g0/n1: an entry has waited 3.0 s to be committed (limit 1 s); slow disks: n0"
+    ]
+    assert found("slow-disk", waits, other("n0"), other("n2")) == [
+        "slow-disk: g0/n1: an entry has waited 3.0 s to be committed (limit 1 s); no disk is slow: look at the network between the nodes"
+    ]
 
 
 def test_members_that_are_missing_or_lag() -> None:
     late = replace(other("n0"), committed_index=80)
     nodes = (replace(leader("n0"), committed_index=100), late, gone("n2"))
     assert found("lag=19", *nodes) == [
+        "lag: g0/n2: a member that does not answer: connection refused; not known of it: lag",
         "lag: g0/n0: 20 entries behind the leader n1 (limit 19)",
-        "lag: g0/n2: the lag cannot be told: connection refused",
     ]
-    assert found("lag=20", *nodes) == ["lag: g0/n2: the lag cannot be told: connection refused"]
-    assert found("under-replicated", *nodes) == ["under-replicated: g0/n2: a member that does not answer"]
+    assert found("lag=20", *nodes) == ["lag: g0/n2: a member that does not answer: connection refused; not known of it: lag"]
+    assert found("under-replicated", *nodes) == ["under-replicated: g0/n2: a member that does not answer: connection refused"]
     far = replace(other("n0"), committed_index=10)
     assert found("under-replicated", nodes[0], far, other("n2")) == [
         "under-replicated: g0/n0: a member that is not in sync with the leader",
@@ -80,7 +105,11 @@ def test_disks_certificates_damage_and_clocks_of_every_node() -> None:
 
 def test_a_silent_node_is_found_once_whatever_was_asked_of_it() -> None:
     assert found("disk,cert,damage,clock", leader("n0"), other("n0"), gone("n2")) == [
-        "unreachable: g0/n2: connection refused; cannot be told: disk, cert, damage, clock"
+        "unreachable: g0/n2: a member that does not answer: connection refused; not known of it: disk, cert, damage, clock"
+    ]
+    assert found("all", leader("n0"), other("n0"), gone("n2")) == [
+        "under-replicated: g0/n2: a member that does not answer: connection refused; "
+        "not known of it: lag, disk, cert, damage, clock, slow-disk"
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dledger_cli.status_text import _group_json, _row
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
-from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence
+from dledger_client.admin.status_text import RENEW, node_note, replicas_line, replicas_of, sentence
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
 ONE = "quorum ok (losing one more stops writes)"
@@ -28,7 +28,10 @@ def leader(*acknowledging: str, voters: str = "n0 n1 n2", learners: str = "", st
 def other(node: str, state: str = "ok", knows: str = "n1", voters: str = "n0 n1 n2", **refused: str) -> NodeStatus:
     peers = tuple(PeerStatus(peer, refused=text) for peer, text in refused.items())
     role = "follower" if knows else "pre_candidate"
-    return NodeStatus("g0", node, "h:1", True, role=role, leader=knows, state=state, voters=tuple(voters.split()), peers=peers)
+    unfit = state if state.startswith("read-only") else ""
+    return NodeStatus(
+        "g0", node, "h:1", True, role=role, leader=knows, state=state, voters=tuple(voters.split()), peers=peers, cannot_lead=unfit
+    )
 
 
 def gone(node: str) -> NodeStatus:
@@ -49,6 +52,9 @@ def says(*nodes: NodeStatus) -> str:
 
 def note(node_id: str, *nodes: NodeStatus) -> str:
     return node_note(judged(*nodes), next(node for node in nodes if node.id == node_id))
+
+
+WELL = (other("n0"), other("n2"))
 
 
 def test_all_are_well() -> None:
@@ -90,7 +96,7 @@ def test_a_wiped_voter_does_not_count_and_the_note_says_what_to_do() -> None:
 def test_a_member_that_the_file_lacks_counts() -> None:
     answers = [leader("n0", "n2", "n3", "n4", voters="n0 n1 n2 n3 n4"), other("n0"), other("n2")]
     answers += [replace(node, configured=False) for node in (other("n3"), gone("n4"))]
-    assert says(*answers) == "1 group, 4 of 5 nodes up, quorum ok (writes go on when 2 more nodes fail)"
+    assert says(*answers) == "1 group, 4 of 5 nodes up, quorum ok (writes go on when one more node fails)", "n4 cannot be reached"
     assert note("n3", *answers) == "not in the cluster file"
     assert node_note(judged(*answers), answers[3], spares=["n3"]) == "a spare node of the cluster file"
 
@@ -100,7 +106,7 @@ def test_a_removed_member_that_still_runs_is_told_how_to_come_back() -> None:
     assert note("n2", *answers) == "not a member: dledger member add --id n2"
     assert node_note(judged(*answers), answers[2], several_groups=True) == "not a member: dledger member add --id n2 --replica-group g0"
     assert judged(*answers).healthy
-    assert says(*answers) == f"1 group, 3 of 3 nodes up, {ONE}"
+    assert says(*answers) == f"1 group, 2 of 2 nodes up (1 more is no member), {ONE}"
 
 
 def test_a_member_whose_place_was_taken_is_not_told_to_come_back() -> None:
@@ -152,6 +158,56 @@ def test_a_leader_that_does_not_answer_in_time_is_who_the_others_name() -> None:
 def test_nobody_leads_who_ended_or_is_being_replaced_or_is_not_confirmed(answers: tuple[NodeStatus, ...]) -> None:
     assert says(*answers).endswith("quorum ok, but a leader is still being elected")
     assert judged(*answers).leader_id == ""
+
+
+def test_followers_that_must_not_lead_are_no_spare_for_the_leader() -> None:
+    warned = "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
+    answers = (leader("n0", "n2"), other("n0", warned), other("n2", warned))
+    assert says(*answers) == "1 group, 3 of 3 nodes up, n0, n2 must not lead, quorum ok (losing n1 stops writes)"
+    one = (leader("n0", "n2"), other("n0", warned), other("n2"))
+    assert says(*one) == "1 group, 3 of 3 nodes up, n0 must not lead, quorum ok (writes go on when one more node fails)"
+    reported = (
+        replace(leader("n0", "n2"), peers=tuple(replace(peer, cannot_lead="far behind") for peer in leader("n0", "n2").peers)),
+        *WELL,
+    )
+    assert says(*reported).endswith("n0, n2 must not lead, quorum ok (losing n1 stops writes)")
+    off = replace(other("n0"), cannot_lead="clock off by +60 min")
+    assert says(leader("n0", "n2"), off, other("n2")).endswith("n0 must not lead, quorum ok (writes go on when one more node fails)")
+
+
+EXPIRED_HERE = "its certificate is not trusted: certificate has expired"
+
+
+def test_a_node_that_nobody_can_connect_to_does_not_count() -> None:
+    expired = replace(gone("n0"), error=EXPIRED_HERE)
+    lead = leader("n0", "n2")
+    assert says(lead, expired, other("n2")) == f"1 group, 2 of 3 nodes up, {ONE}"
+    assert note("n0", lead, expired, other("n2")) == f"unreachable: {EXPIRED_HERE}, {RENEW}"
+    text = "its certificate /etc/n0.crt expired on 2026-11-24 11:00 UTC: replace the file"
+    known = replace(lead, peers=tuple(replace(peer, cannot_lead=text if peer.id == "n0" else "") for peer in lead.peers))
+    assert note("n0", known, expired, other("n2")) == f"unreachable: {EXPIRED_HERE}, {text}"
+    from_within = replace(other("n0"), cannot_lead=text)
+    assert says(lead, from_within, other("n2")) == f"1 group, 3 of 3 nodes up, n0 must not lead, {ONE}"
+
+
+def test_a_leader_that_only_a_follower_reaches_is_named() -> None:
+    answers = (gone("n0"), replace(gone("n1"), error=EXPIRED_HERE), other("n2"))
+    assert says(*answers) == (
+        f"1 group, 1 of 3 nodes up, leader n1 is unreachable: {EXPIRED_HERE}, so whether messages are stored is not known here"
+    )
+
+
+def test_how_a_node_that_does_not_run_is_started() -> None:
+    assert note("n2", leader("n0"), other("n0"), gone("n2")) == (
+        "unreachable: connection refused, start it: dledger up, or on its host: dledger node --id n2"
+    )
+
+
+def test_nodes_that_are_no_members_are_not_counted_as_up() -> None:
+    left = replace(leader(voters="n1"), peers=())
+    assert says(left, other("n0"), other("n2")) == (
+        "1 group, 1 of 1 node up (2 more are no members), quorum ok (losing one more stops writes)"
+    )
 
 
 def test_a_leader_that_cannot_be_reached_is_named_and_does_not_count() -> None:
