@@ -15,6 +15,7 @@ import typer
 
 from dledger_cli.credentials import as_member, take_from
 from dledger_cli.given import not_empty, value_of
+from dledger_cli.output import note
 from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def given_bootstrap(config: str | None) -> str:
 
 def bootstrap_of(config: str | None) -> str:
     """The addresses a client starts from; no node is asked."""
-    return given_bootstrap(config) or load_config(config).bootstrap()
+    return given_bootstrap(config) or load_readable(config).bootstrap()
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -161,6 +162,19 @@ def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     if bootstrap:
         return run(_described_by(bootstrap))
     config = ClusterConfig.load(config_path(option, data))
+    take_from(config)
+    return config
+
+
+def load_readable(option: str | None) -> ClusterConfig:
+    """The same for a command that only asks nodes: mistakes in the file are a warning while addresses can be read."""
+    from broker.config.readable_part import readable_part
+
+    if given_bootstrap(option):
+        return load_config(option)
+    config, mistakes = readable_part(config_path(option))
+    if mistakes:
+        note(f"warning: {mistakes}\nwarning: the cluster file has mistakes: only what can be read of it is used here")
     take_from(config)
     return config
 

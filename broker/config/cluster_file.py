@@ -231,11 +231,15 @@ class ClusterConfig(_Model):
         except ValidationError as error:
             problems += [problem_of(detail, cls) for detail in error.errors()]
         else:
-            config._file = os.path.abspath(file)
-            problems += problems_between(config)
+            problems += problems_between(config.read_from(file))
             if not problems:
                 return config
         raise marked.error(problems)
+
+    def read_from(self, file: str) -> Self:
+        """Paths in it count from the folder of ``file``."""
+        self._file = os.path.abspath(file)
+        return self
 
     def node(self, node_id: str) -> NodeSettings:
         """What node ``node_id`` takes from this file."""

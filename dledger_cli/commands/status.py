@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
-from dledger_cli.context import ConfigOption, JsonOption, load_config, run
+from dledger_cli.context import ConfigOption, JsonOption, load_readable, run
 from dledger_cli.credentials import as_member
 from dledger_cli.output import RED, error_line, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
@@ -59,7 +59,7 @@ def status(
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")
-    view = _View(load_config(config), as_json, _parsed(check))
+    view = _View(load_readable(config), as_json, _parsed(check))
     if not watch and not until:
         view.look()
         view.show()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_config, nodes_of, run
+from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
 from dledger_cli.credentials import as_member
 from dledger_cli.output import print_json, print_line
 
@@ -53,7 +53,7 @@ def top(
     from dledger_cli.top.screen import Choice
 
     choice = Choice(order=_order(sort))
-    run(_run(load_config(config), interval, choice, once=once, as_json=as_json))
+    run(_run(load_readable(config), interval, choice, once=once, as_json=as_json))
 
 
 def _order(text: str) -> Order:
