@@ -219,7 +219,8 @@ class _ProduceStream:
             self._note_answered()
         if self._pending and self._is_late:
             pending, self._waits_since_s = self._pending[0], self._loop.time()
-            waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=waiting_for(self._context).value)
+            status, nodes = waiting_for(self._context)
+            waiting = broker_pb2.ProduceResponse(request_id=pending.request_id, waiting_for=status.value, waiting_nodes=nodes)
             await self._stream.write(methods.encode(waiting))
 
     @property

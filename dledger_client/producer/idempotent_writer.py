@@ -164,7 +164,9 @@ class IdempotentWriter:
             if not response.waiting_for:
                 return response
             if self._router.clock.monotonic_ms() >= deadline_ms:
-                raise UnreachableError(f"replica group {stream.replica_group}: not acknowledged in time ({response.waiting_for})")
+                raise UnreachableError(
+                    f"replica group {stream.replica_group}: not acknowledged in time ({response.waiting_for}: {response.waiting_nodes})"
+                )
 
     def _error_of(self, replica_group: str, record: SequencedRecord, error: DledgerError) -> DledgerError | None:
         """The error to raise for a refused record; None when the refusal says that it is stored."""

@@ -96,6 +96,7 @@ class Sender:
         self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
         self._waiting_for = ""  # the send status that the leader reports for the oldest request
+        self._waiting_nodes = ""  # which nodes it waits for
         self._timer: asyncio.TimerHandle | None = None
         self._max_attempts = options.retry_times + 1 if options.retry_times >= 0 else 1 << 30
 
@@ -324,7 +325,7 @@ class Sender:
         stream = self._stream
         response = methods.PRODUCE.parse_response(data, stream.address)
         if response.waiting_for:
-            self._waiting_for = response.waiting_for
+            self._waiting_for, self._waiting_nodes = response.waiting_for, response.waiting_nodes
             return
         stream.touch()
         batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
@@ -445,7 +446,8 @@ class Sender:
         error = self._last_error
         if error is not None:
             return error.message.removesuffix(f"; {NOTHING_STORED}")
-        return f"replica group {self.replica_group} {_WAITS.get(self._waiting_for, 'is slow')}"
+        nodes = f" ({self._waiting_nodes})" if self._waiting_for and self._waiting_nodes else ""
+        return f"replica group {self.replica_group} {_WAITS.get(self._waiting_for, 'did not acknowledge in time')}{nodes}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dledger_client.aio import Message
+from dledger_client.aio import Message, Producer
 from dledger_wire._pb import broker_pb2, retention_pb2
 from dledger_wire.errors import DeadlineExceededError, DledgerError, ReadOnlyError
 from dledger_wire.rpc import methods
@@ -162,6 +162,26 @@ def test_a_disk_that_fills_is_told_before_the_next_round_where_nobody_can_take_o
             assert (await producer.send(Message("t", b"taken again"), queue_id=1)).queue_offset == 0
 
     Rig(nodes=1, store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
+
+
+async def fill_until_refused(producer: Producer) -> None:
+    for _ in range(20):
+        await producer.send(Message("t", b"x" * 3000), queue_id=0)
+
+
+def test_full_disks_of_followers_are_named_to_a_producer() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(send_timeout_ms=8_000) as producer:
+            await producer.send(Message("t", b"taken"), queue_id=0)
+            for node_id in rig.followers:
+                disk = rig.cluster.hosts[node_id].disk
+                disk.settings.capacity_bytes = disk.used_bytes()
+            named = ", ".join(f"{node_id}: its disk is full or nearly so" for node_id in sorted(rig.followers))
+            with pytest.raises(DledgerError, match=rf"waits for its followers, which do not confirm \({named}\)"):
+                await fill_until_refused(producer)
+
+    Rig(store="cleanResourceInterval: 60s, diskSpaceEnoughFree: 0, cleanFileForciblyEnable: false").run(scenario, limit_s=600)
 
 
 def test_full_disks_are_named_when_they_keep_nodes_from_electing_a_leader() -> None:
