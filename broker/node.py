@@ -137,7 +137,7 @@ class BrokerNode:
             role_changed=self._role_changed,
             failed=self.fail,
         )
-        self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean)
+        self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean, self._disk_held_s)
         self._removals = KeptRemovals(env.disk, settings.cluster.cluster)
         self.security = ReplicaSecurity(security, settings, env, self.store)
         self.damage = FoundDamage()
@@ -227,6 +227,9 @@ class BrokerNode:
         if self._registrar is not None:
             self._registrar.start()
         self.security.start(self._tasks)
+
+    def _disk_held_s(self, within_s: float) -> float:
+        return self._raft.measures.slowest_flush.held_loop_s(within_s) if self._raft is not None else 0.0
 
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""

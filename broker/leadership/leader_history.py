@@ -20,6 +20,7 @@ from dledger_wire.tasks import BackgroundTasks
 PATH = "leaders.json"
 KEPT_CHANGES = 100
 MAX_BYTES = 1 << 20
+HELD_LATELY_S = 1.0  # a disk that held the node up before the leader was lost may be why
 WRITE_AFTER_S = 1.0  # a new leader has more urgent things to sync
 
 _logger = logging.getLogger(__name__)
@@ -40,10 +41,18 @@ class LeaderChange:
 
 
 class LeaderHistory:
-    """Of one node.  ``stopped_in_order``: whether its last run was, asked once a leader is known."""
+    """Of one node.  ``stopped_in_order``: whether its last run was, asked once a leader is known.  ``disk_held_s``: how long it read no
+    messages in so many seconds, since it waited for its disk."""
 
-    def __init__(self, own: str, clock: Clock, disk: Disk, stopped_in_order: Callable[[], bool]) -> None:
-        self._own, self._clock, self._stopped_in_order = own, clock, stopped_in_order
+    def __init__(
+        self,
+        own: str,
+        clock: Clock,
+        disk: Disk,
+        stopped_in_order: Callable[[], bool],
+        disk_held_s: Callable[[float], float] = lambda _within_s: 0.0,
+    ) -> None:
+        self._own, self._clock, self._stopped_in_order, self._disk_held_s = own, clock, stopped_in_order, disk_held_s
         self._changes: deque[LeaderChange] = deque(maxlen=KEPT_CHANGES)
         self._file = KeptRows(disk, PATH, "changes", self._rows, max_bytes=MAX_BYTES, write_after_s=WRITE_AFTER_S)
 
@@ -60,7 +69,8 @@ class LeaderHistory:
         last = self._changes[-1] if self._changes else None
         if event.leader is None or (last is not None and (event.term, event.leader) == (last.term, last.leader)):
             return
-        why = explained(event, self._own, last_run_broken=not self._stopped_in_order())
+        held_ms = 1000 * self._disk_held_s(HELD_LATELY_S + event.leaderless_ms / 1000)
+        why = explained(event, self._own, last_run_broken=not self._stopped_in_order(), disk_held_ms=held_ms)
         before = event.loss.leader if event.loss is not None else None
         previous = before or (last.leader if last is not None else "")
         found = LeaderChange(

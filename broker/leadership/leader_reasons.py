@@ -11,6 +11,8 @@ from dledger.core.causes import Cause, LeaderLoss
 from dledger.core.effects import RoleChanged
 
 ELECTION, TRANSFER, START, FOLLOWED = "election", "transfer", "start", "followed"
+HELD_MS = 100  # a shorter wait for a disk is no reason to lose a leader
+OWN_DISK = "own_disk"  # the cause where this node's own disk kept it from what the others said
 _HANDED_OVER = {
     Cause.TRANSFER: "it was asked to",
     Cause.PREFERRED: "the new leader has a higher priority",
@@ -35,12 +37,20 @@ class Explained:
     reason: str
 
 
-def explained(event: RoleChanged, own: str, *, last_run_broken: bool) -> Explained:
-    """Why ``event.leader`` leads now, as ``own`` knows it.  ``last_run_broken``: this node's last run was not stopped in order."""
+def explained(event: RoleChanged, own: str, *, last_run_broken: bool, disk_held_ms: float = 0.0) -> Explained:
+    """Why ``event.leader`` leads now, as ``own`` knows it.
+
+    ``last_run_broken``: this node's last run was not stopped in order.  ``disk_held_ms``: how long it read no messages of late, since it
+    waited for its own disk.
+    """
     loss = event.loss
     if loss is None:
         return Explained(FOLLOWED, "", f"{own} follows {event.leader}")
     leads = event.leader == own
+    if loss.cause in (Cause.SILENT, Cause.NOT_CONFIRMED) and disk_held_ms >= max(HELD_MS, event.leaderless_ms / 2):
+        lost = f"{own} lost leader {loss.leader or 'the leader'}" if loss.leader != own else f"{own} stepped down"
+        why = f"{lost}: a write took {disk_held_ms / 1000:.1f} s on its own disk, and {own} read no messages meanwhile"
+        return Explained(ELECTION if leads or loss.leader == own else FOLLOWED, OWN_DISK, why)
     why = _why(loss, own, event.leaderless_ms, last_run_broken=last_run_broken)
     led_before = loss.leader == own
     if loss.cause is Cause.START:
