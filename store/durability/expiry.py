@@ -136,8 +136,12 @@ class Expiry:
 
     async def run(self) -> None:
         """Look every ``cleanResourceInterval`` until cancelled."""
+        is_first = True
         while True:
             try:
+                if is_first:
+                    is_first = False
+                    await self._reserve.keep(await self.room.look())
                 await self._pause()
                 await self._round()
             except DledgerError as error:
@@ -268,13 +272,9 @@ class Expiry:
         return end, ""
 
     async def _delete(self, end: int) -> None:
-        full: OSError | None = None
-        try:
-            reached = await self._snapshots.save_behind(end)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            full, reached = error, self._snapshots.saved_index
+        reached, full = await self._snapshot_behind(end)
+        if full is not None and reached < self._log.segments[1].first_index - 1 and await self._reserve.release():
+            reached, full = await self._snapshot_behind(end)  # there was none yet that lets a segment go: the reserve pays for it
         end = min(end, reached)
         # Whole segments only, so the log will begin with the last segment that begins at or before the entry behind ``end``.
         starts = [segment.start_pos for segment in self._log.segments if segment.first_index <= end + 1]
@@ -289,6 +289,15 @@ class Expiry:
             await listener.follow(starts[-1])
         await self._cut_head(end)
         await self._settle()
+
+    async def _snapshot_behind(self, end: int) -> tuple[int, OSError | None]:
+        """The entry that durable snapshots reach, and why that is not ``end`` where the disk is full."""
+        try:
+            return await self._snapshots.save_behind(end), None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return self._snapshots.saved_index, error
 
     async def _cut_head(self, end: int) -> None:
         """Delete, on a full disk with the room of what is kept for that."""

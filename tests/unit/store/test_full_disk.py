@@ -115,6 +115,25 @@ def test_only_what_a_snapshot_on_the_disk_reaches_goes() -> None:
     run(scenario)
 
 
+def test_the_reserve_pays_for_the_first_snapshot_that_lets_a_segment_go() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        rig = await StoreRig.open(disk, replace(TINY, reserve_bytes=1 << 16), clock=StepClock())
+        look = asyncio.create_task(rig.store.expiry.run())
+        while RESERVE not in disk.files:  # noqa: ASYNC110 - made at the start, not at the first round
+            await asyncio.sleep(0)
+        look.cancel()
+        await rig.topic()
+        for number in range(50):
+            await rig.send(batch_of("t", 0, [b"%d" % number + b"x" * 600]))
+        disk.room_bytes = disk.used_bytes()
+        assert (await rig.store.expiry.expire(0)).segments > 3
+        disk.room_bytes = None
+        await rig.close()
+
+    run(scenario)
+
+
 def test_snapshots_that_fail_half_way_never_spoil_the_last_whole_one() -> None:
     """Twice without room for applied.json, which comes last: the section files were written by then, each time others."""
 
