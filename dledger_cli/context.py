@@ -65,6 +65,7 @@ def config_path(option: str | None, data: str | None = None) -> str:
 
 
 _given = ""  # what --bootstrap names; a process runs one command
+_uses_shipped = False  # no cluster is named: the one that comes with dledger is used
 
 
 def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,7 +173,10 @@ def load_readable(option: str | None) -> ClusterConfig:
 
     if given_bootstrap(option):
         return load_config(option)
-    config, mistakes = readable_part(config_path(option))
+    path = config_path(option)
+    global _uses_shipped
+    _uses_shipped = path == str(SHIPPED_CONFIG)
+    config, mistakes = readable_part(path)
     if mistakes:
         note(f"warning: {mistakes}\nwarning: the cluster file has mistakes: only what can be read of it is used here")
     take_from(config)
@@ -240,7 +244,9 @@ async def check_reachable(bootstrap: str, timeout_s: float) -> None:
 
 def with_hint(text: str) -> str:
     """What to do when no node answers."""
-    return f"{text} (are the nodes up? dledger status)"
+    if _uses_shipped:
+        return f"{text} (no cluster file was named and none is in ./data: the shipped local-3 is asked, and dledger up starts it)"
+    return f"{text} (are the nodes up? dledger status; on this machine dledger up starts them)"
 
 
 async def replica_group_of(admin: Admin, name: str) -> str:

@@ -49,14 +49,15 @@ def _part(text: str, path: str) -> ClusterConfig | None:
 
 def _leave_out(data: Any, location: Location) -> bool:
     """Remove what stands at ``location``, or what lacks it; whether there was something."""
-    around: list[tuple[Any, str | int]] = []
+    place: Any = None
+    last: str | int = ""
     for part in location:
-        if not (isinstance(data, dict) and part in data) and not (isinstance(data, list) and isinstance(part, int) and part < len(data)):
+        holds = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if not holds:
             break
-        around.append((data, part))
-        data = data[part]
-    if not around:
+        place, last = data, part
+        data = place[last]
+    if place is None:
         return False
-    place, part = around[-1]
-    del place[part]
+    del place[last]
     return True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.readable_part import readable_part
-from dledger_cli.context import bootstrap_of
+from dledger_cli.context import bootstrap_of, with_hint
 from dledger_wire.errors import ConfigError
 
 NODES = "".join(f"      - {{id: n{n}, address: '127.0.0.1:{9000 + n}'}}\n" for n in range(3))
@@ -58,3 +58,11 @@ def test_a_node_without_a_readable_address_is_left_out(tmp_path: Path) -> None:
 def test_a_file_of_which_nothing_may_be_used_is_refused_with_the_way_around_it(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"c\.yaml:.*\S; without the file: --bootstrap HOST:PORT,\.\.\."):
         readable_part(written(tmp_path, text))
+
+
+def test_who_never_started_anything_is_sent_to_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bootstrap_of(None)
+    assert with_hint("refused").endswith("the shipped local-3 is asked, and dledger up starts it)")
+    bootstrap_of(written(tmp_path, GOOD))
+    assert with_hint("refused") == "refused (are the nodes up? dledger status; on this machine dledger up starts them)"
