@@ -30,7 +30,9 @@ without it only those that fail are listed.
   (`dledger acl allow USER describe --cluster`), unless the file says `metrics: {anonymous: true}`. Probes tell no more than what is
   wrong, and are open.
 - Before a spare node belongs to a group it knows only the administrators of the cluster file, so they alone read its metrics.
-- The port takes 64 connections at a time, each for one request and at most 20 s. Keep it in the network of the operators.
+- The port answers 64 requests at a time, one on each connection, each in at most 20 s. At most 256 connections wait for their handshake or
+  their request, up to 5 s; beyond that the oldest is closed, and a source with a quarter of them loses its own oldest. Keep the port in the
+  network of the operators.
 
 It is served by a thread of its own. The event loop of the node only looks at its state; figures that take longer, such as the lag of
 consumer groups, are found out at most every five seconds.
