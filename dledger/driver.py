@@ -123,6 +123,13 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self.refused_messages = 0
+        self._contradicted: tuple[int, str] = (0, "")  # the commit index then, and what it was
+
+    @property
+    def contradicted(self) -> str:
+        """What a leader has in the place of an entry that is committed here; empty once the replica follows a leader again."""
+        at, text = self._contradicted
+        return text if at == self._core.commit else ""
 
     @property
     def is_stepping(self) -> bool:
@@ -223,6 +230,8 @@ class Driver:
             raise InvalidArgumentError(f"AppendRequest of term {message.term}: {incompatibility}")
         for effect in self.step(Received(source, message, store), entries):
             if isinstance(effect, MessageRefused):
+                if effect.committed:
+                    self._contradicted = (self._core.commit, f"{source}: {effect.reason}")
                 raise InvalidArgumentError(effect.reason)
         if clocks is not None and not self._stopped:
             self._owner.clocks_received(source, message, clocks)

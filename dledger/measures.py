@@ -90,6 +90,7 @@ class RaftMeasures:
         self.proposals: Counter[str] = Counter()  # by result: committed, refused, unknown
         self.elections: Counter[str] = Counter()  # by reason
         self.transfers: Counter[str] = Counter()  # by result: done, failed
+        self.contradictions: Counter[str] = Counter()  # of followers, by ``ContradictionKind``
         self.prevotes = 0
         self.leader_changes = 0
         self._leader: tuple[int, NodeId] | None = None  # with its term: whoever is elected again is a new leader

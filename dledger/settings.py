@@ -142,4 +142,7 @@ class RaftStatus:
     oldest_uncommitted_s: float = 0.0  # of a leader: how long the oldest of them has waited
     slowest_flush_s: float = 0.0  # how long the slowest write of late took to be on the disk, or has taken so far
     proposals_waiting: int = 0  # callers that wait for an outcome
+    contradicted: str = ""  # what a leader has in the place of an entry that is committed here
+    contradictions: Mapping[str, int] = field(default_factory=dict)  # of followers to this leader, by ``ContradictionKind``
+    lineage: str = ""  # of its log (membership/lineage.py)
     election_timeout_ms: int = 0  # how long its leader may be silent now; at most the configured one

@@ -12,6 +12,7 @@ from functools import partial
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
 from broker.api.limits import in_slices
 from broker.api.membership_changes import check_new_member, membership_steps
+from broker.api.new_member_check import refuse_other_log
 from broker.api.node_state import Condition, cannot_lead, conditions_of, states_of, warnings_of
 from broker.api.waiting_for_topic import waiting_for
 from broker.background.fitness import unfit_voters
@@ -24,6 +25,7 @@ from dledger.core.types import NodeId, Role
 from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
+from dledger_wire.addresses import is_address
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.names import check_new_topic, is_system_topic
 from dledger_wire.rpc import methods
@@ -199,6 +201,7 @@ class AdminService:
             applied_index=raft.applied_index,
             pid=process.pid,
             store_id=self._store_id,
+            lineage=raft.lineage,
             disk_used_percent=(await space_of(context.env.disk)).used_percent,
             rss_bytes=process.rss_bytes,
             anonymous_bytes=process.anonymous_bytes,
@@ -265,6 +268,7 @@ class AdminService:
         self._context.require_leader()
         if request.action in ("add", "replace"):
             await self._refuse_waiting_spare(request.id)
+            await self._refuse_other_log(request.id, request.address or raft.address_of(NodeId(request.id)))
         membership = raft.membership  # nothing may change it between here and the first step
         known = raft.address_of(NodeId(request.id))
         steps = membership_steps(membership, request.action, request.id, request.replaces, known)
@@ -287,6 +291,12 @@ class AdminService:
         if node_id in waiting.difference(self._context.raft.membership.members):
             text = f"{node_id} is a spare node that no leader took in: it takes the place of a member that is away for replaceAfter"
             raise InvalidArgumentError(f"{text} (dledger cluster apply sets that); expected a node that is not among spares")
+
+    async def _refuse_other_log(self, node_id: str, address: str) -> None:
+        raft = self._context.raft
+        if node_id not in raft.membership and is_address(address):
+            members = raft.membership.members
+            await refuse_other_log(self._context.env.network, node_id, address, lineage=raft.status().lineage, members=members)
 
     def _other_addresses(self, replaced: str) -> dict[str, str]:
         """The addresses of the members, without the one that is to be replaced, and of the nodes of other groups."""

@@ -15,6 +15,10 @@ from dledger.settings import RaftStatus
 
 OK = "ok"
 SLOW_DISK_S = 1.0  # as in the critical alert DledgerSlowFsync
+_REPLACE = (
+    "stop this node, dledger member remove --id {0} --yes, move its data folder away, start it with an empty one and spare: true, "
+    "dledger member add --id {0}, then promote it"
+)
 
 
 class Condition(NamedTuple):
@@ -53,6 +57,12 @@ def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, 
         yield Condition("damaged", f"damaged: {_first_of(raft.damaged)}; no replica has the bytes so far")
     elif damage_seen:
         yield Condition("damaged", f"damaged: {_first_of(damage_seen)}; a restart fetches the bytes from a peer")
+    if raft.contradicted:
+        yield Condition("contradicted", f"contradicted: {raft.contradicted}; {_REPLACE.format(raft.node_id)}")
+    if denied := sum(raft.contradictions.values()):
+        yield Condition(
+            "", f"{OK}; {denied} answers of followers contradict what they had acknowledged: look for peer_contradicts in the log"
+        )
     if raft.slowest_flush_s >= SLOW_DISK_S:
         yield Condition("", f"{OK}; slow disk: a write took {raft.slowest_flush_s:.1f} s to be on it")
     if raft.refused_messages:

@@ -90,6 +90,12 @@ _RAFT = (
         "How long a leader may be silent now before it is replaced: as configured, or less while all is quick.",
     ),
     _counter("raft_prevotes_total", "How often this node asked whether it would be elected."),
+    _counter(
+        "raft_contradictions_total",
+        "What replicas said that cannot be: followers that denied what they had acknowledged or acknowledged what this leader does not "
+        "have, and messages that were refused.",
+        "kind",
+    ),
     _counter("raft_transfers_total", "Leadership that this node was to hand over, by result: done or failed.", "result"),
 )
 
@@ -175,6 +181,7 @@ ALARMS = {
     "disk_full": "The disk takes no writes.",
     "read_only": "The disk is used beyond diskSpaceWarningLevelRatio: new messages are refused. 0 while it is full.",
     "damaged": "Entries of the log are damaged and not repaired yet.",
+    "contradicted": "The leader has another entry where this replica has one committed: the node has to be replaced.",
     "clock": "The clock is further off from the group's than maxClockSkewMs.",
     "copying": "The node copies the state of another replica, since the log it needs is gone.",
     "certificate": "The certificate in use has expired or expires soon, or its new files cannot be used.",

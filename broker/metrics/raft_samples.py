@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.metrics.samples import Samples
 from broker.node import BrokerNode
+from dledger.core.effects import ContradictionKind
 from dledger.core.progress import ProgressState
 from dledger.core.types import Role
 from dledger.settings import RaftStatus
@@ -35,6 +36,8 @@ def add_raft(samples: Samples, node: BrokerNode, status: RaftStatus) -> None:
     samples.add("raft_proposals_pending", status.proposals_waiting)
     samples.add_each("raft_proposals_total", {result: measures.proposals[result] for result in RESULTS})
     samples.add_each("raft_transfers_total", {result: measures.transfers[result] for result in TRANSFERS})
+    contradictions = {kind.value: measures.contradictions[kind] for kind in ContradictionKind} | {"refused": status.refused_messages}
+    samples.add_each("raft_contradictions_total", contradictions)
     samples.add_each("raft_elections_total", dict(measures.elections))
     samples.add("raft_election_timeout_seconds", status.election_timeout_ms / 1000)
     samples.add("raft_prevotes_total", measures.prevotes)

@@ -206,8 +206,15 @@ STORAGE = (
     LogEvent("power_loss_recovered", "ASYNC_FLUSH: it has every entry again that it may have acknowledged.", _NOTHING),
     LogEvent(
         "log_diverged",
-        "ASYNC_FLUSH: a majority lost what was committed here; this replica begins anew. The old log stays in `quarantine`.",
+        "ASYNC_FLUSH: power was lost before a majority had synced what was committed here. This replica begins anew; `quarantine` has the "
+        "old log.",
         "Compare the kept log when messages are missing.",
+    ),
+    LogEvent(
+        "peer_contradicts",
+        "A follower denied entries that it had acknowledged, or acknowledged what the leader does not have.",
+        "The disk of `peer` lost what it had synced, or its memory is damaged. Look at that host; "
+        "[replace the node](../guides/replace-a-node.md).",
     ),
     LogEvent(
         "snapshot_needed",

@@ -59,6 +59,11 @@ def _of_entries(core: CoreState, message: AppendRequest) -> str | None:
     return None
 
 
+def contradicts_committed(core: CoreState, message: Message) -> bool:
+    """Whether a leader of this term or a later one has another entry where this core has one committed."""
+    return isinstance(message, AppendRequest) and message.term >= core.term and committed_clash(core, message) is not None
+
+
 def committed_clash(core: CoreState, message: AppendRequest) -> int | None:
     """The first committed entry of this log in whose place the leader has another one."""
     log, first = core.log, message.prev.index

@@ -7,7 +7,7 @@ with ``after_sync`` leaves only when every write returned before it is on stable
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from dledger.core.causes import LeaderLoss
 from dledger.core.messages import Message
@@ -151,10 +151,30 @@ class FetchSnapshot:
 
 @dataclass(slots=True)
 class MessageRefused:
-    """A message of ``source`` contradicts this core and was dropped: the driver must close its link."""
+    """A message of ``source`` contradicts this core and was dropped: the driver must close its link.
+
+    ``committed``: it is a leader's, and has another entry where this core has one committed.
+    """
 
     source: NodeId
     reason: str
+    committed: bool = False
+
+
+class ContradictionKind(StrEnum):
+    """DENIED: a follower denied what it had acknowledged.  BEYOND_LOG: it acknowledged what this leader does not have."""
+
+    DENIED = "denied"
+    BEYOND_LOG = "beyond_log"
+
+
+@dataclass(slots=True)
+class PeerContradicts:
+    """A follower answered what none with a sound disk does.  Operators have to know; nothing else follows from it."""
+
+    source: NodeId
+    kind: ContradictionKind
+    text: str
 
 
 @dataclass(slots=True)
@@ -164,7 +184,8 @@ class Sound:
 
 @dataclass(slots=True)
 class Diverged:
-    """Under ASYNC_FLUSH: a majority lost entry ``index``, which was committed here, and ``source`` has another one committed in its place.
+    """Under ASYNC_FLUSH: power was lost before a majority had synced entry ``index``, which was committed here, and ``source`` has another
+    one committed in its place.
 
     Log and state of this replica are invalid from there on; it must start from scratch with what the others have.
     """
@@ -188,6 +209,7 @@ Effect = (
     | UnregisteredMember
     | FetchSnapshot
     | MessageRefused
+    | PeerContradicts
     | Sound
     | Diverged
 )

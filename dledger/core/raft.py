@@ -11,7 +11,7 @@ from typing import Any
 
 from dledger.core.causes import Cause
 from dledger.core.config import CoreConfig
-from dledger.core.contradictions import contradiction
+from dledger.core.contradictions import contradiction, contradicts_committed
 from dledger.core.effects import Effect, FetchSnapshot, MessageRefused, ReadFailed, Refused, RefusedReason
 from dledger.core.election import Elections
 from dledger.core.events import (
@@ -229,7 +229,7 @@ class Raft:
             return  # another folder under a member's name: what it says does not bind the member
         fault = contradiction(core, source, message)
         if fault is not None:
-            core.emit(MessageRefused(source, f"{type(message).__name__}: {fault}"))
+            core.emit(MessageRefused(source, f"{type(message).__name__}: {fault}", contradicts_committed(core, message)))
             return
         if message.term > core.term:
             if not self._newer_term(source, message):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.core.causes import Cause
-from dledger.core.effects import Append, Refused, RefusedReason, UnregisteredMember
+from dledger.core.effects import Append, ContradictionKind, PeerContradicts, Refused, RefusedReason, UnregisteredMember
 from dledger.core.events import Propose
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, Message, SnapshotOffer
 from dledger.core.own_disk import OwnDisk
@@ -44,6 +44,7 @@ class Replication:
         self.notice_due_ms: int | None = None
         self.protocol_errors = 0
         self.ack_regressions = 0
+        self.losses_told = 0  # of peers that said themselves what they had lost
         self.next_heartbeat_ms = 0
         self.quorum_deadline_ms = 0
         self._own_disk = OwnDisk(core)
@@ -196,6 +197,8 @@ class Replication:
         match = message.match
         if match.index > core.log.last.index:
             self.protocol_errors += 1
+            text = f"acknowledges entry {match.index}, and the log ends at entry {core.log.last.index}"
+            core.emit(PeerContradicts(source, ContradictionKind.BEYOND_LOG, text))
         elif core.log.holds(match):
             if peer.acked(match.index):
                 self._maybe_commit()
@@ -210,9 +213,13 @@ class Replication:
         found = self._core.log.terms.last_at_or_below(hint.index, hint.term)
         hint_index = found.index if found is not None else min(hint.index, self._core.log.before.index - 1)
         match = peer.match
-        if peer.rejected(message.rejected, hint_index):
-            self.ack_regressions += peer.match < match
-            self.replicate(peer)
+        if not peer.rejected(message.rejected, hint_index, loses_unsynced=self._core.config.loses_unsynced):
+            return
+        if peer.match < match:
+            self.ack_regressions += 1
+            text = f"acknowledged entry {match}, and has no more than entry {peer.match}"
+            self._core.emit(PeerContradicts(peer.node, ContradictionKind.DENIED, text))
+        self.replicate(peer)
 
     def on_stored(self, last: EntryId) -> None:
         """This node's own entries reached stable storage."""
@@ -402,7 +409,7 @@ class Replication:
         """The peer lost power: what it acknowledged counts no more until it is acknowledged again."""
         peer = self.peers.get(node)
         if peer is not None:
-            self.ack_regressions += peer.match > 0
+            self.losses_told += peer.match > 0
             peer.forget(self._core.log.last.index + 1)
             self.replicate(peer)
 

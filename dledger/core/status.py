@@ -29,7 +29,7 @@ class CoreStatus:
     """A core at one moment; ``peers`` is empty unless it leads.
 
     ``protocol_errors`` counts answers that no correct peer gives, ``ack_regressions`` followers that denied what they had acknowledged
-    (legal only under ASYNC_FLUSH or after their disk lied).  ``election_timeout_ms`` is how long a silence of the leader this core bridges
+    without a word of a loss of power: their disk lied.  ``election_timeout_ms`` is how long a silence of the leader this core bridges
     now (``silence.py``).  ``kept``: the first and the last of the entries that another replica has and deletes only by age;
     (0, 0): none is known.
     """

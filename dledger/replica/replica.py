@@ -14,10 +14,12 @@ from dledger.clock.clock_monitor import CLOCK_IS_OFF, ClockMonitor
 from dledger.clock.group_time import Clocks, GroupTime
 from dledger.core.causes import Cause
 from dledger.core.effects import (
+    ContradictionKind,
     Diverged,
     Effect,
     FetchSnapshot,
     MembershipChanged,
+    PeerContradicts,
     ReadFailed,
     ReadReady,
     Refused,
@@ -82,6 +84,7 @@ class Replica:
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         self.leader: NodeId | None = None
         self.is_confirmed_leader = False
+        self._told_contradictions: dict[NodeId, ContradictionKind] = {}
         self._lost_term = 0  # led last, and no later leader is known
         self.running = False
         self.moving_head = asyncio.Lock()  # the log's head is deleted, or the log replaced by a snapshot
@@ -247,10 +250,19 @@ class Replica:
                 self.registration.schedule()
             case FetchSnapshot():
                 self.catch_up.offered()
+            case PeerContradicts():
+                self._contradicts(effect)
             case Sound() | Diverged():
                 self.tasks.spawn(self.folder.unsynced.record(effect, self.on_failure), "unsynced")
             case _:
                 require(isinstance(effect, Refused), "unknown effect: %s", effect)
+
+    def _contradicts(self, found: PeerContradicts) -> None:
+        self.measures.contradictions[found.kind] += 1
+        if self._told_contradictions.get(found.source) != found.kind:  # one that goes on is told once
+            self._told_contradictions[found.source] = found.kind
+            text = f"{found.source} {found.text}"
+            _logger.error("%s: %s", self.identity.node_id, text, extra={"event": "peer_contradicts", "peer": found.source})
 
     def _role_changed(self, event: RoleChanged) -> None:
         was_leader, old_term = self.role is Role.LEADER, self.term

@@ -1,10 +1,10 @@
 """State of a replica under ASYNC_FLUSH that must survive a power loss: that it may have lost what it acknowledged.
 
 Owns ``unsynced.json``, which exists while such a replica runs.  It holds the machine's boot id (a killed process loses nothing it wrote; a
-new boot means that memory was lost) and whether the replica is suspect (``core/soundness.py``).  If a majority has lost an entry that was
-committed here, it also says that log and state must be rebuilt from scratch at the next start, and from then on that they were: such a
-replica knows no configuration but the first one.  The file is removed by an orderly stop, and by a start under SYNC_FLUSH once what stands
-in the log is synced.
+new boot means that memory was lost) and whether the replica is suspect (``core/soundness.py``).  If the group has another entry in the
+place of one that was committed here, it also says that log and state must be rebuilt from scratch at the next start, and from then on that
+they were: such a replica knows no configuration but the first one.  The file is removed by an orderly stop, and by a start under SYNC_FLUSH
+once what stands in the log is synced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class LogDivergedError(StorageDamagedError):
-    """A majority lost power with unsynced entries, one of them committed here; the next start begins from scratch."""
+    """Power was lost before a majority had synced an entry that was committed here; the next start begins from scratch."""
 
 
 class UnsyncedMark:
@@ -82,8 +82,8 @@ class UnsyncedMark:
             return
         index, leader, self._diverged = effect.index, effect.source, True
         await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
-        text = f"entry {index}, committed here, was lost by a majority; the leader {leader} does not have it: restart this node"
-        failed(LogDivergedError(text))
+        why = "power was lost before a majority had synced it"
+        failed(LogDivergedError(f"entry {index}, committed here, is another one at leader {leader}: {why}; restart this node"))
 
     async def stopped(self, *, synced: bool) -> None:
         """The replica has stopped; ``synced``: with its whole log."""

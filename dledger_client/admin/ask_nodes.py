@@ -32,6 +32,7 @@ _AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
     "committed_pos",
     "pid",
     "store_id",
+    "lineage",
     "state",
     "disk_used_percent",
     "rss_bytes",

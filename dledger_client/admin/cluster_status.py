@@ -76,6 +76,7 @@ class NodeStatus:
         committed_pos: Byte position in the log of what is committed.
         pid: Process id.
         store_id: Identity of its data folder.
+        lineage: Lineage of its log, which a recovery or a restore began; empty in a group that had none.
         state: ok, "read-only: ...", "stopped: ...", "damaged: ...", or the progress of a catch-up copy.
         disk_used_percent: How full its disk is.
         rss_bytes: Resident memory of the process in bytes.
@@ -148,6 +149,7 @@ class NodeStatus:
     cannot_lead: str = ""
     uncommitted_ms: int = 0
     sync_ms: int = 0
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

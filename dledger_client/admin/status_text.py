@@ -24,7 +24,9 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
         notes.append(_not_a_member(group, node, option))
     elif refused := group.refusal(node.id):
         notes.append(f"refused by its peers: {refused}")
-        if "folder" in refused:
+        if _is_of_another_lineage(group, node):
+            notes[-1] += f": stop it, dledger member remove --id {node.id}{option} --yes, {_emptied(node, option)}, and promote it"
+        elif "lineage" not in refused and "folder" in refused:
             notes[-1] += f": dledger member remove --id {node.id}{option} --yes, then dledger member add --id {node.id}{option}, then"
             notes[-1] += f" dledger member promote --id {node.id}{option} --wait 600"
     if not node.reachable:
@@ -56,11 +58,24 @@ def _remedies(group: ReplicaGroupStatus, node: NodeStatus) -> list[str]:
 
 
 def _not_a_member(group: ReplicaGroupStatus, node: NodeStatus, option: str) -> str:
-    """One that has a log, or is down, was a member before those that the cluster file does not name; it does not come back beside them."""
+    """One that is down, or has a log of the group's, was a member before those that the cluster file does not name; it does not come back
+    beside them."""
+    if _is_of_another_lineage(group, node) or (node.role == "leader" and group.leader is not None and group.leader.id != node.id):
+        return f"not a member, and it has a log of its own: stop it, {_emptied(node, option)}"
     successors = [each.id for each in group.nodes if not each.configured and group.is_member(each.id)]
     if not successors or (node.reachable and not node.last_index):
         return f"not a member: dledger member add --id {node.id}{option}"
     return f"not a member, {', '.join(successors)} took its place{': stop it' if node.reachable else ''}"
+
+
+def _is_of_another_lineage(group: ReplicaGroupStatus, node: NodeStatus) -> bool:
+    """Whether a recovery or a restore left the node behind.  Of a node in a later term than the leader the opposite may be true."""
+    leader = group.leader
+    return leader is not None and node.last_index > 0 and node.lineage != leader.lineage and node.term < leader.term
+
+
+def _emptied(node: NodeStatus, option: str) -> str:
+    return f"move its data folder away, start it with an empty one and spare: true, then dledger member add --id {node.id}{option}"
 
 
 def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:

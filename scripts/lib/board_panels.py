@@ -279,6 +279,12 @@ RAFT = Board(
                     text="How long a leader may be silent: as configured after a delay of a node or network, else less.",
                 ),
                 lines(
+                    "Contradictions",
+                    "short",
+                    (f"sum by (node, kind) (increase(dledger_raft_contradictions_total{{{G}}}[5m]))", "{{node}} {{kind}}"),
+                    text="In 5 minutes: what replicas said that cannot be. More than a few: a disk or memory that errs.",
+                ),
+                lines(
                     "Transfers of leadership",
                     "short",
                     (f"sum by (node, result) (increase(dledger_raft_transfers_total{{{G}}}[5m]))", "{{node}} {{result}}"),
@@ -420,7 +426,7 @@ STORE = Board(
                 ),
                 timeline(
                     "Alarms of the disk",
-                    f'dledger_alarm{{kind=~"stopped|disk_full|read_only|damaged|copying", {N}}}',
+                    f'dledger_alarm{{kind=~"stopped|disk_full|read_only|damaged|contradicted|copying", {N}}}',
                     "{{node}} {{kind}}",
                     ("0", "none", "transparent"),
                     ("1", "alarm", RED),

@@ -91,9 +91,29 @@ def test_clocks_that_jumped() -> None:
     assert found.text.startswith("the clocks of the group jumped by ")
 
 
+def test_a_replica_that_a_leader_contradicts_names_what_to_do() -> None:
+    (state,) = states(replace(WELL, contradicted="n1: AppendRequest: entry 121 is committed here in term 1, but it is another one there"))
+    assert state.startswith(
+        "contradicted: n1: AppendRequest: entry 121 is committed here in term 1, but it is another one there; stop this"
+    )
+    assert state.endswith("start it with an empty one and spare: true, dledger member add --id n0, then promote it")
+
+
+def test_what_followers_deny_is_told() -> None:
+    (state,) = states(replace(WELL, contradictions={"denied": 2, "beyond_log": 1}))
+    assert state == "ok; 3 answers of followers contradict what they had acknowledged: look for peer_contradicts in the log"
+
+
 def test_each_condition_is_an_alarm_of_the_catalogue_or_none() -> None:
-    worst = replace(WELL, failed="no disk", copying="copying 3 of 9 segments", damaged=("0000: byte 64",), refused_messages=1)
+    worst = replace(
+        WELL,
+        failed="no disk",
+        copying="copying 3 of 9 segments",
+        damaged=("0000: byte 64",),
+        contradicted="n1: entry 7",
+        refused_messages=1,
+    )
     kinds = [condition.kind for condition in conditions(worst, refuses=True, skew_ms=9_000)]
-    assert kinds == ["stopped", "copying", "read_only", "clock", "damaged", ""]
+    assert kinds == ["stopped", "copying", "read_only", "clock", "damaged", "contradicted", ""]
     assert conditions(replace(WELL, disk_full=True), refuses=True)[0].kind == "disk_full"
     assert {*kinds, "disk_full"} - {""} == ALARMS.keys() - {"certificate"}

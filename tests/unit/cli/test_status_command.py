@@ -236,3 +236,24 @@ def test_the_silence_of_a_member_that_was_never_heard_is_at_least_that_long(unhe
     group = judged(leading, other("n0"), gone("n2"))
     assert seen in _row(group, next(node for node in group.nodes if node.id == "n2"), "")
     assert not any(str(cell).startswith(">") for cell in _row(group, leading, ""))
+
+
+def test_a_node_that_a_recovery_left_behind_is_not_added_with_its_log() -> None:
+    recovered = replace(leader(voters="n1"), term=70_000, lineage="ab" * 16, last_index=9)
+    old = replace(other("n0", knows="n2"), term=2, last_index=12)
+    leads = replace(old, id="n2", role="leader", leader_confirmed=True)
+    todo = "move its data folder away, start it with an empty one and spare: true, then dledger member add --id"
+    for node in (old, leads):
+        assert note(node.id, recovered, old, leads).startswith(f"not a member, and it has a log of its own: stop it, {todo} {node.id}")
+    why = "lineage: n0 has the log of the first lineage, n1 that of lineage abababab: a recovery or a restore parted them"
+    told = replace(recovered, learners=("n0",), peers=(PeerStatus("n0", voter=False, refused=f"{why}; ... an empty folder"),))
+    assert note("n0", told, old).endswith(f"empty folder: stop it, dledger member remove --id n0 --yes, {todo} n0, and promote it")
+
+
+def test_no_command_is_proposed_against_the_survivor_of_a_recovery() -> None:
+    """It does not lead yet, and the members of before do."""
+    survivor = replace(other("n0", knows=""), term=70_000, lineage="ab" * 16, last_index=9)
+    before = leader("n2", n0="lineage: n0 has the log of lineage abababab, n1 that of the first lineage; ... an empty folder")
+    found = note("n0", replace(before, term=2), survivor, other("n2"))
+    assert found.startswith("refused by its peers: lineage: n0 has the log of lineage abababab")
+    assert "dledger" not in found

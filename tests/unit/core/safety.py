@@ -293,9 +293,10 @@ class Safety:
         for peer in replication.peers.values():
             key = (node.name, core.term, peer.node)
             match, denied = self.matches.get(key, (0, 0))
-            lower = peer.match < match and replication.ack_regressions == denied  # a denial that came late is counted, and does no harm
+            lost = replication.ack_regressions + replication.losses_told
+            lower = peer.match < match and lost == denied
             expect(not lower, "I15", node.name, "takes back", peer.node, "from", match, "to", peer.match)
-            self.matches[key] = (peer.match, replication.ack_regressions)
+            self.matches[key] = (peer.match, lost)
             disk = self._disk_of(peer.node, peer.store)
             # No later leader has cut it, nor a loss of power taken it.
             term = log.term_at(peer.match)  # None: deleted here since then
