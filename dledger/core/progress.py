@@ -31,6 +31,7 @@ class Progress:
         "commit_sent",
         "contact_ms",
         "copied_bytes",
+        "denied",
         "heard",
         "heartbeat_match",
         "inflight",
@@ -72,6 +73,7 @@ class Progress:
         self.keeps_from = 0  # by its last answer: the first entry of its log; 0: it may delete entries of any age
         self.seekers: tuple[NodeId, ...] = ()  # by its last answer: voters without a leader that it hears
         self.copied_bytes: int | None = None  # by its last answer: what it has received of snapshots
+        self.denied = False  # it has denied what it had acknowledged, and was asked once more
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none
 
     def answered(self, now_ms: int) -> None:
@@ -99,6 +101,7 @@ class Progress:
     def acked(self, index: int) -> bool:
         """The peer holds our entry ``index`` on stable storage; whether ``match`` rose.  Never lowers anything."""
         news = index > self.match
+        self.denied = False
         if news:
             self.match = index
         if self.state is ProgressState.REPLICATE:
@@ -117,8 +120,12 @@ class Progress:
             self.next = self.match + 1
         return news
 
-    def rejected(self, rejected: int, hint: int) -> bool:
-        """The peer does not hold entry ``rejected``; it may match up to ``hint``.  False when the answer is a late one."""
+    def rejected(self, rejected: int, hint: int, *, loses_unsynced: bool = False) -> bool:
+        """The peer does not hold entry ``rejected``; it may match up to ``hint``.  False when the answer is a late one.
+
+        A denial of what it had acknowledged may be late, too: it was on its way before the acknowledgement.  So the peer is asked once
+        more, and only a second denial takes ``match`` back.  Under ASYNC_FLUSH (``loses_unsynced``) the first one does.
+        """
         if self.state is ProgressState.REPLICATE:
             if not self.match < rejected < self.next:
                 return False
@@ -126,15 +133,18 @@ class Progress:
             return True
         if self.state is not ProgressState.PROBE or rejected != self.next - 1:
             return False
-        self.next = max(min(rejected, hint + 1), 1)
-        # Denying what it had acknowledged is legal only when its disk lost it (ASYNC_FLUSH); counting it again is always safe.
-        self.match = min(self.match, self.next - 1)
         self.paused = False
+        following = max(min(rejected, hint + 1), 1)
+        if following <= self.match and not (self.denied or loses_unsynced):
+            self.denied, self.next = True, self.match + 1
+            return True
+        self.denied, self.next = False, following
+        self.match = min(self.match, following - 1)
         return True
 
     def become_probe(self) -> None:
         """Of a peer that has acknowledged nothing yet, the next guess stays: from entry 1 on, a trimmed log has nothing to send."""
-        self.state = ProgressState.PROBE
+        self.state, self.denied = ProgressState.PROBE, False
         if self.match:
             self.next = self.match + 1
         self.paused = False

@@ -249,3 +249,24 @@ def test_a_later_cut_does_not_vouch_for_what_an_earlier_one_took() -> None:
     assert not log.stored(EntryId(3, 2)), "the completion of a write that was cut since"
     assert log.stored(EntryId(4, 5))
     assert log.durable == 4
+
+
+def test_a_denial_that_may_be_late_takes_nothing_back_and_a_second_one_does() -> None:
+    """Under ASYNC_FLUSH the first one does: the peer may have lost what it acknowledged."""
+    for loses_unsynced, asked_again in ((False, True), (True, False)):
+        peer = Progress(node_id(2), 1, 0)
+        peer.acked(8)
+        peer.become_probe()
+        assert peer.rejected(8, 3, loses_unsynced=loses_unsynced)
+        assert (peer.match, peer.next, peer.paused) == ((8, 9, False) if asked_again else (3, 4, False))
+    late = Progress(node_id(2), 1, 0)
+    late.acked(8)
+    late.become_probe()
+    assert late.rejected(8, 3)
+    late.acked(8)
+    assert (late.match, late.state) == (8, ProgressState.REPLICATE), "it was late"
+    late.become_probe()
+    assert late.rejected(8, 3)
+    assert late.match == 8, "one that was answered is forgotten"
+    assert late.rejected(8, 3)
+    assert (late.match, late.next) == (3, 4)
