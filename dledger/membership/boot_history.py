@@ -1,12 +1,18 @@
 """Boot history of a data folder: the number of starts, and a random value drawn at each, which reveals a folder restored from a copy.
 
-Owns ``lives.json``.  A start is recorded before the node talks to a peer, and peers keep the newest start they have seen
+Owns ``lives.json``.  The file has a secret as well, from which the folder's key for each peer is made: with it the folder shows that it is
+the one that the peer has met before.  What one peer is sent means nothing to another one, so that who was sent something cannot speak for
+the folder elsewhere.
+
+A start is recorded before the node talks to a peer, and peers keep the newest start they have seen
 (``peer_stores.py``).  A folder that is behind what a peer has seen, or whose start of that number drew another value, was restored to an
 older state: it has forgotten votes and entries that count elsewhere.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import logging
 from dataclasses import dataclass, replace
@@ -19,6 +25,8 @@ from dledger_wire.errors import DataDirectoryError
 PATH = "lives.json"
 KEPT = 32  # starts whose value is kept; a peer that saw none of them cannot detect a restore
 DRAW_BITS = 32
+SECRET_BITS = 128
+KEY_DIGITS = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -38,13 +46,25 @@ class BootHistory:
     starts: int = 0
     drawn: tuple[int, ...] = ()
     at_ms: int = 0
+    secret: str = ""
 
     @property
     def newest(self) -> Boot | None:
         return Boot(self.starts, self.drawn[-1]) if self.drawn else None
 
     def recorded(self, drawn: int, now_ms: int = 0) -> BootHistory:
-        return BootHistory(self.starts + 1, (*self.drawn, drawn)[-KEPT:], max(now_ms, self.at_ms + 1))
+        return replace(self, starts=self.starts + 1, drawn=(*self.drawn, drawn)[-KEPT:], at_ms=max(now_ms, self.at_ms + 1))
+
+    def shown_to(self, peer: str) -> BootHistory:
+        """What ``peer`` is sent of it: the same at each time, and another thing for each peer."""
+        return BootHistory(self.starts, tuple(int(self._made_for(peer, draw)[:8], 16) for draw in self.drawn))
+
+    def key_for(self, peer: str) -> str:
+        """Empty when no secret could be written."""
+        return self._made_for(peer, "key")[:KEY_DIGITS] if self.secret else ""
+
+    def _made_for(self, peer: str, what: object) -> str:
+        return hmac.new(self.secret.encode(), json.dumps([peer, what]).encode(), hashlib.sha256).hexdigest()
 
     def rollback_reason(self, known: Boot) -> str | None:
         """Why this folder was restored to a state before ``known``; None when it may not have been."""
@@ -60,7 +80,8 @@ async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistor
     """Record this start, on stable storage.  If that fails, this start presents itself as the previous one."""
     boots = await read_boots(disk)
     recorded = boots.recorded(random.getrandbits(DRAW_BITS), now_ms)
-    content = {"starts": recorded.starts, "drawn": recorded.drawn, "at_ms": recorded.at_ms}
+    recorded = replace(recorded, secret=recorded.secret or f"{random.getrandbits(SECRET_BITS):032x}")
+    content = {"starts": recorded.starts, "drawn": recorded.drawn, "at_ms": recorded.at_ms, "secret": recorded.secret}
     try:
         await disk.write_atomic(PATH, json.dumps(content).encode() + b"\n")
     except OSError as error:
@@ -79,6 +100,7 @@ async def read_boots(disk: Disk) -> BootHistory:
     try:
         saved = strict_json.parse(data)
         boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]), int(saved.get("at_ms", 0)))
+        boots = replace(boots, secret=str(saved.get("secret", "")))
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(disk, str(error)) from None
     if len(boots.drawn) != min(boots.starts, KEPT):

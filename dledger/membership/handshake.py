@@ -19,7 +19,7 @@ class Handshake:
     """``configuration`` is the entry of the newest configuration in its log, 0 for none; ``term`` and ``last_index`` what it holds.
 
     ``levels``: the feature levels that its build can do; ``group_level``: the one it knows its group to be at, and ``group_release`` the
-    first release for that.
+    first release for that.  ``boots`` and ``key`` are made for the receiver (``boot_history.py``).
     """
 
     store_id: str
@@ -32,6 +32,7 @@ class Handshake:
     group_release: str = ""
     version: str = ""
     lineage: str = ""
+    key: str = ""
 
     @property
     def is_undecided(self) -> bool:
@@ -53,6 +54,7 @@ class Handshake:
             group_release=self.group_release,
             version=self.version,
             lineage=self.lineage,
+            key=self.key,
         )
         return bytes(hello.SerializeToString())
 
@@ -77,5 +79,6 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
         group_release=hello.group_release,
         version=hello.version,
         lineage=hello.lineage,
+        key=hello.key,
     )
     return NodeId(hello.node_id), said

@@ -26,25 +26,26 @@ _logger = logging.getLogger(__name__)
 
 
 class PeerStores:
-    """Store ids and newest starts, by peer."""
+    """Store ids, newest starts and keys, by peer."""
 
     def __init__(self, disk: Disk, own_id: NodeId) -> None:
         self._disk = disk
         self._own_id = own_id
         self._stores: dict[NodeId, str] = {}
         self._boots: dict[NodeId, Boot] = {}  # of the folder in _stores
+        self._keys: dict[NodeId, str] = {}  # the same
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
         """A damaged file counts as absent: what it adds to the log is a hint, and peers tell their starts again when they connect."""
         try:
-            self._stores, self._boots = await read_stores(self._disk)
+            self._stores, self._boots, self._keys = await read_stores(self._disk)
         except DataDirectoryError as error:
             _logger.warning("%s: it begins anew", error.message, extra={"event": "file_begins_anew"})
 
-    def check(self, peer: NodeId, said: Handshake, named: str, index: int) -> None:
+    def check(self, peer: NodeId, said: Handshake, named: str, index: int, *, dialled: bool) -> None:
         """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older
-        copy of it.
+        copy of it, or has not the key that this folder had when it was met.
 
         ``index`` is the committed configuration that says so.  A peer with a newer configuration may have been added again by it, so it is
         admitted: what its folder counts for is decided by the log, message by message.
@@ -57,8 +58,14 @@ class PeerStores:
                 f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
+        if said.store_id != known:
+            return
+        is_unsaid = dialled and not said.key  # an acceptor tells key and starts to members only; it does when it dials
+        if said.key != self._keys.get(peer, said.key) and not is_unsaid:
+            text = f"store: {peer} comes with data folder {said.store_id}, but without its key: another process under that name"
+            raise InvalidArgumentError(f"{text}, or a folder that lost lives.json and must be replaced as a member")
         life = self._boots.get(peer)
-        why = said.boots.rollback_reason(life) if life is not None and said.store_id == known else None
+        why = said.boots.rollback_reason(life) if life is not None and not is_unsaid else None
         if why is not None:
             raise older_folder(peer, why)
 
@@ -68,17 +75,24 @@ class PeerStores:
         if said.store_id != store:
             return
         newest = said.boots.newest
-        if (self._stores.get(peer), self._boots.get(peer)) == (store, newest):
+        known = self._stores.get(peer), self._boots.get(peer), self._keys.get(peer, "")
+        if known == (store, newest or known[1], said.key or known[2]):
             return
         self._keep(peer, store)
         if newest is not None:
             self._boots[peer] = newest
+        if said.key:
+            self._keys.setdefault(peer, said.key)
         await self.save()
 
     def _keep(self, peer: NodeId, store: str) -> None:
         if self._stores.get(peer) != store:
+            self._forget(peer)
             self._stores[peer] = store
-            self._boots.pop(peer, None)
+
+    def _forget(self, peer: NodeId) -> None:
+        for known in (self._stores, self._boots, self._keys):
+            known.pop(peer, None)
 
     def is_known(self, peer: NodeId, store_id: str) -> bool:
         """Whether ``peer`` was met with this folder before, or is named with it."""
@@ -93,8 +107,7 @@ class PeerStores:
         before = dict(self._stores)
         for peer in before:
             if peer not in committed or (over_others and not committed.store_of(peer)):
-                del self._stores[peer]
-                self._boots.pop(peer, None)
+                self._forget(peer)
         for peer, store in committed.stores:
             if peer != self._own_id:
                 self._keep(peer, store)
@@ -104,7 +117,8 @@ class PeerStores:
         """Write the list; a failure is logged, and what is in memory counts."""
         async with self._saving:
             boots = {peer: (life.start, life.drawn) for peer, life in sorted(self._boots.items())}
-            data = json.dumps({"stores": dict(sorted(self._stores.items())), "lives": boots}, indent=1).encode() + b"\n"
+            content = {"stores": dict(sorted(self._stores.items())), "lives": boots, "keys": dict(sorted(self._keys.items()))}
+            data = json.dumps(content, indent=1).encode() + b"\n"
             try:
                 await self._disk.write_atomic(PATH, data)
             except OSError as error:
@@ -113,18 +127,19 @@ class PeerStores:
                 )  # known in memory; written with the next one
 
 
-async def read_stores(disk: Disk) -> tuple[dict[NodeId, str], dict[NodeId, Boot]]:
+async def read_stores(disk: Disk) -> tuple[dict[NodeId, str], dict[NodeId, Boot], dict[NodeId, str]]:
     """What the file has, nothing without one.  DataDirectoryError when it is damaged."""
     data = await read_file_unless_lost(disk, PATH)
     if data is None:
-        return {}, {}
+        return {}, {}, {}
     try:
         saved = strict_json.parse(data)
         stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
         boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
+        keys = {NodeId(node): str(key) for node, key in saved.get("keys", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataDirectoryError(f"{disk.local_path(PATH)}: not a list of peers' store ids: {error}") from None
-    return stores, boots
+    return stores, boots, keys
 
 
 def older_folder(node: NodeId, why: str) -> InvalidArgumentError:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from dledger.core.messages import AppendRequest, SnapshotOffer
 from dledger.core.types import Membership, NodeId
+from dledger.membership.boot_history import BootHistory
 from dledger.membership.feature_levels import refuses_build_of
 from dledger.membership.handshake import Handshake
 from dledger.membership.lineage import is_lineage, other_lineage
@@ -44,14 +45,20 @@ class PeerAdmission:
         self._levels = setup.identity.levels
         self._said: dict[NodeId, Handshake] = {}  # the newest of each peer that was let in
 
-    def handshake(self) -> Handshake:
+    def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
+        """What ``peer`` is sent.  One that dialled this node and is no member is told nothing of its starts, and no key: anybody can call.
+
+        One that is dialled is sent both, though this node may not know yet that it is a member: they are of no use elsewhere.
+        """
+        is_known = dials or peer in self._core.membership or peer in self._members.addresses
         core, levels, now = self._core, self._levels, self._levels.group()
         return Handshake(
             store_id=self._identity.store_id,
             configuration=self._members.newest_index,
             term=core.term,
             last_index=core.last.index,
-            boots=self._boots,
+            boots=self._boots.shown_to(peer) if is_known else BootHistory(),
+            key=self._boots.key_for(peer) if is_known else "",
             levels=levels.build,
             group_level=now.level,
             group_release=now.release,
@@ -63,7 +70,7 @@ class PeerAdmission:
         """InvalidArgumentError when ``peer`` may not connect with the folder in its handshake, or with its build."""
         self._check_lineage(peer, said)
         core, registered = self._core, self._members.settled_store(peer)
-        self.stores.check(peer, said, registered, self._members.settled_index)
+        self.stores.check(peer, said, registered, self._members.settled_index, dialled=dialled)
         promised = core.acknowledged(peer)
         if promised is not None and core.answers_from(peer) == said.store_id:
             if said.term < promised.term:

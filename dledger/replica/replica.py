@@ -362,8 +362,8 @@ class Replica:
             _logger.info("%s: lost connection to %s", self.identity.node_id, peer)
             self.driver.peer_lost(peer)
 
-    def handshake(self) -> Handshake:
-        return self.admission.handshake()
+    def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
+        return self.admission.handshake(peer, dials=dials)
 
     async def check_handshake(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
         await self.admission.check(peer, said, dialled=dialled)

@@ -28,6 +28,8 @@ from dledger_wire.security import principal
 from dledger_wire.security.principal import Principal
 from dledger_wire.tasks import BackgroundTasks
 
+IN_USE_S = 1.0  # a link that has brought a message since is in use
+
 _logger = logging.getLogger(__name__)
 
 
@@ -50,6 +52,22 @@ class NodeIdentity:
         return principal.node(self.cluster, self.group, member)
 
 
+@dataclass(slots=True, eq=False)
+class _Inbound:
+    """A stream that a peer dialled: from which host, and when it brought a message last."""
+
+    host: str
+    heard_s: float
+
+
+def _host_of(context: CallContext) -> str:
+    return context.peer.rpartition(":")[0]  # the port differs at each attempt
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class LinkOwner(Protocol):
     """What the links call in their replica."""
 
@@ -66,8 +84,8 @@ class LinkOwner(Protocol):
         ...
 
     def peer_lost(self, peer: NodeId) -> None: ...
-    def handshake(self) -> Handshake:
-        """What this replica sends about its own folder."""
+    def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
+        """What this replica sends to ``peer`` about its own folder; ``dials``: else that one has dialled."""
         ...
 
     async def check_handshake(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
@@ -106,7 +124,7 @@ class RaftLinks:
         self.owner = owner
         self._outgoing: dict[NodeId, PeerLink] = {}
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
-        self._inbound: dict[tuple[NodeId, str], ByteStream] = {}  # by peer and data folder: one does not push out the other
+        self._inbound: dict[tuple[NodeId, str], _Inbound] = {}  # by peer and data folder: one does not push out the other
         self._members: dict[NodeId, str] = {}
         self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
         self._told: dict[NodeId, str] = {}  # where they say that they are
@@ -200,14 +218,14 @@ class RaftLinks:
             "dledger-cluster": identity.cluster,
             "dledger-group": identity.group,
             "dledger-node": identity.node_id,
-            "dledger-hello": self._hello().hex(),
+            "dledger-hello": self._hello(link.peer, dials=True).hex(),
             "dledger-address": identity.address,
             "dledger-at": link.address,
             "dledger-to": link.peer,
         }
 
-    def _hello(self) -> bytes:
-        return self.owner.handshake().encode(self.identity.node_id)
+    def _hello(self, peer: NodeId, *, dials: bool) -> bytes:
+        return self.owner.handshake(peer, dials=dials).encode(self.identity.node_id)
 
     async def check_hello(self, link: PeerLink, data: bytes) -> str:
         """The folder that a peer is on; InvalidArgumentError when it may not come with it."""
@@ -237,25 +255,28 @@ class RaftLinks:
             raise NotReadyError(f"{self.identity.node_id} is not started")
         try:
             peer, said = await self._checked_peer(context.metadata)
+            caller = (peer, said.store_id)
+            self._refuse_second(caller, _host_of(context))
         except InvalidArgumentError as refusal:
-            self._tell_refusal(context.peer, refusal)
+            self._tell_refusal(context, refusal)
             raise
-        caller = (peer, said.store_id)
-        self._inbound[caller] = stream  # from here on nothing of an earlier stream counts, which the greeting does not know of
+        self._inbound[caller] = link = _Inbound(
+            _host_of(context), _now_s()
+        )  # from here on nothing of an earlier stream counts, which the greeting does not know of
         self._note_caller(peer, context.metadata.get("dledger-address", ""), context.metadata.get("dledger-at", ""))
-        await stream.write(self._hello())
+        await stream.write(self._hello(peer, dials=False))
         self.up(peer)
         if peer in self._outgoing:
             self._outgoing[peer].retry_now()
         try:
-            await self._receive_all(caller, stream, self.owner.receiver(peer, said))
+            await self._receive_all(caller, link, stream, self.owner.receiver(peer, said))
         except InvalidArgumentError as refusal:
-            self._tell_refusal(context.peer, refusal)
+            self._tell_refusal(context, refusal)
             raise
         except UnreachableError as error:
             _logger.info("%s: link from %s broke: %s", self.identity.node_id, peer, error.message)
         finally:
-            if self._inbound.get(caller) is stream:  # not when the peer has dialled again meanwhile
+            if self._inbound.get(caller) is link:  # not when the peer has dialled again meanwhile
                 del self._inbound[caller]
             if all(other != peer for other, _store in self._inbound):
                 self.broke(peer)
@@ -272,12 +293,19 @@ class RaftLinks:
             self._callers[peer] = place
             self._dial()
 
-    async def _receive_all(self, caller: tuple[NodeId, str], stream: ByteStream, received: Callable[[bytes], None]) -> None:
+    def _refuse_second(self, caller: tuple[NodeId, str], host: str) -> None:
+        """A link that is in use is not replaced by one from another host: a peer that moved has ended its own."""
+        link = self._inbound.get(caller)
+        if link is not None and link.host != host and _now_s() - link.heard_s < IN_USE_S:
+            raise InvalidArgumentError(f"link: {caller[0]} sends from {link.host}, and comes from {host} as well: stop one of both")
+
+    async def _receive_all(self, caller: tuple[NodeId, str], link: _Inbound, stream: ByteStream, received: Callable[[bytes], None]) -> None:
         inbound = self._inbound
 
         def take(data: bytes) -> bool:
-            if not self._open or inbound.get(caller) is not stream:
+            if not self._open or inbound.get(caller) is not link:
                 return False
+            link.heard_s = _now_s()
             received(data)
             return True
 
@@ -303,11 +331,10 @@ class RaftLinks:
         await self.owner.check_handshake(peer, said, dialled=False)
         return peer, said
 
-    def _tell_refusal(self, address: str, refusal: InvalidArgumentError) -> None:
-        # A caller's port differs at each attempt: log a reason once per host.
-        key = f"{address.rpartition(':')[0]} {refusal.message}"
+    def _tell_refusal(self, context: CallContext, refusal: InvalidArgumentError) -> None:
+        key = f"{_host_of(context)} {refusal.message}"  # once per host
         if key not in self._refusals and len(self._refusals) < 100:
             self._refusals[key] = None
             _logger.warning(
-                "%s: refused a link from %s: %s", self.identity.node_id, address, refusal.message, extra={"event": "link_refused"}
+                "%s: refused a link from %s: %s", self.identity.node_id, context.peer, refusal.message, extra={"event": "link_refused"}
             )

@@ -30,6 +30,7 @@ class LinkHello(google.protobuf.message.Message):
     GROUP_LEVEL_FIELD_NUMBER: builtins.int
     GROUP_RELEASE_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
@@ -48,11 +49,13 @@ class LinkHello(google.protobuf.message.Message):
     """the first release that can do it"""
     version: builtins.str
     """of its build"""
+    key: builtins.str
+    """of the folder, made for the receiver: it shows that this is the folder that the receiver met before"""
     lineage: builtins.str
     """of its folder; empty in a group that was never recovered or restored, and with an empty log: none yet"""
     @property
     def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """what the latest of those starts drew, oldest first"""
+        """of what the latest of those starts drew, oldest first, made for the receiver; none to who is no member"""
 
     def __init__(
         self,
@@ -69,9 +72,10 @@ class LinkHello(google.protobuf.message.Message):
         group_level: builtins.int = ...,
         group_release: builtins.str = ...,
         version: builtins.str = ...,
+        key: builtins.str = ...,
         lineage: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "last_index", b"last_index", "lineage", b"lineage", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "key", b"key", "last_index", b"last_index", "lineage", b"lineage", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
 
 global___LinkHello = LinkHello
 

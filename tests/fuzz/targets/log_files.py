@@ -153,9 +153,9 @@ def _good_small() -> Iterator[bytes]:
     applied = {"format": 1, "index": 1, "term": 1, "endPos": 9, "storeTimestamp": 1, "messages": 0, "files": {}, "queueFileUnits": 9}
     yield _small("identity.json", identity)
     yield _small("spare.json", {"group": "g0", "voters": [["n0", "10.0.0.1:9"]]})
-    yield _small("lives.json", {"starts": 2, "drawn": [1, 2]})
+    yield _small("lives.json", {"starts": 2, "drawn": [1, 2], "secret": "0" * 32})
     yield _small("lineage.json", {"lineage": "0" * 32})
-    yield _small("peers.json", {"stores": {"n1": "0" * 32}, "lives": {"n1": [1, 2]}})
+    yield _small("peers.json", {"stores": {"n1": "0" * 32}, "lives": {"n1": [1, 2]}, "keys": {"n1": "0" * 32}})
     yield _small("unsynced.json", {"boot": "", "suspect": False})
     yield _small("logstart.json", encode_log_start(LogStart(7, 4096, 1, 5)))
     start = {"first_index": 1, "first_pos": 0, "before_term": 0, "before_chain_crc": 0}

@@ -215,7 +215,7 @@ class _MemoryChannel:
         await asyncio.sleep(LATENCY_S)
         if method not in handlers or (self._name, name) in self._net.cut:
             raise UnreachableError(self._address)
-        answer: bytes = await asyncio.wait_for(handlers[method](request, _Context(f"memory:{self._name}", {})), timeout_s)
+        answer: bytes = await asyncio.wait_for(handlers[method](request, _Context(f"{self._name}:1", {})), timeout_s)
         await asyncio.sleep(LATENCY_S)
         return answer
 
@@ -229,7 +229,7 @@ class _MemoryChannel:
             return _End(connection, 0)
         self._net.connections.append(connection)
         self._connections.append(connection)
-        asyncio.get_running_loop().create_task(_serve(handlers[method], connection, _Context(f"memory:{self._name}", dict(metadata or {}))))
+        asyncio.get_running_loop().create_task(_serve(handlers[method], connection, _Context(f"{self._name}:1", dict(metadata or {}))))
         return _End(connection, 0)
 
     async def close(self) -> None:

@@ -6,15 +6,19 @@ import asyncio
 import copy
 import json
 import logging
+import random
+from dataclasses import replace
 
 import pytest
 
 from dledger.core.types import Membership, NodeId, Role
-from dledger.membership.boot_history import KEPT, Boot, BootHistory
+from dledger.membership.boot_history import KEPT, Boot, BootHistory, record_boot
 from dledger.membership.configuration import Configuration
-from dledger.membership.handshake import Handshake
+from dledger.membership.handshake import Handshake, decode
+from dledger.membership.peer_stores import PeerStores
 from dledger.node import RaftNode
-from dledger_wire.errors import DledgerError
+from dledger.transport.link import IN_USE_S
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run
 from tests.unit.dledger.test_replace_member import change, wiped
@@ -151,18 +155,84 @@ def test_M21_answers_of_another_folder_do_not_count_even_when_the_link_lets_it_i
     run(scenario())
 
 
-async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Handshake) -> None:
-    """Open a link to ``node`` as ``name``, say nothing, and go."""
+async def call(cluster: Cluster, node: RaftNode, name: NodeId, said: Handshake, host: str = "stranger") -> Handshake | str:
+    """Open a link to ``node`` as ``name``, say nothing, and go; the answer, or why there was none."""
     own = node.identity
     metadata = {"dledger-cluster": own.cluster, "dledger-group": own.group, "dledger-to": own.node_id, "dledger-node": name}
-    channel = cluster.net.process(NodeId("stranger")).connect(own.address)
+    channel = cluster.net.process(NodeId(host)).connect(own.address)
     stream = channel.open(methods.RAFT_LINK.path, metadata=metadata | {"dledger-hello": said.encode(name).hex()})
     try:
-        await stream.read()
-    except DledgerError:
-        pass
+        return decode(await stream.read() or b"")[1]
+    except DledgerError as error:
+        return error.message
     finally:
         await channel.close()
+
+
+def test_a_stranger_learns_nothing_with_which_to_speak_for_a_member() -> None:
+    """Without certificates anybody can call; what it takes to be taken for a member is sent to members only, and made for each."""
+
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        await cluster.leader()
+        await caught_up(cluster)
+        one, other, third = cluster.names
+        node, folder = cluster.nodes[one], f"store-{third}"
+        found = await call(cluster, node, NodeId("n9"), Handshake("any", 0, 0, 0, BootHistory()))
+        assert isinstance(found, Handshake)
+        assert (found.boots, found.key) == (BootHistory(), "")
+        told = cluster.nodes[third]._replica.handshake(other, dials=True)  # what third sends to another member
+        assert told.key
+        many, none = BootHistory(1 << 40, (7,) * KEPT), Handshake(folder, 1, 1, 1, BootHistory())
+        for said in (told, replace(told, key=""), replace(told, boots=many), none):
+            assert f"{third} comes with data folder {folder}, but without its key" in str(await call(cluster, node, third, said))
+        ours = cluster.nodes[third]._replica.handshake(one, dials=True)
+        assert ours.boots.drawn != told.boots.drawn
+        assert isinstance(await call(cluster, node, third, ours, host=third), Handshake)
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_link_in_use_is_not_replaced_from_another_host() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        await caught_up(cluster)
+        name = cluster.followers(leader)[0].identity.node_id
+        said = cluster.nodes[name]._replica.handshake(leader.identity.node_id, dials=True)
+        found = await call(cluster, leader, name, said, host="elsewhere")
+        assert found == f"link: {name} sends from {name}, and comes from elsewhere as well: stop one of both"
+        await cluster.kill(name)
+        await asyncio.sleep(IN_USE_S)
+        assert isinstance(await call(cluster, leader, name, said, host="elsewhere"), Handshake), "it moved"
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_a_key_is_kept_over_restarts_and_forgotten_with_its_folder() -> None:
+    async def scenario() -> None:
+        disk, other = MemoryDisk(), MemoryDisk()
+        boots = [await record_boot(disk, random.Random(start), 0) for start in range(2)]
+        assert boots[0].key_for("n1") == boots[1].key_for("n1") != boots[0].key_for("n2")
+        assert (await record_boot(other, random.Random(7), 0)).key_for("n1") != boots[0].key_for("n1")
+        stores = PeerStores(disk, NodeId("n1"))
+        n0 = NodeId("n0")
+        said = Handshake("folder", 0, 0, 0, boots[1].shown_to("n1"), key=boots[1].key_for("n1"))
+        await stores.met(n0, said, "")
+        again = PeerStores(disk, NodeId("n1"))
+        await again.load()
+        again.check(n0, said, "", 0, dialled=False)
+        again.check(n0, replace(said, boots=BootHistory(), key=""), "", 0, dialled=True)
+        with pytest.raises(InvalidArgumentError, match="without its key"):
+            again.check(n0, replace(said, key="0" * 32), "", 0, dialled=True)
+        again.settle(Membership((n0,)).with_stores({n0: "another"}))
+        again.check(n0, replace(said, store_id="another", key="0" * 32), "", 0, dialled=False)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("named", [True, False])
