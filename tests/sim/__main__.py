@@ -28,7 +28,7 @@ from tests.sim.worlds import WORLDS
 
 WORKERS = 2
 BATCH = 60
-ONE_WORLD = ("core-one-world",)  # every second run of a soak of all scenarios
+ONE_WORLD = ("core-one-world", "one-world")  # every second run of a soak of all scenarios
 
 
 @dataclass(frozen=True, slots=True)

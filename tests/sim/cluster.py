@@ -148,13 +148,25 @@ class SimCluster:
         if "diverged" in mark_of(host.disk):
             invariants.forget_stored(node_id)  # it begins anew
             invariants.coverage.count(coverage.BEGUN_ANEW)
-        settings = self.config.node(node_id)
+        settings = self._config_of(host).node(node_id)
         # Messages are small here: they take the way that large ones take out of the log's files.
         store = replace(store_settings_of(settings), levels=host.levels, stored_bytes=1, stored_run_bytes=1)
         node = host.node = BrokerNode(settings, env, log_config=self.log, store_settings=store, security=security)
         invariants.watch(node_id, node)
         self.trace.note("start", host.ip, f"run {host.runs}")
         self.loop.spawn(process, self.run_node(host, node), "node")
+
+    def other_flush_mode(self, host: Host) -> None:
+        """From its next start on."""
+        now = host.flush_mode or self.config.store.flushDiskType
+        host.flush_mode = "SYNC_FLUSH" if now == "ASYNC_FLUSH" else "ASYNC_FLUSH"
+
+    def _config_of(self, host: Host) -> ClusterConfig:
+        """The cluster file as it lies on this machine."""
+        if not host.flush_mode:
+            return self.config
+        store = self.config.store.model_copy(update={"flushDiskType": host.flush_mode})
+        return self.config.model_copy(update={"store": store})
 
     async def run_node(self, host: Host, node: BrokerNode) -> None:
         """The life of a node on its machine."""

@@ -415,6 +415,7 @@ STRIKES: dict[str, Strike] = {
     "failing-writes": disk_faults.failing_writes,
     "full-disks": disk_faults.full_disks,
     "slow-node": _slow_node,
+    "flush-mode": _recipe(operators.change_flush_mode),
     "members": _members,
     "replace-member": _replace_member,
     "lost-folder": _lost_folder,
@@ -440,7 +441,7 @@ RECIPES = ("pause-kill", "part-kill", "cut-kill", "part-change", "part-transfer"
 DAMAGE = ("stale-sector", "misdirected-sector", "cut-file", "lost-units")
 CLOCKS = ("clock-leap", "expire-old")
 FOLDERS = ("replace-member", "lost-folder", "old-folder")
-ASYNC = ("lone-power", "power-of-others")
+ASYNC = ("lone-power", "power-of-others", "flush-mode")
 DISKS = ("failing-reads", "failing-writes", "full-disks")
 OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
 

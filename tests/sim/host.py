@@ -65,6 +65,7 @@ class Host(Machine):
     wiped: bool = False  # its folder was lost, and it is not a voter again yet
     rotten: str = ""  # of which files bits were flipped on its disk
     old_folder: Folder | None = None  # the one of before the member was replaced
+    flush_mode: str = ""  # where it is not that of the others
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
     levels: LevelRange = THIS_BUILD  # the feature levels that the build on it can do
 

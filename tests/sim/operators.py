@@ -85,6 +85,17 @@ def move_leadership(cluster: SimCluster, host: Host, target: str | None) -> None
     cluster.loop.spawn(host.process, move(), "transfer")
 
 
+async def change_flush_mode(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
+    """Start a node in the other mode, after an orderly stop or a kill."""
+    if draw.random() < 0.4:
+        await cluster.stop(host.node_id)
+    else:
+        cluster.kill(host.node_id)
+    cluster.other_flush_mode(host)
+    cluster.ensure_running(host.node_id)
+    await asyncio.sleep(lasts_s)
+
+
 async def take_out_and_bring_back(cluster: SimCluster, host: Host, draw: random.Random, until_s: float, *, wipe: bool = False) -> None:
     """Remove a member, perhaps lose its folder, add it as a learner and promote it when it has caught up."""
     while cluster.loop.now_s < until_s and not is_out(cluster, host.node_id):

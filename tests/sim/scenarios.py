@@ -10,13 +10,14 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from broker.node import BrokerNode
 from dledger.log.config import LogConfig
 from tests.checkers.append_log import check
 from tests.checkers.queues import check_group_offsets
-from tests.sim import operators
+from tests.sim import one_world, operators
 from tests.sim.archive import Archive
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import SMALL_LOG, SimCluster
@@ -76,6 +77,7 @@ class Scenario:
     deletes: bool = False  # old messages
     committers: int = 0  # clients that commit and read offsets of a consumer group
     batch_bytes: int = 0  # of producers; 0: their default
+    drawn: Callable[[random.Random], Scenario] | None = None  # instead of this one
 
 
 def _rough_network(draw: random.Random) -> NetworkSettings:
@@ -165,6 +167,23 @@ SCENARIOS["async-blackout"] = Scenario(plan_async_blackout, messages=60, nodes=(
 SCENARIOS["disks"] = replace(SCENARIOS["retention"], plan=plan_disks, nodes=(3, 3, 5))
 SCENARIOS["mixture"] = replace(SCENARIOS["disks"], plan=plan_mixture)
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
+
+
+def _one_world(draw: random.Random) -> Scenario:
+    features = one_world.draw_features(draw)
+    deletes = {"retention", "disks"} & {*features}  # the plans of both delete old messages
+    base = SCENARIOS["retention" if deletes else "swarm"]
+    flush = _ASYNC + draw.choice(("50", "400", "2000")) if "async" in features else ""
+    return replace(
+        base,
+        plan=partial(one_world.plan, features),
+        nodes=(3, 3, 3, 5),
+        network=_rough_network if "network" in features else lambda _draw: NetworkSettings(),
+        store=", ".join(filter(None, (base.store, flush))),
+    )
+
+
+SCENARIOS["one-world"] = Scenario(plan_swarm, drawn=_one_world)
 NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
 
@@ -187,8 +206,8 @@ def run(
         if keep is not None or times:
             raise ValueError(f"faults of {name} strike its own actors too: none can be left out")
         return run_world(name, seed, readable=readable, sink=sink)
-    scenario = SCENARIOS[name]
     draw = random.Random(f"{name} {seed}")
+    scenario = _scenario(name, draw)
     nodes = draw.choice(scenario.nodes)
     cluster = SimCluster(
         seed,
@@ -241,6 +260,11 @@ def run(
         tuple(cluster.strays()),
         cluster.happened(),
     )
+
+
+def _scenario(name: str, draw: random.Random) -> Scenario:
+    scenario = SCENARIOS[name]
+    return scenario if scenario.drawn is None else scenario.drawn(draw)
 
 
 async def _in_time(acts: Coroutine[Any, Any, None]) -> None:

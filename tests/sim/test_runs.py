@@ -24,6 +24,7 @@ SEEDS = {
     "storm": 60,
     "everything": 60,
     "swarm": 40,
+    "one-world": 10,
     "members": 50,
     "offsets": 20,
     "retention": 40,

@@ -1,0 +1,68 @@
+"""One world of whole nodes: everything that a simulated cluster can do at once, of which each seed draws a part (swarm testing).
+
+Owns the features, and how the plans of ``faults.py`` are woven into one; ``core/one_world.py`` does the same with cores alone.  Most
+features are off in each world, because those that are on hide each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tests.sim import faults
+from tests.sim.disk_content import Loss
+from tests.sim.faults import Fault
+
+Plan = Callable[[Sequence[str], random.Random], list[Fault]]
+
+FEATURES: dict[str, tuple[Plan, ...]] = {
+    "members": (faults.plan_members,),
+    "async": (faults.plan_async,),
+    "flush-modes": (),
+    "folders": (faults.plan_folders,),
+    "retention": (faults.plan_retention, faults.plan_stale_copies),
+    "network": (),
+    "disks": (faults.plan_disks,),
+    "clocks": (faults.plan_clocks,),
+    "elections": (faults.plan_split, faults.plan_recipes, faults.plan_kill_the_leader),
+    "anything": (faults.plan_everything,),
+}
+MOST_FEATURES = 4
+MOST_OF_A_PLAN = 8  # faults
+
+
+def draw_features(draw: random.Random) -> tuple[str, ...]:
+    chosen = draw.sample(sorted(FEATURES), draw.randint(2, MOST_FEATURES))
+    if "flush-modes" in chosen and "async" not in chosen:
+        chosen.append("async")
+    return tuple(sorted(chosen))
+
+
+def plan(features: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """The plans of the features that are on, woven into one.
+
+    Under ASYNC_FLUSH the power goes for fewer than a majority at a time: nothing that was acknowledged may be lost then.
+    """
+    strands = [draw.choice(FEATURES[name])(names, draw)[:MOST_OF_A_PLAN] for name in features if FEATURES[name]]
+    if "flush-modes" in features:
+        strands.append(_flush_modes(names, draw))
+    woven: list[Fault] = []
+    while strands := [strand for strand in strands if strand]:
+        strand = draw.choice(strands)
+        woven += strand[: (count := draw.randint(1, 3))]  # what belongs together in a plan often stays together
+        del strand[:count]
+    if "async" in features:
+        woven = [replace(fault, kind="lone-power") if fault.kind == "power" else fault for fault in woven]
+    return woven
+
+
+def _flush_modes(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Sometimes the power goes right after the start in the other mode."""
+    found = []
+    for _ in range(draw.randint(1, 4)):
+        nodes = (draw.choice(names),)
+        found.append(Fault("flush-mode", draw.random() * 0.3, nodes, draw.random() * draw.choice((0.01, 0.05, 0.5)), amount=draw.random()))
+        if draw.random() < 0.6:
+            found.append(Fault("lone-power", 0.0, nodes, draw.random() * 0.1, Loss.NOTHING_KEPT))
+    return found
