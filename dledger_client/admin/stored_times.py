@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from dledger_client.admin.calls import ClusterCalls, Sources
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, PermissionDeniedError, TopicNotFoundError, TopicPermissionError
 from dledger_wire.rpc import methods
 
 PLACES_A_CALL = 1000
@@ -21,8 +21,11 @@ Place = tuple[str, str, int, int]  # topic, replica group, queue, offset
 async def stored_times(calls: ClusterCalls, places: Iterable[Place]) -> dict[Place, int]:
     """Milliseconds since 1970 at which messages were stored, of an expired one when the oldest one was; what is not known is left out."""
     of_group: dict[str, list[Place]] = {}
-    for place in places:
-        of_group.setdefault(place[1], []).append(place)
+    try:
+        for topic, replica_group, queue_id, offset in places:
+            of_group.setdefault(replica_group, []).append((topic, replica_group, queue_id, offset))
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"places {places!r}: expected (topic, replica group, queue, offset) of each") from None
 
     async def ask(group: str) -> dict[Place, int]:
         found: dict[Place, int] = {}

@@ -74,9 +74,15 @@ def _whole_numbers(name: str, value: Any) -> None:
         raise InvalidArgumentError(f"{name} {value!r}: expected a list of whole numbers")
 
 
+def _descriptions(name: str, value: Any) -> None:
+    if not isinstance(value, Iterable) or not all(hasattr(each, "members") for each in value):
+        raise InvalidArgumentError(f"{name} {value!r}: expected descriptions of consumer groups, as describe_groups returns them")
+
+
 _KINDS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("str", "Action", "LogLevel", "ResetTarget", "ResourceType"), _text),
     "int": _whole_number,
     "bool": _flag,
     "Iterable[int]": _whole_numbers,
+    "Iterable[ConsumerGroupDescription]": _descriptions,
 }
