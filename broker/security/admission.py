@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from broker.security.audit import host_of
 from dledger_wire.errors import AuthenticationFailedError, BusyError, NotReadyError
 from dledger_wire.security import scram
-from dledger_wire.security.attempts import Attempts
+from dledger_wire.security.attempts import WrongPasswords
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal, of_uri, user
 from dledger_wire.security.scram import Decoys, Verifier, hashed_password
 from store.commands.security import User
@@ -24,7 +24,6 @@ from store.state.security import SecurityState
 MAX_KNOWN_PASSWORDS = 1_000
 ENDED_BY_PASSWORD = "password"  # noqa: S105 - detail of an error: what a user had open ended since it has another one
 End = Callable[[AuthenticationFailedError], object]
-ATTEMPTS_OF_SOURCE = 500  # wrong passwords within a minute, for all users: the console's users share its address
 CHECKS_AT_ONCE = 1  # each takes 0.1 s of a core and 32 MiB
 CHECKS_WAITING = 100  # some 10 s: longer waits nobody for an answer
 
@@ -57,7 +56,7 @@ class ClusterAdmission:
         self._known: dict[bytes, Verifier] = {}
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._waiting = 0
-        self._attempts = Attempts(_loop_s, of_source=ATTEMPTS_OF_SOURCE)
+        self._wrong = WrongPasswords(_loop_s)
         self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
@@ -87,9 +86,13 @@ class ClusterAdmission:
             raise NotReadyError("the users of the cluster are not all known here yet")
         return found
 
-    def attempt(self, peer: str, name: str) -> Callable[[], object]:
+    def attempt(self, peer: str, name: str) -> None:
         """Only passwords can be guessed: the secret of a cluster is drawn at random."""
-        return _nothing if of_uri(name) is not None else self._attempts.reserve(host_of(peer), name)
+        if of_uri(name) is None:
+            self._wrong.check(host_of(peer), name)
+
+    def wrong(self, peer: str, name: str) -> float:
+        return self._wrong.wrong(host_of(peer), name) if of_uri(name) is None else 0.0
 
     async def password_fits(self, peer: str, name: str, password: str) -> bool:
         """For stock gRPC clients.  A password that fitted is known again until the user gets another one.  BusyError when many wait."""
@@ -101,30 +104,28 @@ class ClusterAdmission:
         self._waiting += 1
         try:
             async with self._checking:  # the calls of a client that begin together wait for one check
-                return self._is_known(name, mark) or await self._check(peer, name, password, mark)
+                if self._is_known(name, mark) or await self._check(peer, name, password, mark):
+                    return True
         finally:
             self._waiting -= 1
+        await asyncio.sleep(self.wrong(peer, name))
+        return False
 
     def _is_known(self, name: str, mark: bytes) -> bool:
         known = self._known.get(mark)
         return known is not None and known == self._verifier(name)
 
     async def _check(self, peer: str, name: str, password: str, mark: bytes) -> bool:
-        right = self.attempt(peer, name)
+        self.attempt(peer, name)
         verifier = self._verifier(name) if of_uri(name) is None else None
         compared = verifier or self._decoys.verifier(name)  # so that a name that is not known takes the same time
-        try:
-            hashed = await asyncio.to_thread(hashed_password, name, password, compared.salt)
-        except BaseException:  # nobody has learned whether it is right
-            right()
-            raise
+        hashed = await asyncio.to_thread(hashed_password, name, password, compared.salt)
         fits = scram.fits(compared, hashed)
         if verifier is None or not fits or self._verifier(name) != verifier:  # changed while it was hashed
             return False
         if len(self._known) >= MAX_KNOWN_PASSWORDS:
             self._known.clear()
         self._known[mark] = verifier
-        right()
         return True
 
     def admit(self, certificate: Principal | None, name: str) -> Principal:

@@ -96,7 +96,17 @@ class GroupProgress:
         return max((queue.moved_at_ms for queue in self.group.queues), default=0)
 
     def waiting_ms(self, queue: QueueId) -> int | None:
-        """For how long the next message of a queue waits; None when nothing waits there, or it is not known."""
+        """For how long the next message of a queue waits.
+
+        Args:
+            queue: (topic, replica group, queue) as ``group.queues`` has them in ``key``.
+
+        Returns:
+            Milliseconds; None when nothing waits there, or it is not known.
+
+        Examples:
+            >>> waits = {queue.key: progress.waiting_ms(queue.key) for queue in progress.group.queues}
+        """
         return max(0, self.at_ms - self.stored_ms[queue]) if queue in self.stored_ms else None
 
     @property
@@ -105,7 +115,18 @@ class GroupProgress:
         return max((max(0, self.at_ms - at_ms) for at_ms in self.stored_ms.values()), default=None)
 
     def standing(self, least_ms: int = STUCK_MS) -> list[StandingQueue]:
-        """The queues that stand still for so long although a member consumes them, the longest first."""
+        """The queues that stand still although a member consumes them.
+
+        Args:
+            least_ms: For at least so many milliseconds.
+
+        Returns:
+            The longest first.
+
+        Examples:
+            >>> for queue in progress.standing(60_000):
+            ...     print(queue)
+        """
         rows = {queue.key: queue for queue in self.group.queues if queue.lag}
         found = []
         for key, (member, _) in self.group.owners().items():
@@ -123,7 +144,17 @@ class GroupProgress:
         return [queue for queue in self.group.queues if queue.lag and queue.key not in owned and queue.replica_group not in silent]
 
     def state(self, stuck_ms: int = STUCK_MS) -> GroupState:
-        """What it does; it is stuck when a queue stands still for ``stuck_ms``."""
+        """What the group does, in words.
+
+        Args:
+            stuck_ms: The group is stuck when a queue stands still for so many milliseconds.
+
+        Returns:
+            A text and whether it is good.
+
+        Examples:
+            >>> print(progress.state().text)
+        """
         if standing := self.standing(stuck_ms):
             owned = len(self.group.owners())
             where = "" if len(standing) == owned else f" in {len(standing)} of {owned} queues"

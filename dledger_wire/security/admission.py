@@ -23,11 +23,12 @@ class Admission(Protocol):
         """
         ...
 
-    def attempt(self, peer: str, name: str) -> Callable[[], object]:
-        """A caller at the address ``peer`` is about to prove that it is ``name``; what is returned is to be called when it has.
+    def attempt(self, peer: str, name: str) -> None:
+        """A caller at the address ``peer`` is about to prove that it is ``name``.  AuthenticationFailedError when it is wrong too often."""
+        ...
 
-        AuthenticationFailedError when it was wrong too often.
-        """
+    def wrong(self, peer: str, name: str) -> float:
+        """It could not; returns for how many seconds to hold the refusal back."""
         ...
 
     async def password_fits(self, peer: str, name: str, password: str) -> bool:

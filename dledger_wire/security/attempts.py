@@ -1,6 +1,7 @@
 """How often a source may try something in the name of a user, such as a password.
 
-Counted before the outcome is known, so that attempts at the same time do not pass the limit.
+``Attempts`` refuses what goes beyond a limit; they are counted before the outcome is known, so that those at the same time do not pass it.
+``WrongPasswords`` only slows a source down: a program with an old password, which tries again and again, locks no other one out.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import ipaddress
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from dledger_wire.errors import AuthenticationFailedError
 
 OF_USER = 10  # wrong passwords of one source for one user within WINDOW_S
 WINDOW_S = 60.0
+HOLD_S = 1.0
+MAX_HELD = 5  # of one source for one user
 MAX_COUNTED = 10_000
 
 _Key = tuple[str, str]
@@ -67,6 +71,47 @@ class Attempts:
         if key not in self._times and len(self._times) >= MAX_COUNTED:
             del self._times[next(iter(self._times))]
         self._times.setdefault(key, deque()).append(now_s)
+
+
+@dataclass(slots=True)
+class _Wrong:
+    """When a source was wrong for a user, and when its refusals began to be held back; the newest last."""
+
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=OF_USER + 1))
+    held: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_HELD))
+
+
+class WrongPasswords:
+    """Wrong passwords by source and user.  Beyond ``OF_USER`` of the last ``WINDOW_S`` seconds each refusal is held back for ``HOLD_S``."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wrong: dict[_Key, _Wrong] = {}
+
+    def check(self, source: str, user: str) -> None:
+        """TooManyAttemptsError while ``MAX_HELD`` refusals are held back: guessing does not get faster by more connections."""
+        found = self._wrong.get((_network(source), user))
+        if found is not None and len(_newer(found.held, self._clock() - HOLD_S)) >= MAX_HELD:
+            text = f"too many wrong passwords of {user} from {source}; try again in {HOLD_S:g} s"
+            raise TooManyAttemptsError(text, reason=TooManyAttemptsError.REASON, user=user)
+
+    def wrong(self, source: str, user: str) -> float:
+        """Count one; returns for how many seconds to hold its refusal back."""
+        key, now_s = (_network(source), user), self._clock()
+        if key not in self._wrong and len(self._wrong) >= MAX_COUNTED:
+            del self._wrong[next(iter(self._wrong))]
+        found = self._wrong.setdefault(key, _Wrong())
+        found.times.append(now_s)
+        if len(_newer(found.times, now_s - WINDOW_S)) <= OF_USER:
+            return 0.0
+        found.held.append(now_s)
+        return HOLD_S
+
+
+def _newer(times: deque[float], than_s: float) -> deque[float]:
+    while times and times[0] <= than_s:
+        times.popleft()
+    return times
 
 
 def _network(source: str) -> str:

@@ -136,13 +136,22 @@ class AcceptedAuthentication:
 
     def _answer(self, message: str) -> None:
         exchange = cast(ServerExchange, self._exchange)
+        name, peer = exchange.name, self._connection.peer
         try:
-            right = self._admission.attempt(self._connection.peer, exchange.name) if exchange.name else _nothing
-            answer = exchange.answer(message)
-        except (AuthenticationFailedError, NotReadyError) as error:
+            if name:
+                self._admission.attempt(peer, name)
+        except AuthenticationFailedError as error:
             self._refuse(error)
             return
-        right()
+        try:
+            answer = exchange.answer(message)
+        except (AuthenticationFailedError, NotReadyError) as error:
+            hold_s = self._admission.wrong(peer, name) if name and isinstance(error, AuthenticationFailedError) else 0.0
+            if hold_s:
+                asyncio.get_running_loop().call_later(hold_s, self._refuse, error)
+            else:
+                self._refuse(error)
+            return
         if exchange.is_over:
             self._admit(exchange.name, answer)
         else:
@@ -165,9 +174,6 @@ class AcceptedAuthentication:
         if isinstance(error, AuthenticationFailedError):
             self._admission.refused(self._connection.peer, error)
         self._connection.refuse(error)
-
-
-def _nothing() -> None: ...
 
 
 def certified(transport: asyncio.BaseTransport | None) -> Principal | None:

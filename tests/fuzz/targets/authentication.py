@@ -43,7 +43,7 @@ def scram_server(data: bytes) -> None:
 
 def scram_client(data: bytes) -> None:
     """Two messages of a server."""
-    exchange = ClientExchange(NAME, SECRET, nonce="client-nonce")
+    exchange = ClientExchange(NAME, lambda _salt: SECRET, nonce="client-nonce")
     exchange.first()
     for message in data.split(b"\n")[:3]:
         exchange.answer(message.decode(errors="replace"))
@@ -57,7 +57,7 @@ def _proof(said: bytes) -> tuple[bytes, ...]:
 
 @functools.cache
 def _client_says() -> bytes:
-    client, server = ClientExchange(NAME, SECRET, nonce="client-nonce"), ServerExchange(_verifier_of, nonce=SERVER_NONCE)
+    client, server = ClientExchange(NAME, lambda _salt: SECRET, nonce="client-nonce"), ServerExchange(_verifier_of, nonce=SERVER_NONCE)
     first = client.first()
     final = client.answer(server.answer(first))
     return f"{first}\n{final}".encode()
@@ -65,7 +65,7 @@ def _client_says() -> bytes:
 
 @functools.cache
 def _server_says() -> bytes:
-    client, server = ClientExchange(NAME, SECRET, nonce="client-nonce"), ServerExchange(_verifier_of, nonce=SERVER_NONCE)
+    client, server = ClientExchange(NAME, lambda _salt: SECRET, nonce="client-nonce"), ServerExchange(_verifier_of, nonce=SERVER_NONCE)
     challenge = server.answer(client.first())
     return f"{challenge}\n{server.answer(client.answer(challenge))}".encode()
 
