@@ -425,9 +425,9 @@ CASES = (
 def test_hours_and_ratios_decide_what_goes(case: Case) -> None:
     async def scenario() -> None:
         disk, clock = SizedDisk(), StepClock(START_MS - START_MS % (24 * HOUR_MS) + case.hour * HOUR_MS)
-        disk.free = disk.total * (100 - case.used_percent) // 100
         settings = replace(TINY, deleteWhen="04;16", diskSpaceEnoughFree=case.enough_free, cleanFileForciblyEnable=case.forcibly)
         rig = await filled(disk, clock, settings=settings)
+        disk.free = disk.total * (100 - case.used_percent) // 100
         rig.store.expiry._time = replace(rig.store.expiry._time, utc_offset_ms=lambda: case.utc_offset_h * HOUR_MS)
         if case.old:
             clock.now_ms += 48 * HOUR_MS + 1000
