@@ -108,7 +108,7 @@ def test_E5_heartbeats_go_to_everybody_and_carry_no_entries() -> None:
     leader.tick()
     beats = cluster.pick(source=1, kind=Heartbeat)
     assert [envelope.to for envelope in beats] == list(ids(2, 3, 4))
-    beat = Heartbeat(term=1, commit=1, round=1, newest_commit=1, commit_term=1, election_timeout_ms=ELECTION_MS)
+    beat = Heartbeat(term=1, commit=1, round=1, newest_commit=1, commit_term=1, election_timeout_ms=ELECTION_MS, kept_from=1, kept_upto=3)
     assert all(envelope.message == beat for envelope in beats)
     assert len(cluster.bag) == 3
 
