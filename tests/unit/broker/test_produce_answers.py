@@ -14,6 +14,7 @@ from broker.api.produce_request import Request, Slice
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.security.principal import ANONYMOUS
+from dledger_wire.status import SendStatus
 from store.append.prepared import BatchOutcome
 from tests.waiting import LIMIT_S
 
@@ -48,7 +49,7 @@ class Slow:
 
 def test_what_is_decided_while_its_client_is_told_what_it_waits_for_is_answered_behind_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "LOOK_S", 1e6)
-    monkeypatch.setattr(produce, "waiting_for", lambda _context: SimpleNamespace(value="FLUSH_DISK_TIMEOUT"))
+    monkeypatch.setattr(produce, "waiting_for", lambda _context: (SendStatus.FLUSH_DISK_TIMEOUT, "n0: its disk is full"))
 
     async def scenario() -> None:
         stream, anything = Slow(), SimpleNamespace(require_topic=print, require_producer=print)
@@ -67,6 +68,8 @@ def test_what_is_decided_while_its_client_is_told_what_it_waits_for_is_answered_
         stream.takes.set()
         await stream.whole.wait()
         assert [bool(response.results) for response in stream.written] == [False, True]
+        assert stream.written[0].waiting_for == SendStatus.FLUSH_DISK_TIMEOUT.value
+        assert stream.written[0].waiting_nodes == "n0: its disk is full"
         requests.finish()
         await answering
 
