@@ -104,7 +104,7 @@ _REMOVED = "tests/unit/core/test_scenarios_membership.py::test_M15_a_removed_pee
 MUTATIONS = (
     # Elections, terms, membership, reads
     Mutation("1", "votes counted, not voters", elections.votes_counted_not_voters, "core-reorder"),
-    Mutation("5", "the vote forgotten on stepping down in the same term", elections.vote_cleared_on_step_down, "core-blackout"),
+    Mutation("5", "the vote forgotten on stepping down in the same term", elections.vote_cleared_on_step_down, "core-swarm"),
     Mutation("5", "votes twice in a term", elections.vote_twice, "core-reorder"),
     Mutation("6, 8", "votes leave before their sync", elections.votes_leave_before_their_sync, "core-swarm"),
     Mutation("7", "vote and term saved one after the other", elections.vote_and_term_saved_one_after_the_other, "core-restarts"),
