@@ -15,6 +15,7 @@ from dledger_wire.errors import AuthenticationFailedError
 
 OF_USER = 10  # wrong passwords of one source for one user within WINDOW_S
 WINDOW_S = 60.0
+AT_ONCE = 100  # wrong passwords within WINDOW_S that are answered at once: a program tries each node several times
 HOLD_S = 1.0
 MAX_HELD = 5  # of one source for one user
 MAX_COUNTED = 10_000
@@ -77,12 +78,12 @@ class Attempts:
 class _Wrong:
     """When a source was wrong for a user, and when its refusals began to be held back; the newest last."""
 
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=OF_USER + 1))
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=AT_ONCE + 1))
     held: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_HELD))
 
 
 class WrongPasswords:
-    """Wrong passwords by source and user.  Beyond ``OF_USER`` of the last ``WINDOW_S`` seconds each refusal is held back for ``HOLD_S``."""
+    """Wrong passwords by source and user.  Beyond ``AT_ONCE`` of the last ``WINDOW_S`` seconds each refusal is held back for ``HOLD_S``."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -102,7 +103,7 @@ class WrongPasswords:
             del self._wrong[next(iter(self._wrong))]
         found = self._wrong.setdefault(key, _Wrong())
         found.times.append(now_s)
-        if len(_newer(found.times, now_s - WINDOW_S)) <= OF_USER:
+        if len(_newer(found.times, now_s - WINDOW_S)) <= AT_ONCE:
             return 0.0
         found.held.append(now_s)
         return HOLD_S

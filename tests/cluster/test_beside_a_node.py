@@ -72,7 +72,7 @@ def test_a_node_runs_without_its_console_and_keeps_one_running_when_it_can(
             return len(tried) > 1
 
         wait_until(tried_again, "it is tried again")  # the log tells a line that is the same once in a minute
-        assert f"127.0.0.1:{console}: Address already in use" in cluster.log_text("n0").replace("'", "")
+        assert f"127.0.0.1:{console}: cannot listen: Address already in use" in cluster.log_text("n0").replace("'", "")
         assert cluster.produce("orders", [b"beside a taken port"])["acknowledged"] == 1
     wait_until(lambda: answers(console), "the console answers once its address is free")
 

@@ -60,7 +60,7 @@ def test_a_wrong_cluster_file_is_told_with_line_and_setting(tmp_path: Path, comm
     result = dledger(*command, "--config", config, cwd=tmp_path)
     assert result.returncode == 1
     assert expected in result.stderr
-    assert result.stdout == ""
+    assert result.stdout == "" or command == ["status"], "only status asks the nodes whose addresses can be read"
     assert not (tmp_path / "d" / "n0").exists()
 
 
@@ -95,7 +95,7 @@ def test_status_of_a_cluster_that_is_down_keeps_its_rows_and_is_quick(tmp_path: 
     result = dledger("status", "--config", config)
     assert time.monotonic() - start < LIMIT_S / 4
     assert result.returncode == 1
-    assert result.stdout.count("unreachable: connection refused\n") == 3
+    assert result.stdout.count("unreachable: connection refused, start it: dledger up") == 3
     assert result.stdout.splitlines()[-1] == "1 group, 0 of 3 nodes up, no quorum in g0 (writes are stopped until another node returns)"
     nodes = json.loads(dledger("status", "--config", config, "--json").stdout)["groups"][0]["nodes"]
     assert [(node["id"], node["reachable"], node["term"]) for node in nodes] == [
