@@ -71,6 +71,11 @@ class PeerStatus:
     levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
 
+    @property
+    def is_able_to_lead(self) -> bool:
+        """Whether it would lead as well as any other: it has room, and is no last resort."""
+        return not self.low_on_space and not self.yields
+
     def answers(self, within_ms: int) -> bool:
         """Whether it is connected and the leader heard from it in the last ``within_ms``; never true where ``silent_ms`` is not known."""
         return self.connected and 0 <= self.silent_ms < within_ms

@@ -1,4 +1,4 @@
-"""The event loop of every process: uvloop where it is installed, which halves the time per message, asyncio's own elsewhere."""
+"""The event loop of every process: uvloop where it is installed, which halves the time per message, asyncio's own elsewhere; its time."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def loop_s() -> float:
+    """The time of the running event loop, in seconds; in the simulator it is simulated."""
+    return asyncio.get_running_loop().time()

@@ -17,6 +17,7 @@ from broker.context import ServiceContext
 from broker.measures import OK, method_name
 from broker.verified_reads import RepairedBytes, read_with_repair
 from dledger_wire._pb import broker_pb2
+from dledger_wire.addresses import host_of
 from dledger_wire.errors import (
     DledgerError,
     InvalidArgumentError,
@@ -288,4 +289,4 @@ class FetchService:
 
 def owner_of(caller: CallContext) -> str:
     """Whom work on the loop is counted for: a user, where there are none a host."""
-    return caller.peer.rpartition(":")[0] if caller.principal == ANONYMOUS else str(caller.principal)
+    return host_of(caller.peer) if caller.principal == ANONYMOUS else str(caller.principal)

@@ -12,8 +12,9 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 
-from broker.security.audit import host_of
+from dledger_wire.addresses import host_of
 from dledger_wire.errors import AuthenticationFailedError, BusyError, NotReadyError
+from dledger_wire.event_loop import loop_s
 from dledger_wire.security import scram
 from dledger_wire.security.attempts import WrongPasswords
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal, of_uri, user
@@ -56,7 +57,7 @@ class ClusterAdmission:
         self._known: dict[bytes, Verifier] = {}
         self._checking = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._waiting = 0
-        self._wrong = WrongPasswords(_loop_s)
+        self._wrong = WrongPasswords(loop_s)
         self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
@@ -192,7 +193,3 @@ class ClusterAdmission:
 
 
 def _nothing() -> None: ...
-
-
-def _loop_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
+from dledger_wire.addresses import host_of
 from dledger_wire.clock import Clock
 from dledger_wire.errors import AuthenticationFailedError
 from dledger_wire.security.principal import ANONYMOUS, Kind, Principal
@@ -222,11 +223,6 @@ class Audit:
         """Everything is written when this returns."""
         self.sum_up()
         await self.sink.close()
-
-
-def host_of(address: str) -> str:
-    """The address without its port, which differs at each attempt."""
-    return address.rpartition(":")[0] or address
 
 
 def cut(text: str) -> str:

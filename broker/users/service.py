@@ -12,6 +12,7 @@ from broker.context import ServiceContext
 from broker.users.messages import copy_of, rule_of, shown_rule, shown_user, user_of
 from dledger_wire._pb import security_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
+from dledger_wire.event_loop import loop_s
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security.attempts import MAX_COUNTED, Attempts, TooManyAttemptsError
@@ -33,7 +34,7 @@ class SecurityService:
         self._administrators = administrators
         self._home, self._heard_of = home, heard_of
         self._state = context.store.security
-        self._own_passwords = Attempts(_loop_s, of_source=MAX_COUNTED, of_user=PASSWORDS_OF_USER, what="changes of the password")
+        self._own_passwords = Attempts(loop_s, of_source=MAX_COUNTED, of_user=PASSWORDS_OF_USER, what="changes of the password")
         self._changed = asyncio.Event()
         self._state.on_change(self._wake)
 
@@ -121,7 +122,3 @@ class SecurityService:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def _loop_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -20,8 +20,9 @@ from dledger.membership import handshake
 from dledger.membership.feature_levels import NO_LEVELS, FeatureLevels
 from dledger.membership.handshake import Handshake
 from dledger.transport.peer_link import PeerLink
-from dledger_wire.addresses import is_address
+from dledger_wire.addresses import host_of, is_address
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
+from dledger_wire.event_loop import loop_s
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network, Server
 from dledger_wire.security import principal
@@ -58,14 +59,6 @@ class _Inbound:
 
     host: str
     heard_s: float
-
-
-def _host_of(context: CallContext) -> str:
-    return context.peer.rpartition(":")[0]  # the port differs at each attempt
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class LinkOwner(Protocol):
@@ -256,12 +249,12 @@ class RaftLinks:
         try:
             peer, said = await self._checked_peer(context.metadata)
             caller = (peer, said.store_id)
-            self._refuse_second(caller, _host_of(context))
+            self._refuse_second(caller, host_of(context.peer))
         except InvalidArgumentError as refusal:
             self._tell_refusal(context, refusal)
             raise
         self._inbound[caller] = link = _Inbound(
-            _host_of(context), _now_s()
+            host_of(context.peer), loop_s()
         )  # from here on nothing of an earlier stream counts, which the greeting does not know of
         self._note_caller(peer, context.metadata.get("dledger-address", ""), context.metadata.get("dledger-at", ""))
         await stream.write(self._hello(peer, dials=False))
@@ -296,7 +289,7 @@ class RaftLinks:
     def _refuse_second(self, caller: tuple[NodeId, str], host: str) -> None:
         """A link that is in use is not replaced by one from another host: a peer that moved has ended its own."""
         link = self._inbound.get(caller)
-        if link is not None and link.host != host and _now_s() - link.heard_s < IN_USE_S:
+        if link is not None and link.host != host and loop_s() - link.heard_s < IN_USE_S:
             raise InvalidArgumentError(f"link: {caller[0]} sends from {link.host}, and comes from {host} as well: stop one of both")
 
     async def _receive_all(self, caller: tuple[NodeId, str], link: _Inbound, stream: ByteStream, received: Callable[[bytes], None]) -> None:
@@ -305,7 +298,7 @@ class RaftLinks:
         def take(data: bytes) -> bool:
             if not self._open or inbound.get(caller) is not link:
                 return False
-            link.heard_s = _now_s()
+            link.heard_s = loop_s()
             received(data)
             return True
 
@@ -332,7 +325,7 @@ class RaftLinks:
         return peer, said
 
     def _tell_refusal(self, context: CallContext, refusal: InvalidArgumentError) -> None:
-        key = f"{_host_of(context)} {refusal.message}"  # once per host
+        key = f"{host_of(context.peer)} {refusal.message}"  # once per host
         if key not in self._refusals and len(self._refusals) < 100:
             self._refusals[key] = None
             _logger.warning(

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dledger_wire.addresses import source_of
 from dledger_wire.errors import AuthenticationFailedError
 
 OF_USER = 10  # wrong passwords of one source for one user within WINDOW_S
@@ -42,7 +42,7 @@ class Attempts:
 
     def reserve(self, source: str, user: str) -> Callable[[], None]:
         """Count one attempt; what is returned takes it back.  TooManyAttemptsError when there were too many."""
-        source = _network(source)
+        source = source_of(source)
         keys = ((source, ""), (source, user))
         now_s = self._clock()
         if len(self._recent(keys[0], now_s)) >= self._of_source or len(self._recent(keys[1], now_s)) >= self._of_user:
@@ -91,14 +91,14 @@ class WrongPasswords:
 
     def check(self, source: str, user: str) -> None:
         """TooManyAttemptsError while ``MAX_HELD`` refusals are held back: guessing does not get faster by more connections."""
-        found = self._wrong.get((_network(source), user))
+        found = self._wrong.get((source_of(source), user))
         if found is not None and len(_newer(found.held, self._clock() - HOLD_S)) >= MAX_HELD:
             text = f"too many wrong passwords of {user} from {source}; try again in {HOLD_S:g} s"
             raise TooManyAttemptsError(text, reason=TooManyAttemptsError.REASON, user=user)
 
     def wrong(self, source: str, user: str) -> float:
         """Count one; returns for how many seconds to hold its refusal back."""
-        key, now_s = (_network(source), user), self._clock()
+        key, now_s = (source_of(source), user), self._clock()
         if key not in self._wrong and len(self._wrong) >= MAX_COUNTED:
             del self._wrong[next(iter(self._wrong))]
         found = self._wrong.setdefault(key, _Wrong())
@@ -113,15 +113,3 @@ def _newer(times: deque[float], than_s: float) -> deque[float]:
     while times and times[0] <= than_s:
         times.popleft()
     return times
-
-
-def _network(source: str) -> str:
-    """The address; of IPv6 its /64, which is what one host has."""
-    try:
-        address = ipaddress.ip_address(source.partition("%")[0])
-    except ValueError:
-        return source
-    if address.version == 4:
-        return str(address)
-    mapped = address.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((address, 64), strict=False))

@@ -7,13 +7,13 @@ oldest connection in it that is not known gives way to a new one, so that a floo
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger_wire.addresses import source_of
+from dledger_wire.event_loop import loop_s
 from dledger_wire.security.limits import Limits
 from dledger_wire.tcp.rare_warning import RareWarning
 
@@ -44,9 +44,7 @@ class Arrival:
 class Arrivals:
     """The connections of one process.  ``counts`` has what was refused, by reason."""
 
-    def __init__(
-        self, limits: Limits, counts: Counter[str] | None = None, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
-    ) -> None:
+    def __init__(self, limits: Limits, counts: Counter[str] | None = None, clock: Callable[[], float] = loop_s) -> None:
         self.limits = limits
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.warning = RareWarning()
@@ -156,16 +154,3 @@ class Arrivals:
         """A connection without TLS, where that is still taken."""
         self.counts["plaintext"] += 1
         self._plaintext.tell(f"{peer}: a connection without TLS")
-
-
-def source_of(address: str) -> str:
-    """What a limit for each source counts as one: an address of IPv4, a /64 of IPv6."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import pytest
 
 from dledger_drill.hosts.ports import free_ports
+from dledger_wire.addresses import source_of
 from dledger_wire.errors import BusyError, DledgerError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc import methods
@@ -23,7 +24,7 @@ from dledger_wire.security.credentials import ClusterCredentials
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.security.tls import TlsContexts
-from dledger_wire.tcp.arrivals import Arrivals, source_of
+from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpNetwork
 from dledger_wire.tcp.server import TcpServer

@@ -47,7 +47,7 @@ class Rig:
         self.now_s = 1000.0
         self.held: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(authentication.asyncio, "get_running_loop", lambda: self)
-        monkeypatch.setattr(admission_module, "_loop_s", lambda: self.now_s)
+        monkeypatch.setattr(admission_module, "loop_s", lambda: self.now_s)
         verifiers = {name: secret_verifier(RIGHT) for name in ("alice", "bob")}
         self.admission = ClusterAdmission(
             "shop", administrators=verifiers, secret=SECRET, users_required=True, users=lambda: SecurityState()
