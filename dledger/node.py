@@ -243,7 +243,7 @@ class RaftNode:
     def may_hand_over(self) -> bool:
         """Whether this replica leads, and another voter is able to lead in its place."""
         others = (peer for peer in self.status().peers if peer.acknowledges and peer.voter and peer.node_id != self.identity.node_id)
-        return self.role is Role.LEADER and any(not peer.low_on_space and not peer.yields for peer in others)
+        return self.role is Role.LEADER and any(peer.is_able_to_lead for peer in others)
 
     def kept_elsewhere(self) -> tuple[int, int]:
         """The first and the last of the entries that another replica has and deletes only by age; (0, 0): none is known."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from broker.process.data_dir_lock import instead_of_lost
 from dledger.log.segment import UNITS_FOLDER
-from dledger.runtime.env import Disk, Environment
+from dledger.runtime.env import Disk, Environment, read_file
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
@@ -86,11 +86,7 @@ async def write_identity(disk: Disk, identity: FolderIdentity) -> None:
 
 async def read_identity(disk: Disk) -> FolderIdentity:
     """As it is written.  DataDirectoryError when it is damaged, or of a newer release."""
-    file = await disk.open(IDENTITY_FILE)
-    try:
-        text = await file.pread(0, await file.size())
-    finally:
-        await file.close()
+    text = await read_file(disk, IDENTITY_FILE)
     where = disk.local_path(IDENTITY_FILE)
     try:
         fields = strict_json.parse(text)

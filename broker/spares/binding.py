@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, NodeSettings
 from broker.config.replicas import SpareConfig
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_file
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 
@@ -29,11 +29,7 @@ async def read_binding(disk: Disk) -> Binding | None:
     """None for a spare node that belongs to no group yet.  DataDirectoryError when the file is damaged."""
     if not await disk.exists(BINDING_FILE):
         return None
-    file = await disk.open(BINDING_FILE)
-    try:
-        text = await file.pread(0, await file.size())
-    finally:
-        await file.close()
+    text = await read_file(disk, BINDING_FILE)
     try:
         data = strict_json.parse(text)
         return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))

@@ -92,7 +92,7 @@ class ClockMonitor:
         """Who is furthest of those whose clocks are right, one that is able to lead first; None leaves it to the core."""
         off = self.off()
         right = [peer for peer in peers if peer.voter and peer.connected and peer.node_id != self.own and peer.node_id not in off]
-        best = max(right, key=lambda peer: (not peer.low_on_space and not peer.yields, peer.match_index), default=None)
+        best = max(right, key=lambda peer: (peer.is_able_to_lead, peer.match_index), default=None)
         return best.node_id if off and best is not None else None
 
     async def wait_for_time(self, not_before_ms: int) -> None:

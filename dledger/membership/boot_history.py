@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from dledger.core.state import DrawSource
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_file
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError
 
@@ -94,9 +94,7 @@ async def read_boots(disk: Disk) -> BootHistory:
     """The starts up to now; none in a new folder.  DataDirectoryError when the file is damaged."""
     if not await disk.exists(PATH):
         return BootHistory()
-    file = await disk.open(PATH)
-    data = await file.pread(0, await file.size())
-    await file.close()
+    data = await read_file(disk, PATH)
     try:
         saved = strict_json.parse(data)
         boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]), int(saved.get("at_ms", 0)))

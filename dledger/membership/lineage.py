@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Disk, read_file
 from dledger_wire import strict_json
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
@@ -40,11 +40,7 @@ async def read_lineage(disk: Disk) -> str:
     """Empty without the file.  DataDirectoryError when it is damaged: the folder could count in a history that it is not of."""
     if not await disk.exists(PATH):
         return ""
-    file = await disk.open(PATH)
-    try:
-        data = await file.pread(0, await file.size())
-    finally:
-        await file.close()
+    data = await read_file(disk, PATH)
     try:
         lineage = str(strict_json.parse(data)["lineage"])
         if not is_lineage(lineage):

@@ -252,6 +252,15 @@ async def read_unless_lost(file: File, pos: int, size: int) -> bytes | None:
         return None
 
 
+async def read_file(disk: Disk, path: str) -> bytes:
+    """All of a small file; FileNotFoundError without it."""
+    file = await disk.open(path)
+    try:
+        return await file.pread(0, await file.size())
+    finally:
+        await file.close()
+
+
 async def read_file_unless_lost(disk: Disk, path: str) -> bytes | None:
     """All of a small file, nothing where it ``is_unreadable``; None without the file."""
     try:

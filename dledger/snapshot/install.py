@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from dledger.log.recovery import remove_segment
 from dledger.log.segment import UNITS_FOLDER, FilePool, list_starts, log_path, units_path
 from dledger.log.start import LogStart, save_log_start
-from dledger.runtime.env import Disk, is_full
+from dledger.runtime.env import Disk, is_full, read_file
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.snapshot.plan import SnapshotPlan
 from dledger.snapshot.receiver import received_log_path, received_state_path, received_units_path
@@ -90,9 +90,7 @@ async def finish(disk: Disk, configuration_path: str) -> bool:
 
 
 async def _load(disk: Disk) -> Installation:
-    file = await disk.open(INSTALL_PATH)
-    data = await file.pread(0, await file.size())
-    await file.close()
+    data = await read_file(disk, INSTALL_PATH)
     try:
         record = strict_json.parse(data)
         text = record["install"]
