@@ -74,9 +74,14 @@ class QueueLag:
         return self.topic, self.replica_group, self.queue_id
 
     @property
+    def next_offset(self) -> int:
+        """Offset of the message that the group reads next: the oldest one that is still stored if it has committed nothing behind that."""
+        return max(self.offset or 0, self.min_offset)
+
+    @property
     def lag(self) -> int:
         """Stored messages that the group has not passed; expired ones do not count."""
-        return max(0, self.max_offset - max(self.offset or 0, self.min_offset))
+        return max(0, self.max_offset - self.next_offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class StandingQueue:
     @property
     def offset(self) -> int:
         """Of the message that it stands at."""
-        return max(self.queue.offset or 0, self.queue.min_offset)
+        return self.queue.next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ async def progress_of(calls: ClusterCalls, groups: Sequence[ConsumerGroupDescrip
 def _next_places(group: ConsumerGroupDescription, queues: int) -> dict[QueueId, Place]:
     """Of the queues with the largest lag the place of the next message."""
     behind = sorted((queue for queue in group.queues if queue.lag), key=lambda queue: -queue.lag)[:queues]
-    return {queue.key: (*queue.key, max(queue.offset or 0, queue.min_offset)) for queue in behind}
+    return {queue.key: (*queue.key, queue.next_offset) for queue in behind}
 
 
 def _bounded(places: Iterable[Place]) -> list[Place]:

@@ -56,11 +56,6 @@ class QueueRow:
     behind_ms: int | None
     stands_ms: int = 0
 
-    @property
-    def next_offset(self) -> int:
-        """Of the message that the group reads next."""
-        return max(self.lag.offset or 0, self.lag.min_offset)
-
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:

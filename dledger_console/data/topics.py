@@ -13,7 +13,6 @@ from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
 NORMAL, RETRY, DEAD_LETTERS = "topic", "retries", "dead letters"
 OLDEST_QUEUES = 32  # of one topic that are asked for their oldest message
-ASKED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def size(size_bytes: float) -> str:
 
 def clock(at_ms: int) -> str:
     """Date and time of the console's machine, with its zone; ``–`` for 0."""
-    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at_ms / 1000)) if at_ms else "–"
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at_ms / 1000)) if at_ms else NOT_KNOWN
 
 
 def ago(at_ms: int, now_ms: float) -> str:

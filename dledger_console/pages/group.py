@@ -139,7 +139,7 @@ def _queue_row(row: QueueRow, now_ms: int) -> dict[str, Cell]:
     reader: Cell = NOT_KNOWN if row.owner is None else row.owner
     if row.owner == "":
         reader = Mark("none" if lag.readable else "none can: write-only queue", "warn") if lag.lag else "none"
-    place = {"topic": lag.topic, "group": lag.replica_group, "queue": str(lag.queue_id), "offset": str(row.next_offset)}
+    place = {"topic": lag.topic, "group": lag.replica_group, "queue": str(lag.queue_id), "offset": str(lag.next_offset)}
     shown = "nothing committed" if lag.offset is None else number(lag.offset)
     return {
         "key": f"{lag.topic} {lag.replica_group} {lag.queue_id}",

@@ -56,11 +56,9 @@ def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:
             if not user or not password or len(user) > MAX_USER:
                 raise AuthenticationFailedError("expected a user and a password")
             secret = await gate.log_in(user, password, source)
-        except TooManyAttemptsError as error:
-            return _page(request, error.message, user, 429)
         except (AuthenticationFailedError, ConfigError) as error:  # the latter: no user can have this name
-            if isinstance(error, AuthenticationFailedError) and error.details.get("reason") == TooManyAttemptsError.REASON:
-                return _page(request, error.message, user, 429)  # a node's own limit, for all that log in by this console
+            if error.details.get("reason") == TooManyAttemptsError.REASON:  # of the gate, or of a node, for all that log in by this console
+                return _page(request, error.message, user, 429)
             _logger.warning("refused a login of %s from %s", printable(user), source)
             return _page(request, "No user of the cluster has this name and this password.", user, 401)
         except DledgerError as error:
