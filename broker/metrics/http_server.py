@@ -63,7 +63,7 @@ class HttpServer:
         bounded = _BoundedServer(self._handle, arrivals)
         self._runner = web.ServerRunner(bounded, handle_signals=False, access_log=None)
         await self._runner.setup()
-        self._listener = Listener(self._address, self._security, arrivals, bounded.made)
+        self._listener = Listener(self._address, self._security, arrivals, bounded.made, probed=True)
         try:
             await self._listener.start()
         except AddressInUseError as error:

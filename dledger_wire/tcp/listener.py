@@ -52,13 +52,17 @@ class _Handshake(asyncio.Protocol):
 
 
 class Listener:
-    """Makes a protocol of each connection to ``address``; over TLS once its handshake is over."""
+    """Makes a protocol of each connection to ``address``; over TLS once its handshake is over.
 
-    def __init__(self, address: str, security: NetworkSecurity, arrivals: Arrivals, made: Made) -> None:
+    ``probed``: probes of health find out every few seconds whether the port speaks TLS, so a caller that does not is no warning.
+    """
+
+    def __init__(self, address: str, security: NetworkSecurity, arrivals: Arrivals, made: Made, *, probed: bool = False) -> None:
         self._address = address
         self._security = security
         self._arrivals = arrivals
         self._made = made
+        self._probed = probed
         self._sockets: list[socket.socket] = []
         self._welcoming: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -172,7 +176,10 @@ class Listener:
                 made = functools.partial(self._made, arrival)
                 await self._loop.connect_accepted_socket(made if tls is None else functools.partial(_Handshake, made), accepted, ssl=tls)
         except _NotTlsError:
-            self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
+            if self._probed:
+                self._arrivals.left(arrival)
+            else:
+                self._refused(arrival, "tls", f"{peer}: refused: no TLS connection: not TLS")
         except OSError as error:
             self._failed(arrival, peer, refused[0] if refused else error)
             _let_go(error)
