@@ -203,7 +203,7 @@ class World(StruckWorld):
 
     async def _read_on(self, consumer: PullConsumer, topic: LivingTopic, positions: dict[tuple[str, int], int]) -> None:
         while True:
-            await asyncio.sleep(2 * self.draw.random())  # else it is always there when a topic made anew is still short
+            await asyncio.sleep(5 * self.draw.random())  # else it is always there when a topic made anew is still short
             for (group, queue_id), offset in positions.items():
                 messages = await consumer.fetch(topic.name, queue_id, offset, 5, replica_group=group, wait_ms=50)
                 if messages:

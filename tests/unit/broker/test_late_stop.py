@@ -38,6 +38,7 @@ async def stopped(reason: BaseException | None, stop: Callable[[], Coroutine[Any
     asyncio.get_running_loop().call_later(1, told.set_result, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broker.main, "_stop_signal", lambda: told)
+        patch.setattr(broker.main, "lost_folder", lambda _: hangs())  # there is no folder to look at
         await broker.main._until_stopped(served, stop, [], "", ServiceManager.of_environment({}))
 
 

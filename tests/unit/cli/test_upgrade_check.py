@@ -67,13 +67,13 @@ def test_a_node_that_is_away_makes_it_exit_with_1(silent: Path, monkeypatch: pyt
     nodes = with_build(NEW, leader("n0"), other("n0"))
     result = told(silent, monkeypatch, *nodes, gone("n2"))
     assert result.exit_code == 1
-    assert "dledger: unreachable: g0/n2: connection refused" in result.stderr
+    assert "dledger: under-replicated: g0/n2: a member that does not answer: connection refused" in result.stderr
     assert "nothing speaks against" not in result.stderr
     shown = json.loads(told(silent, monkeypatch, *nodes, gone("n2"), options=("--json",)).stdout)
     (group,) = shown["groups"]
     assert shown["problems"] == group["problems"]
     assert (group["level"], group["needs"]) == (0, "0.1.0")
-    assert any(text.startswith("unreachable: g0/n2") for text in shown["problems"])
+    assert any(text.startswith("under-replicated: g0/n2: a member that does not answer") for text in shown["problems"])
     assert any("must not stop" in text for text in shown["problems"])
     assert group["waits_for"] == ["n2 does not answer, and what its build can do is not known"]
     assert [(node["id"], node["reachable"], node["highest_level"]) for node in group["nodes"]] == [

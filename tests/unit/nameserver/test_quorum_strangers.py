@@ -178,6 +178,7 @@ def test_a_secured_cluster_has_a_password_among_its_name_servers(tmp_path: Path,
         quorum_of(ClusterConfig.parse(CLUSTER.format(security=tls), "c.yaml").name_server("ns0"))
     secret = tmp_path / "secret"
     secret.write_text("s" * 40 + "\n", encoding="utf-8")
+    secret.chmod(0o644)
     settings = ClusterConfig.parse(CLUSTER.format(security=f"security: {{cluster_secret_file: {secret}}}"), "c.yaml").name_server("ns0")
     with pytest.raises(ConfigError, match="can be read by others"):
         quorum_of(settings)

@@ -50,7 +50,8 @@ def test_a_node_that_does_not_answer_has_no_rates_and_counts_on_when_it_is_back(
     look(history, 10.0, counted(leader("n0", "n2"), 1000), other("n0"), counted(other("n2"), 0, 100))
     silent = look(history, 11.0, counted(leader("n0"), 1000), other("n0"), gone("n2"))
     assert silent.groups[0].nodes[2].rates.messages_out is None
-    assert silent.groups[0].nodes[2].note == "unreachable: connection refused"
+    remedy = "start it: dledger up, or on its host: dledger node --id n2"
+    assert silent.groups[0].nodes[2].note == f"unreachable: connection refused, {remedy}"
     back = look(history, 20.0, counted(leader("n0", "n2"), 1000), other("n0"), counted(other("n2"), 0, 200))
     assert back.groups[0].nodes[2].rates.messages_out == 10.0
 
