@@ -22,7 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tests.sim.result import replay_command
-from tests.sim.scenarios import NAMES, run
+from tests.sim.scenarios import NAMES, ONE_WORLD_WITH, run
 from tests.sim.shrink import Times, parse_times, shrunk
 from tests.sim.worlds import WORLDS
 
@@ -53,7 +53,8 @@ def outcome_of(scenario: str, seed: int, keep: Sequence[int] | None = None, time
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenario", choices=NAMES, help="which (a soak without it takes all in turn, after each one world)")
+    names, which = (*NAMES, *ONE_WORLD_WITH), "which (a soak without it takes all in turn, after each one world)"
+    parser.add_argument("--scenario", choices=names, metavar="NAME", help=which)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seed", type=int, help="run this one and show what came of it")
     what.add_argument("--seeds", metavar="FROM:TO", help="run all of these (TO is not one of them); 0:100 unless told")

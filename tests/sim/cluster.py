@@ -27,7 +27,7 @@ from tests.sim.archive import Archive
 from tests.sim.async_loss import AsyncLoss, mark_of
 from tests.sim.disk import DiskSettings
 from tests.sim.disk_content import Loss
-from tests.sim.groups import GroupNodes, Shape, SimGroup, cluster_file, group_nodes
+from tests.sim.groups import GroupNodes, Shape, SimGroup, cluster_file, group_nodes, only_first
 from tests.sim.host import Folder, Host, Machine, new_machine
 from tests.sim.invariants import Invariants
 from tests.sim.loop import Process, SimLoop
@@ -61,7 +61,7 @@ class SimCluster:
         network: NetworkSettings | None = None,
         disk: DiskSettings | None = None,
         log: LogConfig = SMALL_LOG,
-        archive: Archive | None = None,
+        archive: bool = False,
         **shape: Unpack[Shape],
     ) -> None:
         self.seed = seed
@@ -90,10 +90,10 @@ class SimCluster:
         self._group_nodes.insert(0 if first else len(self._group_nodes), added)
         self.config = ClusterConfig.parse(cluster_file(self._group_nodes, self._shape), "sim.yaml")
         node_ids = [node_id for node_id, _ in added.nodes]
-        group = self.groups[added.name] = SimGroup(added.name, node_ids, Invariants(self.trace, self._archive))
+        group = self.groups[added.name] = SimGroup(added.name, node_ids, [Invariants(self.trace, Archive() if self._archive else None)])
         for each in self.groups.values():
             each.invariants.strangers = {node_id for other in self.groups.values() if other is not each for node_id in other.node_ids}
-        group.invariants.services.running = lambda: [host.node for host in self.running(group.name) if host.node is not None]
+        self.watch_services(group, 0)
         flush = self.config.store
         if flush.flushDiskType == "ASYNC_FLUSH":
             group.async_loss = AsyncLoss(nodes, flush.flushIntervalCommitLog / 1000)
@@ -101,6 +101,24 @@ class SimCluster:
             host = self.hosts[node_id] = new_machine(Host, node_id, address, self.loop, self.trace, self.random, replace(self._disk))
             host.group = group.name
         return group
+
+    def watch_services(self, group: SimGroup, lineage: int) -> None:
+        """Let the invariants of a lineage know which of its nodes run."""
+        of_lineage = group.lineages[lineage]
+        of_lineage.services.running = lambda: [
+            host.node for host in self.running(group.name) if host.node is not None and host.lineage == lineage
+        ]
+
+    def begin_lineage(self, host: Host, first: int, terms: Sequence[int]) -> None:
+        """An unsafe recovery from a log with these terms from entry ``first`` on; its node had promised nothing yet in the new lineage."""
+        group = self.group_of(host.node_id)
+        self.invariants_of(host.node_id).forget(host.node_id)
+        group.lineages.append(group.lineages[host.lineage].of_new_lineage(first, terms))
+        newest = len(group.lineages) - 1
+        for each in self.hosts_of(group.name):
+            if each is host or not each.disk.names:  # an empty folder is of none yet
+                each.lineage = newest
+        self.watch_services(group, newest)
 
     def leave_out(self, group: str) -> None:
         """A replica group that was removed is no more in the cluster file.  Those that run go on with the file they have."""
@@ -117,6 +135,10 @@ class SimCluster:
 
     def group_of(self, node_id: str) -> SimGroup:
         return self.groups[self.hosts[node_id].group]
+
+    def invariants_of(self, node_id: str) -> Invariants:
+        """Of the lineage that its folder belongs to."""
+        return self.group_of(node_id).lineages[self.hosts[node_id].lineage]
 
     def hosts_of(self, group: str) -> list[Host]:
         return [self.hosts[node_id] for node_id in self.groups[group].node_ids]
@@ -144,7 +166,7 @@ class SimCluster:
         own = principal.node(CLUSTER, host.group, node_id)
         security = self.security.of_member(own, lambda: node.security.known_users())
         process, env = host.new_process(self.net, security.network)
-        invariants = self.group_of(node_id).invariants
+        invariants = self.invariants_of(node_id)
         if "diverged" in mark_of(host.disk):
             invariants.forget_stored(node_id)  # it begins anew
             invariants.coverage.count(coverage.BEGUN_ANEW)
@@ -191,7 +213,7 @@ class SimCluster:
         host = self.hosts[node_id]
         if host.ended is not None:
             self.kill(node_id)
-        if host.process is None:
+        if host.process is None and not host.at_repair:
             self.start(node_id)
 
     def start_all(self) -> None:
@@ -230,19 +252,23 @@ class SimCluster:
 
     def kill(self, node_id: str) -> None:
         """kill -9: what the kernel has, stays."""
-        self.end(self.hosts[node_id], silent=False)
-        self.hosts[node_id].disk.process_died()
+        host = self.hosts[node_id]
+        if not host.at_repair:
+            self.end(host, silent=False)
+            host.disk.process_died()
 
     def power_off(self, node_id: str, loss: Loss) -> None:
         """The machine goes: unsynced bytes may be lost or torn, and nobody hears a connection end."""
         host, group = self.hosts[node_id], self.group_of(node_id)
+        if host.at_repair:
+            return
         suspects = self.suspects(group.name)
         self.end(host, silent=True)
         host.disk.power_failure(loss)
         host.boots += 1
         if group.async_loss is not None:
             since_s = group.async_loss.power_lost(node_id, self.loop.now_s, suspects)
-            group.invariants.forget_stored(node_id)
+            self.invariants_of(node_id).forget_stored(node_id)
             if since_s is not None:
                 group.invariants.may_forget(since_s)
 
@@ -255,14 +281,18 @@ class SimCluster:
         """Its folder is lost; only for a node that a committed configuration leaves out, which comes back as somebody new."""
         host = self.hosts[node_id]
         host.old_folder = self.take_folder(node_id)
-        host.rotten, host.wiped = "", True
+        group = self.group_of(node_id)
+        host.rotten, host.wiped, host.lineage = "", True, len(group.lineages) - 1
+        if host.lineage:  # its members of before are not those in the file: an empty node must not begin the group with those
+            whole = [each.node_id for each in self.hosts_of(group.name) if each.lineage == host.lineage and not each.wiped]
+            self.config = only_first(self.config, group.name, whole)
         self.trace.note("wipe", host.ip)
 
     def take_folder(self, node_id: str) -> Folder:
         """Its node is killed, and its disk is empty from now on."""
         self.kill(node_id)
         disk = self.hosts[node_id].disk
-        folder = Folder(disk.names, disk.durable_names, self.group_of(node_id).invariants.forget(node_id))
+        folder = Folder(disk.names, disk.durable_names, self.invariants_of(node_id).forget(node_id))
         disk.names, disk.durable_names = {}, {}
         return folder
 
@@ -270,7 +300,7 @@ class SimCluster:
         """On a disk that is empty."""
         disk = self.hosts[node_id].disk
         disk.names, disk.durable_names = dict(folder.names), dict(folder.durable_names)
-        self.group_of(node_id).invariants.remember(node_id, folder.promises)
+        self.invariants_of(node_id).remember(node_id, folder.promises)
 
     def end(self, host: Host, *, silent: bool) -> None:
         """End the process on a machine; its disk is told by the caller."""
@@ -297,7 +327,8 @@ class SimCluster:
         """What of ``coverage.ALL`` did."""
         counts: Counter[str] = Counter()
         for group in self.groups.values():
-            counts.update(group.invariants.coverage.counts)
+            for lineage in group.lineages:
+                counts.update(lineage.coverage.counts)
         counts[coverage.REPAIRED] += sum(path.endswith("-repaired") for host in self.hosts.values() for path in host.disk.names)
         return dict(sorted((name, count) for name, count in counts.items() if count))
 
@@ -321,8 +352,9 @@ class SimCluster:
         return self.hosts[name].node if name is not None else None
 
     def master(self, group: str = "g0") -> str | None:
-        """The node that is master of a group in the highest term, among those that run."""
-        nodes = [(host.node_id, host.node) for host in self.running(group) if host.node is not None]
+        """The node that is master of a group in the highest term of its newest lineage, among those that run."""
+        newest = len(self.groups[group].lineages) - 1
+        nodes = [(host.node_id, host.node) for host in self.running(group) if host.node is not None and host.lineage == newest]
         masters = [(node.roles.master_term, node_id) for node_id, node in nodes if node.roles.master_term]
         return max(masters)[1] if masters else None
 
@@ -341,7 +373,7 @@ class SimCluster:
 
     def problems(self) -> list[str]:
         """What was violated, what nodes stopped with, and what nobody caught."""
-        violations = [text for group in self.groups.values() for text in group.invariants.violations]
+        violations = [text for group in self.groups.values() for lineage in group.lineages for text in lineage.violations]
         return violations + [text for text, _error in self._errors()]
 
     def strays(self) -> list[str]:

@@ -15,7 +15,7 @@ from broker.node import BrokerNode
 from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
 from store.durability.expiry import Expired
-from tests.sim import disk_faults, folders, operators, recipes, rot
+from tests.sim import disk_faults, folders, operators, recipes, recovery, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host, Machine
@@ -434,6 +434,7 @@ STRIKES: dict[str, Strike] = {
     "misdirected-sector": _damage,
     "cut-file": _damage,
     "lost-units": _damage,
+    "recover": _recipe(recovery.recover),
 }
 # Kinds that only plans of their own make sense of, and those that came after the seeds of ``everything`` that failed once.
 RETENTION = ("expire", "flip-pieces", "stale-pieces")
@@ -443,7 +444,7 @@ CLOCKS = ("clock-leap", "expire-old")
 FOLDERS = ("replace-member", "lost-folder", "old-folder")
 ASYNC = ("lone-power", "power-of-others", "flush-mode")
 DISKS = ("failing-reads", "failing-writes", "full-disks")
-OF_THEIR_OWN = ("bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
+OF_THEIR_OWN = ("recover", "bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
 
 
 # Plans
@@ -641,7 +642,7 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - {*RETENTION, *FOLDERS, *ASYNC, *DISKS} - set(CLOCKS)), names, draw)
+    return _some_of(sorted(set(STRIKES) - {"recover", *RETENTION, *FOLDERS, *ASYNC, *DISKS} - set(CLOCKS)), names, draw)
 
 
 def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
@@ -666,7 +667,7 @@ def plan_mixture(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
     No damage: what the others have deleted, nobody can repair.  One clock leaps at a time.
     """
-    kinds = sorted(set(STRIKES) - {"bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
+    kinds = sorted(set(STRIKES) - {"recover", "bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
     chosen, plan = draw.sample(kinds, draw.randint(3, 8)), []
     for _ in range(draw.randint(4, 10)):
         kind, nodes = draw.choice((*chosen, "expire", "members")), (draw.choice((LEADER, *names)),)

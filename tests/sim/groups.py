@@ -7,10 +7,11 @@ part in another is one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from broker.config.cluster_file import ClusterConfig
 from tests.sim.async_loss import AsyncLoss
 from tests.sim.invariants import Invariants
 
@@ -44,12 +45,17 @@ class GroupNodes:
 
 @dataclass(slots=True, eq=False)
 class SimGroup:
-    """One replica group while it runs."""
+    """One replica group while it runs.  ``lineages``: the invariants of each, the oldest first; an unsafe recovery begins one."""
 
     name: str
     node_ids: list[str]
-    invariants: Invariants
+    lineages: list[Invariants]
     async_loss: AsyncLoss | None = None
+
+    @property
+    def invariants(self) -> Invariants:
+        """Of the newest lineage."""
+        return self.lineages[-1]
 
 
 def group_nodes(number: int, first: int, count: int) -> GroupNodes:
@@ -71,6 +77,17 @@ def spare_id(number: int) -> str:
 
 def spare_address(number: int) -> str:
     return f"10.0.9.{number + 1}:{PORT}"
+
+
+def only_first(config: ClusterConfig, name: str, first: Collection[str]) -> ClusterConfig:
+    """The file with ``spare: true`` for all nodes of a group but these."""
+    groups = []
+    for group in config.groups:
+        if group.name == name:
+            nodes = [node.model_copy(update={"spare": node.id not in first}) for node in group.nodes]
+            group = group.model_copy(update={"nodes": nodes})
+        groups.append(group)
+    return config.model_copy(update={"groups": groups})
 
 
 def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:

@@ -61,6 +61,8 @@ class Host(Machine):
     """The machine of a node."""
 
     group: str = "g0"  # the replica group its node belongs to
+    lineage: int = 0  # the place of its folder's among those of the group
+    at_repair: bool = False  # an operator works on its folder: nothing starts or ends it meanwhile
     node: BrokerNode | None = None
     wiped: bool = False  # its folder was lost, and it is not a voter again yet
     rotten: str = ""  # of which files bits were flipped on its disk

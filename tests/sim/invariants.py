@@ -142,6 +142,20 @@ class Invariants:
         if promises.durable is not None:
             self._durable[node_id] = promises.durable
 
+    def of_new_lineage(self, first: int, terms: Sequence[int]) -> Invariants:
+        """What goes on holding after an unsafe recovery from a log of these terms from entry ``first`` on; what was before is committed."""
+
+        def is_kept(index: int, term: int) -> bool:
+            return index < first or (index < first + len(terms) and terms[index - first] == term)
+
+        kept = next((at for at, term in enumerate(self.committed) if not is_kept(at, term)), len(self.committed))
+        applied = {index: found for index, found in self.applied.items() if is_kept(index, found[0])}
+        heir = Invariants(self._trace, self.archive.of(applied) if self.archive is not None else None)
+        heir.strangers, heir.applied = self.strangers, applied
+        heir.committed, heir._commit_terms, heir._commit_times = self.committed[:kept], self._commit_terms[:kept], self._commit_times[:kept]
+        heir._entries = {place: found for place, found in self._entries.items() if is_kept(*place)}
+        return heir
+
     def _watch_core(self, node_id: str, core: Raft) -> None:
         term, vote = self._durable.get(node_id, (0, None))
         if core.term < term or (core.term == term and vote is not None and core.vote != vote):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tests.sim import faults
 from tests.sim.disk_content import Loss
-from tests.sim.faults import Fault
+from tests.sim.faults import LEADER, Fault
 
 Plan = Callable[[Sequence[str], random.Random], list[Fault]]
 
@@ -23,20 +23,30 @@ FEATURES: dict[str, tuple[Plan, ...]] = {
     "folders": (faults.plan_folders,),
     "retention": (faults.plan_retention, faults.plan_stale_copies),
     "network": (),
+    "recovery": (),
     "disks": (faults.plan_disks,),
     "clocks": (faults.plan_clocks,),
     "elections": (faults.plan_split, faults.plan_recipes, faults.plan_kill_the_leader),
     "anything": (faults.plan_everything,),
 }
+# Not on together: what holds then cannot be said by whoever watches.
+APART = {"recovery": ("async", "flush-modes", "folders", "clocks")}
 MOST_FEATURES = 4
 MOST_OF_A_PLAN = 8  # faults
 
 
-def draw_features(draw: random.Random) -> tuple[str, ...]:
-    chosen = draw.sample(sorted(FEATURES), draw.randint(2, MOST_FEATURES))
+def draw_features(draw: random.Random, always: str = "") -> tuple[str, ...]:
+    """``always``: a feature that is one of them."""
+    chosen: list[str] = []
+    while not chosen or (always and always not in chosen) or _are_apart(chosen):
+        chosen = draw.sample(sorted(FEATURES), draw.randint(2, MOST_FEATURES))
     if "flush-modes" in chosen and "async" not in chosen:
         chosen.append("async")
     return tuple(sorted(chosen))
+
+
+def _are_apart(chosen: Sequence[str]) -> bool:
+    return any(name in chosen and other in chosen for name, others in APART.items() for other in others)
 
 
 def plan(features: Sequence[str], names: Sequence[str], draw: random.Random) -> list[Fault]:
@@ -47,6 +57,8 @@ def plan(features: Sequence[str], names: Sequence[str], draw: random.Random) -> 
     strands = [draw.choice(FEATURES[name])(names, draw)[:MOST_OF_A_PLAN] for name in features if FEATURES[name]]
     if "flush-modes" in features:
         strands.append(_flush_modes(names, draw))
+    if "recovery" in features:
+        strands.append(_recoveries(names, draw))
     woven: list[Fault] = []
     while strands := [strand for strand in strands if strand]:
         strand = draw.choice(strands)
@@ -65,4 +77,12 @@ def _flush_modes(names: Sequence[str], draw: random.Random) -> list[Fault]:
         found.append(Fault("flush-mode", draw.random() * 0.3, nodes, draw.random() * draw.choice((0.01, 0.05, 0.5)), amount=draw.random()))
         if draw.random() < 0.6:
             found.append(Fault("lone-power", 0.0, nodes, draw.random() * 0.1, Loss.NOTHING_KEPT))
+    return found
+
+
+def _recoveries(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    found = []
+    for _ in range(draw.choice((1, 1, 2))):
+        nodes, lasts_s = (draw.choice((LEADER, *names)),), draw.random() * draw.choice((0.3, 2.0))
+        found.append(Fault("recover", 0.1 + draw.random() * 0.4, nodes, lasts_s, blocks=draw.random() < 0.5, amount=draw.random()))
     return found

@@ -18,7 +18,6 @@ from dledger.log.config import LogConfig
 from tests.checkers.append_log import check
 from tests.checkers.queues import check_group_offsets
 from tests.sim import one_world, operators
-from tests.sim.archive import Archive
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import SMALL_LOG, SimCluster
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
@@ -75,6 +74,7 @@ class Scenario:
     settings: str = ""  # of the cluster file, beside those of the store
     store: str = ""
     deletes: bool = False  # old messages
+    archive: bool = False  # what was applied
     committers: int = 0  # clients that commit and read offsets of a consumer group
     batch_bytes: int = 0  # of producers; 0: their default
     drawn: Callable[[random.Random], Scenario] | None = None  # instead of this one
@@ -169,11 +169,13 @@ SCENARIOS["mixture"] = replace(SCENARIOS["disks"], plan=plan_mixture)
 SCENARIOS["stale-copies"] = replace(SCENARIOS["retention"], plan=plan_stale_copies)
 
 
-def _one_world(draw: random.Random) -> Scenario:
-    features = one_world.draw_features(draw)
+def _one_world(draw: random.Random, always: str = "") -> Scenario:
+    features = one_world.draw_features(draw, always)
     deletes = {"retention", "disks"} & {*features}  # the plans of both delete old messages
     base = SCENARIOS["retention" if deletes else "swarm"]
     flush = _ASYNC + draw.choice(("50", "400", "2000")) if "async" in features else ""
+    if "recovery" in features:  # what was read or committed of a lineage of before is not in this one
+        base = replace(base, archive=True, read_chance=0.0, committers=0)
     return replace(
         base,
         plan=partial(one_world.plan, features),
@@ -184,6 +186,7 @@ def _one_world(draw: random.Random) -> Scenario:
 
 
 SCENARIOS["one-world"] = Scenario(plan_swarm, drawn=_one_world)
+ONE_WORLD_WITH = {f"one-world:{feature}": feature for feature in one_world.FEATURES}  # those worlds that have the feature
 NAMES = (*sorted(SCENARIOS), *sorted(WORLDS), *sorted(CORE_SCENARIOS))
 
 
@@ -218,7 +221,7 @@ def run(
         log=scenario.log,
         settings=scenario.settings,
         store=scenario.store if scenario.deletes else ", ".join(filter(None, (scenario.store, _KEPT))),
-        archive=Archive() if scenario.deletes else None,
+        archive=scenario.deletes or scenario.archive,
     )
     reads = draw.random() < scenario.read_chance
     options = {"batch_bytes": scenario.batch_bytes} if scenario.batch_bytes else {}
@@ -240,11 +243,7 @@ def run(
     finally:
         cluster.trace.give(sink)
         cluster.loop.close()
-    if cluster.async_loss is not None:
-        for history in workload.histories:
-            cluster.async_loss.forgive(history)
-    anomalies = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
-    anomalies += [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]
+    anomalies = _anomalies(cluster, workload)
     return RunResult(
         seed,
         cluster.trace.hash,
@@ -262,7 +261,19 @@ def run(
     )
 
 
+def _anomalies(cluster: SimCluster, workload: Workload) -> list[str]:
+    """What clients saw wrong, and what stopped nodes."""
+    workload.judge()
+    if cluster.async_loss is not None:
+        for history in workload.histories:
+            cluster.async_loss.forgive(history)
+    found = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
+    return found + [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]
+
+
 def _scenario(name: str, draw: random.Random) -> Scenario:
+    if name in ONE_WORLD_WITH:
+        return _one_world(draw, ONE_WORLD_WITH[name])
     scenario = SCENARIOS[name]
     return scenario if scenario.drawn is None else scenario.drawn(draw)
 
@@ -291,7 +302,7 @@ async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], 
     for node_id in cluster.hosts:
         cluster.ensure_running(node_id)
     await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
-    if any(fault.kind in ("members", "part-change", "replace-member") for fault in plan):
+    if any(fault.kind in ("members", "part-change", "replace-member", "recover") for fault in plan):
         await operators.restore(cluster)
     await producing
     workload.stop_reading()

@@ -19,6 +19,7 @@ from tests.checkers.append_log import Append, AppendId, LogHistory, Outcome, Pol
 from tests.checkers.queues import OffsetCall
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
+from tests.sim.lineages import Worth
 from tests.sim.loop import Process
 from tests.sim.result import LivenessError
 
@@ -57,6 +58,7 @@ class Workload:
         self.process, self._network = cluster.new_client(CLIENT_IP)
         self.committers = [cluster.new_client(f"{COMMITTER_IP}{number}") for number in range(committers)]
         self.offset_calls: list[OffsetCall] = []
+        self._worth = Worth(cluster.groups["g0"], TOPIC)
         self._committed = 0
 
     def _environment(self) -> AbstractContextManager[ClientEnvironment]:
@@ -90,6 +92,7 @@ class Workload:
             result = await producer.send(Message(TOPIC, encode_id(identity)), queue_id=queue_id)
             offset = result.queue_offset
             self.acknowledged += 1
+            self._worth.acknowledged(queue_id, offset, encode_id(identity))
         except DledgerError as error:
             outcome = Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
         self.histories[queue_id].appends.append(Append(identity, invoked, loop.now_s, outcome, offset))
@@ -133,7 +136,7 @@ class Workload:
                 cluster.loop.spawn(host.process, self._ask_read_index(host.node_id, host.node.raft), "read index")
 
     async def _ask_read_index(self, node_id: str, raft: RaftNode) -> None:
-        invariants = self._cluster.invariants
+        invariants = self._cluster.invariants_of(node_id)
         committed = len(invariants.committed) - 1
         try:
             index = await raft.read_barrier(1.0)
@@ -170,6 +173,11 @@ class Workload:
         self.offset_calls.append(OffsetCall(is_commit, offset, invoked, loop.now_s, outcome))
 
     # The end
+
+    def judge(self) -> None:
+        """Leave the acknowledgements that bind the newest lineage."""
+        for queue_id, history in enumerate(self.histories):
+            self._worth.judge(queue_id, history, [encode_id(append.id) for append in history.appends])
 
     async def drain(self) -> None:
         """Read every queue whole from every replica; all is well again, so nothing may stand in the way."""

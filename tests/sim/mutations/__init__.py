@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, leftovers, names, nodes, replication, retention, security, spares
+from tests.sim.mutations import elections, leftovers, names, nodes, recovery, replication, retention, security, spares
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -271,6 +271,7 @@ MUTATIONS = (
     Mutation("", "users and rules are copied into no other log", security.copies_not_written, "groups-secured", 10),
     Mutation("", "users that are not known yet are taken for nobody", security.unknown_yet_is_unknown, "groups-secured", 20),
     Mutation("", "nodes of other replica groups may replicate", security.any_node_replicates, "groups-secured", 20),
+    Mutation("", "lineages of a replica group are not kept apart", recovery.lineages_mixed, "one-world:recovery"),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).
