@@ -21,8 +21,9 @@ def parse_tags(expression: str) -> list[str]:
     if expression.strip() in ("", "*"):
         return []
     tags = [tag.strip() for tag in expression.split("||")]
-    tags = [tag for tag in tags if tag]  # RocketMQ lets ``a || || b`` pass
-    if not tags or any(" && " in tag for tag in tags):  # it would be one tag, which no message has
+    if not all(tags):  # RocketMQ lets it pass; it is a name that was left out, or an empty variable of a script
+        raise InvalidArgumentError(f"tags {expression!r}: a tag is missing beside ||; expected tag || tag ..., or *")
+    if any(" && " in tag for tag in tags):  # it would be one tag, which no message has
         raise InvalidArgumentError(f"tags {expression!r}: expected tag || tag ..., or *; a message has one tag")
     return list(dict.fromkeys(tags))
 

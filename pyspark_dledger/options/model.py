@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger_client.fetch.subscription import parse_tags
 from dledger_client.runtime.argument_ranges import MAX_U32
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
@@ -273,11 +274,11 @@ def _topics(given: OptionParser) -> tuple[tuple[str, ...], str]:
 
 
 def _filters(given: OptionParser) -> Filters:
-    tags = given.text("tags", "*")
-    wanted = tuple(dict.fromkeys(tag for part in tags.split("||") if (tag := part.strip()) and tags != "*"))
-    if not wanted and tags != "*":
-        raise InvalidArgumentError(f"option tags: {tags!r}; expected tag || tag ..., or *")
-    return Filters(wanted, given.words("keys"), _queues(given))
+    try:
+        wanted = parse_tags(given.text("tags", "*"))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"option {error.message}") from None
+    return Filters(tuple(wanted), given.words("keys"), _queues(given))
 
 
 def _queues(given: OptionParser) -> frozenset[tuple[str, str, int]] | None:

@@ -137,7 +137,7 @@ def test_mistakes_are_typed() -> None:
                 await consumer.fetch("t", 3, 0)
             with pytest.raises(InvalidArgumentError):
                 await consumer.fetch("t", 0, -1)
-            with pytest.raises(InvalidArgumentError, match="expected tag"):
+            with pytest.raises(InvalidArgumentError, match="a tag is missing"):
                 await consumer.fetch("t", 0, 0, tags="|| || ")
 
     Rig().run(scenario)

@@ -159,11 +159,13 @@ def test_a_mistake_in_an_expression_is_typed_and_points_at_its_column() -> None:
     Rig().run(scenario)
 
 
-def test_empty_tags_between_others_are_left_out() -> None:
-    assert parse_tags("a||||b || || a") == ["a", "b"]
-    for text in ("||", " || || ", "a && b"):
-        with pytest.raises(InvalidArgumentError, match=r"expected tag \|\| tag"):
+def test_a_tag_that_is_missing_is_refused() -> None:
+    assert parse_tags("a||b || a") == ["a", "b"]
+    for text in ("a ||", "|| a", "a||||b", "||", " || || "):
+        with pytest.raises(InvalidArgumentError, match=r"a tag is missing beside \|\|; expected tag \|\| tag"):
             parse_tags(text)
+    with pytest.raises(InvalidArgumentError, match=r"expected tag \|\| tag"):
+        parse_tags("a && b")
 
 
 @pytest.mark.parametrize("filters", [{"sql": "a = '\ud800'"}, {"tags": "\ud800"}])
