@@ -78,9 +78,9 @@ def create(
     async def work(admin: Admin) -> ChangedTopic:
         return await admin.create_topic(
             name,
-            queues or 0,
-            read_queues=read_queues or 0,
-            write_queues=write_queues or 0,
+            queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
             perm=perm or int(Perm.READ_WRITE),
             replica_groups=_named(group, groups),
             if_not_exists=if_not_exists,
@@ -115,9 +115,9 @@ def update(
     async def work(admin: Admin) -> ChangedTopic:
         return await admin.update_topic(
             name,
-            read_queues=read_queues or queues or 0,
-            write_queues=write_queues or queues or 0,
-            perm=perm or 0,
+            read_queues=read_queues or queues,
+            write_queues=write_queues or queues,
+            perm=perm,
             replica_group=group,
             replica_groups=[] if group else named,
             force=force,

@@ -17,8 +17,10 @@ from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
 from dledger_wire.names import MAX_TOPIC_QUEUES
 from dledger_wire.rpc import methods
+from dledger_wire.status import Perm
 
 NO_TIME = -1
+GIVEN_PERMISSIONS = (None, int(Perm.WRITE), int(Perm.READ), int(Perm.READ_WRITE))  # None: none is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,13 @@ class TopicSpec:
     perm: int = 0
 
     @classmethod
-    def of(cls, name: str, queues: int, read_queues: int, write_queues: int, perm: int) -> Self:
-        """``queues`` stands for both numbers of queues, where they are not given."""
-        within(0, MAX_TOPIC_QUEUES, queues=queues)
-        read, write = read_queues or queues, write_queues or queues
-        within(0, MAX_TOPIC_QUEUES, read_queues=read, write_queues=write)
-        return cls(name, read, write, perm)
+    def of(cls, name: str, queues: int | None, read_queues: int | None, write_queues: int | None, perm: int | None) -> Self:
+        """``queues`` stands for both numbers of queues, where they are not given (None)."""
+        counts = {"queues": queues, "read_queues": read_queues, "write_queues": write_queues}
+        within(1, MAX_TOPIC_QUEUES, **{given: count for given, count in counts.items() if count is not None})
+        if perm not in GIVEN_PERMISSIONS:
+            raise InvalidArgumentError(f"perm {perm!r}: expected 2 (write), 4 (read) or 6 (both)")
+        return cls(name, read_queues or queues or 0, write_queues or queues or 0, perm or 0)
 
     def request(
         self, replica_group: str, *, if_not_exists: bool = False, force: bool = False, groups: Sequence[str] = ()

@@ -137,11 +137,11 @@ class Admin(MessageAdmin):
     def create_topic(
         self,
         name: str,
-        queues: int = 0,
+        queues: int | None = None,
         *,
-        read_queues: int = 0,
-        write_queues: int = 0,
-        perm: int = 0,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
         replica_group: str = "",
         replica_groups: Sequence[str] = (),
         if_not_exists: bool = False,
@@ -152,10 +152,10 @@ class Admin(MessageAdmin):
 
         Args:
             name: The topic.
-            queues: Read and write queues alike; 0 for the cluster's default.
-            read_queues: Queues that consumers read; 0 for ``queues``.
-            write_queues: Queues that producers write; 0 for ``queues``.
-            perm: Permission bits: 2 write, 4 read, 6 both; 0 for both.
+            queues: Read and write queues alike, at least 1.  Default: what the cluster gives new topics.
+            read_queues: Queues that consumers read.  Default: ``queues``.
+            write_queues: Queues that producers write.  Default: ``queues``.
+            perm: Permission bits: 2 write, 4 read, 6 both.  Default: both.
             replica_group: The one replica group that stores the topic.
             replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
             if_not_exists: Do not fail when the topic exists.
@@ -185,10 +185,10 @@ class Admin(MessageAdmin):
         self,
         name: str,
         *,
-        queues: int = 0,
-        read_queues: int = 0,
-        write_queues: int = 0,
-        perm: int = 0,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
         replica_group: str = "",
         replica_groups: Sequence[str] = (),
         force: bool = False,
@@ -199,10 +199,10 @@ class Admin(MessageAdmin):
 
         Args:
             name: The topic.
-            queues: Read and write queues alike; 0 keeps them.
-            read_queues: Queues that consumers read; 0 keeps them.
-            write_queues: Queues that producers write; 0 keeps them.
-            perm: Permission bits: 2 write, 4 read, 6 both; 0 keeps them.
+            queues: Read and write queues alike, at least 1.  Default: as they are.
+            read_queues: Queues that consumers read.  Default: as they are.
+            write_queues: Queues that producers write.  Default: as they are.
+            perm: Permission bits: 2 write, 4 read, 6 both.  Default: as they are.
             replica_group: Change the queues of this replica group only.
             replica_groups: Those that have the topic afterwards.  One that is added gets as many queues as the largest other one, unless
                 ``queues`` says how many there are; one that is taken away must have ``perm=4`` and have been read by all groups.

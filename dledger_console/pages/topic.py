@@ -112,7 +112,7 @@ async def change(view: View, name: str) -> None:
 
     async def work() -> str:
         wanted = (given_whole(read_field), given_whole(write_field), int(perm_field.value or 0))
-        changed = [now if now != before else 0 for now, before in zip(wanted, (read, write, perm), strict=True)]
+        changed = [now if now and now != before else None for now, before in zip(wanted, (read, write, perm), strict=True)]
         if not any(changed):
             return f"topic {name}: nothing was changed"
         done = await view.admin.update_topic(name, read_queues=changed[0], write_queues=changed[1], perm=changed[2])

@@ -288,8 +288,9 @@ def test_admins_are_told_their_numbers() -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
             for queues, text in (
-                (-1, "queues -1: expected 0 to"),
-                (1 << 40, f"queues {1 << 40}: expected 0 to"),
+                (0, "queues 0: expected 1 to 65536"),
+                (-1, "queues -1: expected 1 to 65536"),
+                (1 << 40, f"queues {1 << 40}: expected 1 to 65536"),
                 (5000, "5000: expected 1 to 1024"),
             ):
                 with pytest.raises(InvalidArgumentError, match=text):
@@ -303,9 +304,15 @@ def test_admins_are_told_their_numbers() -> None:
                 with pytest.raises(InvalidArgumentError, match=r"(queue_id|lines|count) 4294967296: expected|after -1: expected"):
                     await call()
             await rig.topic()
-            for numbers in ({"queues": 10**9}, {"read_queues": 10**9}, {"write_queues": 10**9}):
-                with pytest.raises(InvalidArgumentError, match=r"queues 1000000000: expected 0 to 65536"):  # they were dealt out one by one
-                    await admin.update_topic("t", **numbers)
+            for name in ("queues", "read_queues", "write_queues"):
+                for number in (0, 10**9):  # they were dealt out one by one
+                    for call in (admin.create_topic, admin.update_topic):
+                        with pytest.raises(InvalidArgumentError, match=rf"^{name} {number}: expected 1 to 65536"):
+                            await call("t", **{name: number})
+            for perm in (0, 1, 3, 5, 7, "6"):
+                for call in (admin.create_topic, admin.update_topic):
+                    with pytest.raises(InvalidArgumentError, match=rf"^perm {perm!r}: expected 2 \(write\), 4 \(read\) or 6 \(both\)"):
+                        await call("t", perm=perm)
 
     Rig().run(scenario)
 
