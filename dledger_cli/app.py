@@ -1,6 +1,6 @@
 """The root of the command line: options before a command, and the exit codes.
 
-Exit codes: 0 success, 1 an operating error in one line on stderr, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 an operating error in one line on stderr (with --json one object), 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - one line for users, a traceback on demand
         if os.environ.get("DLEDGER_VERBOSE"):
             print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
-        error_line(_text_of(error))
+        error_line(_text_of(error), error)
         sys.exit(1)
 
 

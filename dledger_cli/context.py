@@ -15,7 +15,7 @@ import typer
 
 from dledger_cli.credentials import as_member, take_from
 from dledger_cli.given import not_empty, value_of
-from dledger_cli.output import note
+from dledger_cli.output import note, show_errors_as_json
 from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ BootstrapOption = Annotated[
         callback=not_empty,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.", callback=show_errors_as_json)]
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after this time.")]
 DataOption = Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of the local nodes.")]
 

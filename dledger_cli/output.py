@@ -1,6 +1,6 @@
 """What the commands print: tables, JSON and one-line errors.
 
-Rules: data goes to stdout, everything else to stderr; colours only on a terminal; text from outside goes through
+Rules: data goes to stdout, everything else to stderr; with --json errors are JSON, too; colours only on a terminal; text from outside goes through
 ``dledger_wire/printable.py``, which the functions here see to.
 """
 
@@ -116,8 +116,22 @@ def _table_line(cells: Sequence[str], widths: Sequence[int], aligned_right: Sequ
     return "  ".join(padded).rstrip()
 
 
-def error_line(text: str) -> None:
-    """An error as one line (or one line a mistake) on stderr."""
+_errors_as_json = False  # a process runs one command
+
+
+def show_errors_as_json(wanted: bool) -> bool:
+    """Callback of --json: who reads the answer by a program reads errors by it, too."""
+    global _errors_as_json
+    _errors_as_json = wanted
+    return wanted
+
+
+def error_line(text: str, error: BaseException | None = None) -> None:
+    """An error as one line (or one line a mistake) on stderr; with --json as one object, that has the class of ``error``."""
+    if _errors_as_json:
+        known = {"type": type(error).__name__} if error is not None else {}
+        print(printable_json({"error": known | {"message": text or "unknown error"}}), file=sys.stderr, flush=True)
+        return
     for line in str(text).split("\n") if text else ["unknown error"]:
         print(f"{paint('dledger:', RED, sys.stderr)} {printable(line)}", file=sys.stderr, flush=True)
 

@@ -121,7 +121,7 @@ def _page(screen: _Screen | None, title: str, *, goes_on: bool) -> Iterator[None
         except Exception as error:
             if not goes_on:
                 raise
-            error_line(str(error))
+            error_line(str(error), error)
 
 
 class _Screen:

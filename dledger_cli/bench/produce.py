@@ -100,7 +100,7 @@ def _check_done(futures: deque[Any], produced: Produced) -> None:
             stored_from = produced.checked + 1
             figures.failed += 1
             if figures.failed == 1:
-                error_line(str(error))
+                error_line(str(error), error)
         produced.checked += 1
     produced.acknowledged.mark_range(stored_from, produced.checked)
     figures.acknowledged = produced.acknowledged.marks

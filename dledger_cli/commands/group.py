@@ -168,11 +168,15 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a group without members: its positions and its settings.  Its dead letters stay: dledger topic delete."""
     confirm(f"Delete group {name} and its positions?", yes)
     ask(config, timeout, lambda admin: admin.delete_group(name))
-    note(f"deleted group {name}")
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        note(f"deleted group {name}")
 
 
 async def _known(admin: Admin, name: str, hint: str) -> ConsumerGroupDescription:

@@ -133,24 +133,34 @@ def delete(
     group: GroupOption = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = 30.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a topic and its messages, in all replica groups."""
-    from dledger_wire.errors import InvalidArgumentError
-
     if dry_run:
         parts, queues = _described(config, timeout, name)
-        names = [part.replica_group for part in parts if group in ("", part.replica_group)]
-        if not names:
-            raise InvalidArgumentError(
-                f"topic {name} is not in replica group {group!r}, it is in {', '.join(part.replica_group for part in parts)}"
-            )
-        messages = sum(queue.messages for queue in queues if queue.replica_group in names)
-        note(f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
-        note_unanswered(queues.unanswered)
+        _show_deletion(name, group, parts, queues, as_json=as_json)
         return
     confirm(f"Delete topic {name} and all its messages?", yes)
     ask(config, timeout, lambda admin: admin.delete_topic(name, replica_group=group))
-    note(f"deleted topic {name}{f' in replica group {group}' if group else ''}")
+    if as_json:
+        print_json({"name": name, "group": group or None, "deleted": True})
+    else:
+        note(f"deleted topic {name}{f' in replica group {group}' if group else ''}")
+
+
+def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: Listed[QueueRange], *, as_json: bool) -> None:
+    from dledger_wire.errors import InvalidArgumentError
+
+    names = [part.replica_group for part in parts if group in ("", part.replica_group)]
+    if not names:
+        there = ", ".join(part.replica_group for part in parts)
+        raise InvalidArgumentError(f"topic {name} is not in replica group {group!r}, it is in {there}")
+    messages = sum(queue.messages for queue in queues if queue.replica_group in names)
+    if as_json:
+        print_json({"name": name, "group": ",".join(names), "messages": messages, "deleted": False} | unanswered_json(queues.unanswered))
+    else:
+        note(f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
+    note_unanswered(queues.unanswered)
 
 
 def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
-from dledger_cli.output import error_line, note, print_line
+from dledger_cli.output import error_line, note, print_json, print_line
 
 if TYPE_CHECKING:
     import subprocess
@@ -195,6 +195,7 @@ def down(
     only: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Stop only this one.  May be repeated.")] = None,
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""
     from broker.config.cluster_file import ClusterConfig
@@ -207,6 +208,8 @@ def down(
     if not cluster.file.is_file():
         if not cluster.recorded():
             note(f"nothing to stop: {cluster.file} does not exist")
+            if as_json:
+                print_json({"stopped": []})
             return
         why = f"{cluster.file} does not exist"
     with one_at_a_time(folder):
@@ -216,18 +219,25 @@ def down(
             why = error.message
         if why:
             note(f"{why}; stopping what dledger up started in {folder}, by its pid files")
-        _stop(cluster, only, kill=kill, timeout=timeout)
+        stopped, failed = _stop(cluster, only, kill=kill, timeout=timeout)
+    if as_json:
+        print_json({"stopped": stopped})
+    if failed:
+        raise typer.Exit(1)
 
 
-def _stop(cluster: LocalCluster, only: Sequence[str] | None, *, kill: bool, timeout: float) -> None:
-    failed = False
+def _stop(cluster: LocalCluster, only: Sequence[str] | None, *, kill: bool, timeout: float) -> tuple[list[str], bool]:
+    """What was stopped, and whether something else runs on."""
+    stopped, failed = [], False
     for node_id in _stop_order(cluster, _known(cluster, only)):
         if not cluster.signal(node_id, signal.SIGTERM):
             continue
         if cluster.wait_stopped(node_id, timeout):
             note(f"{node_id} stopped")
+            stopped.append(node_id)
         elif kill and cluster.signal(node_id, signal.SIGKILL) and cluster.wait_stopped(node_id, timeout):
             note(f"{node_id} killed after {timeout:g} s")
+            stopped.append(node_id)
         else:
             text = f"{node_id} (pid {(cluster.running() | cluster.unnamed()).get(node_id)}) did not stop within {timeout:g} s"
             error_line(text if kill else f"{text}; with --kill it is killed then")
@@ -235,8 +245,7 @@ def _stop(cluster: LocalCluster, only: Sequence[str] | None, *, kill: bool, time
     for name, pid in () if only else cluster.unnamed().items():
         error_line(f"{name} runs here, and neither {cluster.file} nor a pid file names it: kill {pid} stops it")
         failed = True
-    if failed:
-        raise typer.Exit(1)
+    return stopped, failed
 
 
 def _known(cluster: LocalCluster, only: Sequence[str] | None) -> Collection[str]:

@@ -15,7 +15,7 @@ import typer
 
 from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
 from dledger_cli.credentials import as_member
-from dledger_cli.output import print_json, print_line
+from dledger_cli.output import print_json, print_line, show_errors_as_json
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -40,7 +40,10 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Print once, after two samples for the rates; the default without a terminal.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON at each update; with --once only one.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a line of JSON at each update; with --once only one.", callback=show_errors_as_json),
+    ] = False,
 ) -> None:
     """Show a running cluster live: replica groups, nodes, consumer groups, and changes of leader as they come.
 
