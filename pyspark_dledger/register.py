@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.extras import install_command
 from pyspark_dledger.source import DefaultSource
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def check_interpreter(python: str) -> None:
         said = done.stderr.strip().splitlines()
         raise InvalidArgumentError(
             f"Spark's interpreter {path} cannot load the source ({said[-1] if said else 'no reason given'}); "
-            "install dledger[spark] there, or set PYSPARK_PYTHON to one that has it"
+            f"expected the wheel of dledger-client there, and {install_command('spark')}; or set PYSPARK_PYTHON to one that has both"
         )
 
 

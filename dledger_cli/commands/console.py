@@ -114,10 +114,11 @@ def _certificate(cluster: ClusterConfig | None, cert: str, key: str, of_node: st
 
 
 def need_library() -> None:
-    """ConfigError without the extra ``console``."""
+    """ConfigError without what the extra ``console`` installs."""
     from importlib.util import find_spec
 
     from dledger_wire.errors import ConfigError
+    from dledger_wire.extras import install_command
 
     if find_spec("nicegui") is None:
-        raise ConfigError("the web console needs its extra: pip install 'dledger[console]'")
+        raise ConfigError(f"the web console needs nicegui: {install_command('console')}")

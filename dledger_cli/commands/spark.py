@@ -35,7 +35,9 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
     try:
         from pyspark_dledger.jobs import archive, audit, common, finish, replay, stats
     except ModuleNotFoundError as error:
-        missing = f"{error.name} is not installed; expected pip install 'dledger[spark]'"
+        from dledger_wire.extras import install_command
+
+        missing = f"{error.name} is not installed: {install_command('spark')}"
         if wants_help:
             print(f"usage: dledger spark {name} [options]\n\n{JOBS[name]}\n\nIts options cannot be shown: {missing}")
             return

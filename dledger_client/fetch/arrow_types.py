@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.extras import install_command
 
 if TYPE_CHECKING:
     import pyarrow
@@ -21,4 +22,4 @@ def require_arrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise InvalidArgumentError(f'Arrow needs pyarrow ({error}); install "dledger-client[arrow]"') from None
+        raise InvalidArgumentError(f"Arrow needs pyarrow ({error}): {install_command('arrow')}") from None

@@ -236,7 +236,9 @@ def reason(error: BaseException) -> str:
         return own[-1].partition(": ")[2]
     if any("DATA_SOURCE_NOT_FOUND" in line for line in lines):
         python = os.environ.get("PYSPARK_PYTHON", "python3")
-        return f"Spark's interpreter {python} cannot import pyspark_dledger; install dledger[spark] there, or set PYSPARK_PYTHON"
+        return (
+            f"Spark's interpreter {python} cannot import pyspark_dledger; install the wheel of dledger-client there, or set PYSPARK_PYTHON"
+        )
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 

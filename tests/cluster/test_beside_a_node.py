@@ -58,7 +58,7 @@ def test_a_node_runs_without_its_console_and_keeps_one_running_when_it_can(
         cluster.start()
     cluster.cli_ok("topic", "create", "orders")
     assert cluster.produce("orders", [b"without a page"])["acknowledged"] == 1
-    assert "the web console needs its extra: pip install 'dledger[console]'" in cluster.log_text("n0")
+    assert "the web console needs nicegui: pip install 'nicegui>=3.10,<4'" in cluster.log_text("n0")
     assert console_of(cluster.processes["n0"].pid) is None
     assert cluster.terminate("n0") == 0
 

@@ -116,4 +116,4 @@ def test_without_the_library_the_node_runs_without_a_console(monkeypatch: pytest
         (told,) = caplog.records
     assert told.levelno == logging.WARNING
     assert told.__dict__["event"] == "child_process_not_started"
-    assert told.__dict__["reason"] == "the web console needs its extra: pip install 'dledger[console]'"
+    assert told.__dict__["reason"] == "the web console needs nicegui: pip install 'nicegui>=3.10,<4'"

@@ -91,7 +91,7 @@ def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest
     result = invoke("spark", "stats", "--help")
     assert result.exit_code == 0
     assert "Volume, size and latency of topics" in result.output
-    assert "pip install 'dledger[spark]'" in result.output
+    assert "pip install 'pyspark>=4.1,<4.4' 'pyarrow>=18'" in result.output
 
 
 @pytest.mark.parametrize(

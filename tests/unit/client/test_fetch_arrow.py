@@ -79,7 +79,7 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
     async def scenario(rig: Rig) -> None:
         async with rig.consumer() as consumer:
-            with pytest.raises(InvalidArgumentError, match=r"Arrow needs pyarrow .*dledger-client\[arrow\]"):
+            with pytest.raises(InvalidArgumentError, match=r"Arrow needs pyarrow .*: pip install 'pyarrow>=18'"):
                 await consumer.fetch_arrow("t", 0, 0)
 
     Rig().run(scenario)

@@ -23,7 +23,9 @@ def test_an_interpreter_is_checked(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     bare.chmod(0o755)
-    with pytest.raises(InvalidArgumentError, match=r"cannot load the source \(ModuleNotFoundError: .*install dledger\[spark\] there"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"cannot load the source \(ModuleNotFoundError: .*expected the wheel of dledger-client there"
+    ):
         check_interpreter(str(bare))
 
 
