@@ -45,7 +45,10 @@ BootstrapOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.", callback=show_errors_as_json)]
+# Defaults of commands: READ_S for what only asks, CHANGE_S for what changes something, LONG_S for what goes through everything.
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after this time.")]
+READ_S, CHANGE_S, LONG_S = 10.0, 30.0, 60.0
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DataOption = Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of the local nodes.")]
 
 SHIPPED_CONFIG = Path(__file__).with_name("local-3.yaml")

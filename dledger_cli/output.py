@@ -1,7 +1,7 @@
 """What the commands print: tables, JSON and one-line errors.
 
-Rules: data goes to stdout, everything else to stderr; with --json errors are JSON, too; colours only on a terminal; text from outside goes through
-``dledger_wire/printable.py``, which the functions here see to.
+Rules: data goes to stdout, everything else to stderr; with --json errors are JSON, too; colours only on a terminal; text from outside
+goes through ``dledger_wire/printable.py``, which the functions here see to.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import print_json, print_line, print_table
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
@@ -47,7 +47,7 @@ def allow(
     cluster: ClusterOption = False,
     remove: RemoveOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Allow a user something; what no rule allows is denied."""
@@ -64,7 +64,7 @@ def deny(
     cluster: ClusterOption = False,
     remove: RemoveOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Deny a user something, whatever other rules allow."""
@@ -75,7 +75,7 @@ def deny(
 def list_rules(
     user: Annotated[str, typer.Argument(metavar="[USER]", help="Only rules that decide on this user. Default: all.")] = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Show the rules."""
@@ -90,7 +90,7 @@ def check(
     producer: ProducerOption = None,
     cluster: ClusterOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a user may do something, and which rules decide it; exit code 1 when it may not."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import end_if_nobody_reads, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def tail(
     action: Annotated[str, typer.Option("--action", metavar="TEXT", help="Only actions with this text in them.")] = "",
     denied: Annotated[bool, typer.Option("--denied", help="Only refusals.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Show the newest records of all nodes and name servers, by time; with --json as they were written, one a line."""

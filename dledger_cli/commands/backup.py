@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import STATUS_DEADLINE_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of, parse_size_option
+from dledger_cli.context import (
+    LONG_S,
+    STATUS_DEADLINE_S,
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+    ask,
+    load_config,
+    nodes_of,
+    parse_size_option,
+)
 from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_line, print_table, show_progress, unanswered_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
@@ -44,7 +54,7 @@ def backup(
     ] = 0,
     show: Annotated[bool, typer.Option("--list", help="Only list the existing backups.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
     """Back up every replica group, each consistent at an entry of its own. Needs the right to administer the cluster.

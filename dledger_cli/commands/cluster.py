@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import upgrade
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config
+from dledger_cli.context import CHANGE_S, LONG_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config
 from dledger_cli.output import error_line, note, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
@@ -41,7 +41,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="cluster")
 
 
-def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show every replica group: state, leader, replicas in sync, lagging, missing, rates, disk; leaders by host; warnings."""
     from dledger_cli.cluster_text import show_cluster
 
@@ -52,7 +52,7 @@ def add_group(
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML of the replica group: name and nodes, or a list of groups.")],
     data: LocalOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
     """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
@@ -81,7 +81,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan.")] = False,
     data: LocalOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
     """Make the running cluster as the file says: add replica groups, set policies, drain and remove groups.  Safe to repeat."""
@@ -193,7 +193,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let the group take messages again.")] = False,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until nothing is left.")] = 3600.0,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Let a replica group take no more messages, and wait until everything in it is consumed.  Ctrl-C breaks off; repeat to go on."""
@@ -234,10 +234,10 @@ def remove_group(
     discard: Annotated[
         bool, typer.Option("--discard", help="Give up messages that no consumer group reads, dead letters, parked transactions.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     data: LocalOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a replica group that is drained, and stop its local nodes.  Refused while anything is left in it.  Safe to repeat."""

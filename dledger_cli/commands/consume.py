@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
+from dledger_cli.context import CHANGE_S, ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
 from dledger_cli.message_text import LineFormat, body_line, consumed_json
 from dledger_cli.output import end_if_nobody_reads, note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
@@ -66,7 +66,7 @@ def consume(
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
     line_format: Annotated[str | None, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = None,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     raw: Annotated[bool, typer.Option("--raw", help="Print bytes as they are to a terminal, too: escape sequences take effect.")] = False,
     as_json: JsonOption = False,
 ) -> None:

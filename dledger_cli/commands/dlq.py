@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_table, show_progress, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -35,7 +35,7 @@ def list_letters(
     name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Consumer group. Default: all.")] = "",
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait for a dead letter.")] = 0.0,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters by consumer group: how many there are, and how many were not redriven yet."""
@@ -74,7 +74,7 @@ def open_letters(
     name: NameArgument,
     close: Annotated[bool, typer.Option("--close", help="Revoke read permission.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Grant consumers read permission on the dead letters of a group."""
@@ -97,7 +97,7 @@ def redrive(
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0.0, help="Messages a second; 0: no limit.")] = 1000.0,
     to_group: Annotated[bool, typer.Option("--to-group", help="Deliver to this group alone, not to the original topic.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their original topic again.  Repeated, it continues and sends none twice."""

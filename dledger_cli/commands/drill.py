@@ -46,7 +46,7 @@ def drill(
     seed: Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Rounds follow from it (default: one drawn).")] = None,
     only_round: Annotated[int | None, typer.Option("--only-round", metavar="N", min=1, help="Run this round alone.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Nodes of each replica group: 3 or 5.")] = 3,
-    groups: Annotated[int, typer.Option("--groups", metavar="N", min=1, max=4, help="Replica groups.")] = 2,
+    groups: Annotated[int, typer.Option("--replica-groups", metavar="N", min=1, max=4, help="Number of replica groups.")] = 2,
     tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Whether nodes speak TLS (default: if a fault needs it).")] = None,
     settings: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Settings of the private cluster: blocks store, raft, broker ...")
@@ -71,7 +71,7 @@ def drill(
     from dledger_drill.plan.model import DrillOptions
 
     asked = _Asked(faults, settings, against, restart_command, report, json_file, keep)
-    asked.check(nodes, {"--nodes": nodes != 3, "--groups": groups != 2, "--config": settings, "--tls": tls is not None})
+    asked.check(nodes, {"--nodes": nodes != 3, "--replica-groups": groups != 2, "--config": settings, "--tls": tls is not None})
     if faults == LIST:
         _list(asked, nodes=nodes, tls=tls is not False)
         return
@@ -193,7 +193,7 @@ def _command(options: DrillOptions, asked: _Asked, only_round: int | None) -> st
     parts += ["--faults", asked.faults] if asked.faults != ALL else []
     parts += ["--workloads", ",".join(options.workloads)] if options.workloads != DEFAULT_WORKLOADS else []
     parts += ["--nodes", str(options.nodes)] if options.nodes != 3 else []
-    parts += ["--groups", str(options.groups)] if options.groups != 2 else []
+    parts += ["--replica-groups", str(options.groups)] if options.groups != 2 else []
     parts += ["--config", str(asked.settings)] if asked.settings is not None else []
     parts += ["--tls" if options.tls else "--no-tls"] if options.tls != need_tls(options.faults) else []
     parts += ["--against", asked.against] if asked.against else []

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, parse_duration_option, replica_group_of
+from dledger_cli.context import (
+    LONG_S,
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+    YesOption,
+    ask,
+    confirm,
+    parse_duration_option,
+    replica_group_of,
+)
 from dledger_cli.output import error_line, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -23,10 +33,10 @@ def expire(
         str, typer.Option("--older-than", metavar="DURATION", help="Delete what is older. Default: fileReservedTime of each node.")
     ] = "",
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only on this node.")] = "",
-    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
+    yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
     """Delete old messages: whole sealed segments of the log, with the queue files that point into them."""

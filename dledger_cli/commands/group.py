@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.commands import completion, group_settings
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, time_ms
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, time_ms
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -46,7 +46,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="group")
 
 
-def list_groups(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
+def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """List all consumer groups with their members, their lag, what they do, and the topics they read.
 
     LAG counts the messages that a group has not passed. WAITING is how long ago the oldest of them was stored; - where all is read, or
@@ -82,7 +82,7 @@ def _shown(waits_ms: int | None) -> str:
     return "" if waits_ms is None else format_duration_ms(waits_ms)
 
 
-def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
+def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show a group's members, its position in each queue, and its lag.
 
     Every readable queue of each topic is shown that the group subscribes to or has positions in.  Where it has committed nothing,
@@ -114,9 +114,9 @@ def reset_offset(
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="With --queue: the next message to read.")] = -1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Also for a group that does not exist yet: where it begins.")] = False,
-    groups: Annotated[str, typer.Option("--groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
+    groups: Annotated[str, typer.Option("--replica-groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Move a group to the start or the end of a topic, to a time, or in one queue to an offset.
@@ -165,9 +165,9 @@ def _reset_target(to: str, queue: int, offset: int) -> ResetTarget:
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a group without members: its positions and its settings.  Its dead letters stay: dledger topic delete."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
 from dledger_cli.output import print_json, print_table
 from dledger_cli.watching import reading_command
 
@@ -24,9 +24,9 @@ def register(app: typer.Typer) -> None:
 
 def settings(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Consumer group. Default: all that are configured.")] = "",
-    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group to ask.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group to ask.")] = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Show the settings of consumer groups; for a named group that is not configured the defaults."""
@@ -53,7 +53,7 @@ def update(
     ] = None,
     consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may read.")] = None,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Change the settings of a consumer group; what is not given stays."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
 from dledger_cli.message_text import time_text
 from dledger_cli.output import note, print_json, print_table
 from dledger_cli.watching import reading_command
@@ -31,10 +31,10 @@ def register(root: typer.Typer) -> None:
 
 def transfer(
     to: Annotated[str, typer.Option("--to", metavar="ID", help="The new leader, or best: the replica with the longest log.")],
-    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Also to a node that must not lead.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Transfer leadership, and wait until the new leader has taken over.
@@ -57,10 +57,10 @@ def transfer(
 
 
 def history(
-    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Only this replica group.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Only this replica group.")] = "",
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many of the newest changes.")] = 20,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Show changes of leader and why each of them came, oldest first; what the nodes that answer tell, merged."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.message_text import time_text
 from dledger_cli.output import RED, YELLOW, end_if_nobody_reads, note, print_json, print_line
 from dledger_wire.errors import DeadlineExceededError, UnreachableError
@@ -45,7 +45,7 @@ def tail(
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written later, until interrupted.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Show the newest lines that a node keeps in memory, oldest first; with --json one object a line."""

@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, config_path, confirm, load_config, replica_group_of, run
+from dledger_cli.context import (
+    CHANGE_S,
+    ConfigOption,
+    JsonOption,
+    TimeoutOption,
+    YesOption,
+    ask,
+    config_path,
+    confirm,
+    load_config,
+    replica_group_of,
+    run,
+)
 from dledger_cli.output import note, print_json
 
 if TYPE_CHECKING:
     from dledger_client.admin.membership import Membership
     from dledger_client.aio import Admin
 
-GroupOption = Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group.")]
+GroupOption = Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")]
 IdOption = Annotated[str, typer.Option("--id", metavar="ID", help="The node.")]
 AddressOption = Annotated[
     str, typer.Option("--address", metavar="HOST:PORT", help="Address of the new node. Default: the one in the cluster file.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def register(root: typer.Typer) -> None:
@@ -39,7 +50,7 @@ def add(
     address: AddressOption = "",
     group: GroupOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Add a node as a learner: it copies the log and does not vote.  Safe to repeat."""
@@ -53,7 +64,7 @@ def promote(
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until it has caught up.")] = 0.0,
     group: GroupOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Make a learner that has caught up a voter.  Safe to repeat."""
@@ -68,7 +79,7 @@ def remove(
     yes: YesOption = False,
     group: GroupOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a node from its group.  Safe to repeat."""
@@ -84,7 +95,7 @@ def replace(
     yes: YesOption = False,
     group: GroupOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Replace a member that is lost by a new node.  Safe to repeat."""

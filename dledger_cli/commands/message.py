@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, time_ms
+from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, time_ms
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
@@ -46,10 +46,10 @@ def query(
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="Stored at or before.")] = "",
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Queue, with --offset.")] = -1,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="Offset in that queue.")] = -1,
-    group: Annotated[str, typer.Option("--replica-group", "--group", metavar="G", help="Replica group, with --offset.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group, with --offset.")] = "",
     max_messages: MaxOption = 32,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Find messages by key (within --from and --to), by id, by time alone, or by queue and offset.  Exit 1 when there are none."""
@@ -87,7 +87,7 @@ def trace(
     msg_id: IdOption = "",
     max_messages: MaxOption = 32,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """Trace messages: where they are stored, on which replicas, which groups have consumed them and when, retries, dead letters.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, run
+from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, run
 from dledger_cli.credentials import as_member
 from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
 from dledger_cli.watching import reading_command
@@ -57,7 +57,7 @@ def nameserver(
     sys.exit(run_name_server(settings, data, log_file))
 
 
-def status(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show what each name server knows, and whether they agree.  Exit 1 when none answers for the whole cluster."""
     found = ask(config, timeout, lambda admin: admin.name_servers())
     show(found, as_json=as_json)

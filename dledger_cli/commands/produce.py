@@ -14,6 +14,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import (
+    CHANGE_S,
     ConfigOption,
     JsonOption,
     TimeoutOption,
@@ -71,7 +72,7 @@ def produce(
     ] = "",
     json_lines: Annotated[bool, typer.Option("--json-lines", help=JSON_LINES_HELP)] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s.  A line ends with LF or CR LF."""

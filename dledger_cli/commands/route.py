@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.output import note, print_json, print_table
 from dledger_cli.watching import reading_command
 
@@ -22,7 +22,7 @@ def register(root: typer.Typer) -> None:
     reading_command(root, "route", epilog="Examples: dledger route orders | dledger route orders --json")(route)
 
 
-def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Where clients find a topic: replica groups, queues, leaders, replicas, and who told it."""
     found = ask(config, timeout, lambda admin: admin.route(topic))
     if as_json:

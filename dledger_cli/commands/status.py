@@ -47,7 +47,7 @@ def status(
     until: Annotated[
         str, typer.Option("--until", metavar="healthy", help="Wait until every group is healthy, or the checks find nothing.")
     ] = "",
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --until waits.")] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up --until after this time.")] = 60.0,
 ) -> None:
     """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes, or a check finds something.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 from dledger_wire.names import MAX_TOPIC_QUEUES
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
-CREATE_EXAMPLES = "Examples: dledger topic create orders --queues 4 | dledger topic create orders --queues 12 --groups g0,g1"
-UPDATE_EXAMPLES = "Examples: dledger topic update orders --perm 4 | dledger topic update orders --groups g0,g1,g2"
+CREATE_EXAMPLES = "Examples: dledger topic create orders --queues 4 | dledger topic create orders --queues 12 --replica-groups g0,g1"
+UPDATE_EXAMPLES = "Examples: dledger topic update orders --perm 4 | dledger topic update orders --replica-groups g0,g1,g2"
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[
@@ -37,10 +37,10 @@ WriteQueuesOption = Annotated[
     int | None, typer.Option("--write-queues", metavar="N", min=1, max=MAX_TOPIC_QUEUES, help="Queues that producers write.")
 ]
 PermOption = Annotated[int | None, typer.Option("--perm", metavar="2,4,6", min=2, max=6, help="2 write, 4 read, 6 both.")]
-GroupOption = Annotated[str, typer.Option("--group", "--replica-group", "-g", metavar="G", help="The one replica group to do it in.")]
-CreateGroupsOption = Annotated[str, typer.Option("--groups", metavar="G,...", help="Replica groups that hold the topic. Default: all.")]
+GroupOption = Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="The one replica group to do it in.")]
+CreateGroupsOption = Annotated[str, typer.Option("--replica-groups", metavar="G,...", help="Those that hold the topic. Default: all.")]
 UpdateGroupsOption = Annotated[
-    str, typer.Option("--groups", metavar="G,...", help="Replica groups that hold the topic afterwards. Default: as now.")
+    str, typer.Option("--replica-groups", metavar="G,...", help="Those that hold the topic afterwards. Default: as now.")
 ]
 
 
@@ -64,7 +64,7 @@ def create(
     groups: CreateGroupsOption = "",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail when the topic exists.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic, with its queues spread evenly over the replica groups.
@@ -99,17 +99,17 @@ def update(
     groups: UpdateGroupsOption = "",
     force: Annotated[bool, typer.Option("--force", help="Also when messages become unreadable.")] = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Change the queues, the permission or the replica groups of a topic; what is not given stays.
 
-    Numbers are those of all replica groups together, with --group of that one.  Remove queues in two steps: first --write-queues, then,
-    when every consumer group has read them, --read-queues.  A replica group that --groups does not name any more is taken away, when the
-    topic takes no messages there (--group G --perm 4) and every consumer group has read it.
+    Numbers are those of all replica groups together, with --replica-group of that one.  Remove queues in two steps: first --write-queues,
+    then, when every consumer group has read them, --read-queues.  A replica group that --replica-groups does not name any more is taken
+    away, when the topic takes no messages there (--replica-group G --perm 4) and every consumer group has read it.
     """
     if not (queues or read_queues or write_queues or perm or groups):
-        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --groups")
+        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --replica-groups")
     named = _named(group, groups)
 
     async def work(admin: Admin) -> ChangedTopic:
@@ -128,11 +128,11 @@ def update(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be deleted.")] = False,
     group: GroupOption = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a topic and its messages, in all replica groups."""
@@ -163,7 +163,7 @@ def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: List
     note_unanswered(queues.unanswered)
 
 
-def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
+def list_topics(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """List all topics, each with its queues in all replica groups."""
     found = ask(config, timeout, lambda admin: admin.list_topics(or_followers=True, partial=True))
     topics: dict[str, list[TopicQueues]] = {}
@@ -179,7 +179,7 @@ def list_topics(config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_js
     note_unanswered(found.unanswered)
 
 
-def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = 5.0, as_json: JsonOption = False) -> None:
+def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show the replica groups, the permission and the offsets of each queue of a topic."""
     parts, queues = _described(config, timeout, name)
     topic = _topic_json(parts)
@@ -239,9 +239,9 @@ def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[To
 
 
 def _named(group: str, groups: str) -> list[str]:
-    """The replica groups that --group or --groups names."""
+    """The replica groups that --replica-group or --replica-groups names."""
     if group and groups:
-        raise typer.BadParameter("give either --group or --groups", param_hint="--groups")
+        raise typer.BadParameter("give either --replica-group or --replica-groups", param_hint="--replica-groups")
     return [name.strip() for name in (group or groups).split(",") if name.strip()]
 
 
@@ -266,7 +266,7 @@ def _note_absent(topic: ChangedTopic) -> None:
     if named == there:
         return
     why = "it does not answer, or the creation is under way, or was broken off; if it was, this creates the rest"
-    rest = f"dledger topic create {topic.topic} --groups {','.join(sorted(named))} --if-not-exists"
+    rest = f"dledger topic create {topic.topic} --replica-groups {','.join(sorted(named))} --if-not-exists"
     note(f"topic {topic.topic} was not seen in {', '.join(sorted(named - there))}: {why}: {rest}")
 
 

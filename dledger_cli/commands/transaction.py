@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, bootstrap_of, confirm
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, bootstrap_of, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -20,7 +20,6 @@ MAX_LISTED = 1000
 REAL_TOPIC = "REAL_TOPIC"
 OUTCOMES = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back", "PARKED": "parked, so its message is never delivered"}
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transaction: the id of its message.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", "REPLICA-GROUP")
 
 
@@ -36,7 +35,7 @@ def list_transactions(
     name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Producer group. Default: all.")] = "",
     max_transactions: Annotated[int, typer.Option("--max", metavar="N", min=1, max=1000, help="The N oldest of each replica group.")] = 100,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
     """List open transactions, oldest first, and how many were parked because no producer knew their state."""
@@ -64,7 +63,7 @@ def commit(
     transaction_id: IdArgument,
     yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Commit an open transaction, or send the message of a parked one to its topic.  Safe to repeat."""
@@ -76,7 +75,7 @@ def rollback(
     transaction_id: IdArgument,
     yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Roll an open transaction back: consumers never get its message, as they never get that of a parked one."""

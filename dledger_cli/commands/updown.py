@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
+from dledger_cli.context import LONG_S, ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
 from dledger_cli.output import error_line, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def up(
     config: ConfigOption = None,
     data: DataOption = "data",
     as_json: JsonOption = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the masters.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up waiting for the masters after this time.")
+    ] = LONG_S,
 ) -> None:
     """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
@@ -194,7 +196,9 @@ def down(
     data: DataOption = "data",
     only: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Stop only this one.  May be repeated.")] = None,
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long each node may take.")] = STOP_TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up on a node that does not stop within this time.")
+    ] = STOP_TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
     """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm, load_config, nodes_of
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config, nodes_of
 from dledger_cli.output import error_line, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def register_in(app: typer.Typer) -> None:
     app.command("upgrade-finish", epilog=finish)(upgrade_finish)
 
 
-def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show builds and feature levels, what would be switched on, and what speaks against an upgrade or a downgrade to this build now.
 
     Exit 1 when something speaks against it: a node that does not answer, or that writes cannot do without, a full disk, a level that this
@@ -64,12 +64,12 @@ def _show(found: UpgradeCheck) -> None:
 
 
 def upgrade_finish(
-    group: Annotated[str, typer.Option("--replica-group", "--group", "-g", metavar="G", help="Replica group. Default: all.")] = "",
+    group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group. Default: all.")] = "",
     level: Annotated[int, typer.Option("--level", metavar="N", min=0, help="Default: the highest that every member can do.")] = 0,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until every member can do it.")] = 0.0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 30.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Raise the feature level: what the new release brings is switched on, and older builds are refused from then on.  It is not undone."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, confirm
+from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
 from dledger_cli.output import print_json, print_table
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
@@ -36,7 +36,7 @@ def create(
     new_password_file: PasswordFileOption = "",
     no_password: NoPasswordOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Create a user; it has no rights until dledger acl allow gives it some."""
@@ -49,7 +49,7 @@ def update(
     new_password_file: PasswordFileOption = "",
     no_password: NoPasswordOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Give a user another password; users may do so for themselves."""
@@ -61,9 +61,9 @@ def update(
 
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a user and its rules; its connections end."""
@@ -71,7 +71,7 @@ def delete(
     show_change(ask(config, timeout, lambda admin: admin.delete_user(name)), f"deleted user {name}", as_json=as_json)
 
 
-def list_users(config: ConfigOption = None, timeout: TimeoutOption = 10.0, as_json: JsonOption = False) -> None:
+def list_users(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
     """Show the users, with the administrators that the cluster file names."""
     found = ask(config, timeout, lambda admin: admin.list_users())
     if as_json:

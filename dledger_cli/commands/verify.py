@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
+from dledger_cli.context import LONG_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
 from dledger_cli.output import clear_progress, error_line, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
@@ -30,7 +30,7 @@ def verify(
     online: Annotated[bool, typer.Option("--online", help="Compare the replicas of the running cluster instead.")] = False,
     backup: Annotated[str, typer.Option("--backup", metavar="URL", help="Check the backups at this place instead.")] = "",
     config: ConfigOption = None,
-    timeout: TimeoutOption = 60.0,
+    timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
     """Check logs, index units and queues offline, or backups; exit 1 and the exact place when something is damaged.

@@ -68,7 +68,7 @@ def _exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
 
 
 def _creates_the_rest(name: str, queues: int, groups: Iterable[str]) -> str:
-    return f"dledger topic create {name} --queues {queues} --groups {','.join(sorted(groups))} --if-not-exists creates the rest"
+    return f"dledger topic create {name} --queues {queues} --replica-groups {','.join(sorted(groups))} --if-not-exists creates the rest"
 
 
 def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: Sequence[str]) -> Counts:
@@ -131,7 +131,7 @@ def _check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: C
     for part in leaving:
         if part.perm & Perm.WRITE:
             group = part.replica_group
-            steps = f"first --group {group} --perm 4, then, when every consumer group has read it, the same command again"
+            steps = f"first --replica-group {group} --perm 4, then, when every consumer group has read it, the same command again"
             raise UnsafeShrinkError(f"topic {spec.name}: its queues in {group} still take messages; {steps}", topic=spec.name)
     if len(staying) < 2:
         return

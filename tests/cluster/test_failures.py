@@ -158,7 +158,7 @@ def test_topic_commands_refuse_what_cannot_be(cluster: Cluster) -> None:
     assert cluster.cli("topic", "create", "t", "--if-not-exists").returncode == 0
     assert "topic name 'bad name!'" in refused(cluster, "topic", "create", "bad name!")
     assert "topic 'nowhere' does not exist" in refused(cluster, "topic", "update", "nowhere", "--perm", "4")
-    assert "no replica group 'g9'" in refused(cluster, "topic", "create", "u", "--group", "g9")
+    assert "no replica group 'g9'" in refused(cluster, "topic", "create", "u", "--replica-group", "g9")
     cluster.cli_ok("topic", "create", "wide", "--queues", "4")
     assert "queues 2 to 3 still take messages; first --write-queues 2, then" in refused(cluster, "topic", "update", "wide", "--queues", "2")
     cluster.cli_ok("topic", "update", "wide", "--write-queues", "2")

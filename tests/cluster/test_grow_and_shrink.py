@@ -96,7 +96,7 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             assert names_in_file(two) == ["g0", "g1", "g2"]
             assert two.cli("cluster", "add-group", str(two.data / "g2.yaml"), "--data", data).returncode == 0, "repeated: nothing to do"
             check_added(two, old, {"g0", "g1", "g2"})
-            two.cli_ok("topic", "update", "t", "--groups", "g0,g1,g2", "--queues", "6")
+            two.cli_ok("topic", "update", "t", "--replica-groups", "g0,g1,g2", "--queues", "6")
             send(100)
             refused = two.cli("cluster", "remove-group", "g1", "--yes", "--data", data)
             assert refused.returncode == 1

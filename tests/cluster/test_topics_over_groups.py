@@ -37,16 +37,16 @@ def test_a_topic_over_two_groups_is_written_read_grown_and_left(make_cluster: Ca
     cluster.produce("u", [b"old"] * 4)
     cluster.cli_ok("consume", "u", "--group", "late", "--from", "last", "--idle-exit", "1")
     cluster.cli_ok("consume", "u", "--group", "readers", "--from", "first", "--idle-exit", "1")
-    assert "g1 2" in cluster.cli("topic", "update", "u", "--groups", "g0,g1").stderr
+    assert "g1 2" in cluster.cli("topic", "update", "u", "--replica-groups", "g0,g1").stderr
     assert shares(cluster, "u") == {"g0": 2, "g1": 2}
     positions = json.loads(cluster.cli_ok("group", "describe", "readers", "--json"))["queues"]
     assert {(row["queue_id"], row["offset"]) for row in positions if row["group"] == "g1"} == {(0, 0), (1, 0)}
-    refused = cluster.cli("topic", "update", "u", "--groups", "g1")
+    refused = cluster.cli("topic", "update", "u", "--replica-groups", "g1")
     assert refused.returncode == 1
-    assert "its queues in g0 still take messages; first --group g0 --perm 4" in refused.stderr
-    cluster.cli_ok("topic", "update", "u", "--group", "g0", "--perm", "4")
+    assert "its queues in g0 still take messages; first --replica-group g0 --perm 4" in refused.stderr
+    cluster.cli_ok("topic", "update", "u", "--replica-group", "g0", "--perm", "4")
     cluster.cli_ok("group", "reset-offset", "late", "--topic", "u", "--to", "last", "--new")
-    cluster.cli_ok("topic", "update", "u", "--groups", "g1")
+    cluster.cli_ok("topic", "update", "u", "--replica-groups", "g1")
     assert shares(cluster, "u") == {"g1": 2}
     cluster.cli_ok("topic", "delete", "t", "--yes")
     names = [each["name"] for each in json.loads(cluster.cli_ok("topic", "list", "--json"))["topics"]]
@@ -81,8 +81,9 @@ def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[...,
         for command, result in zip(commands, pool.map(lambda command: cluster.cli(*command), commands), strict=True):
             assert result.returncode == 1, command
             assert len([line for line in result.stderr.splitlines() if "replica group g1" in line]) == 1, (command, result.stderr)
-    assert "only-g0" in cluster.cli("group", "reset-offset", "only-g0", "--topic", "t", "--to", "first", "--groups", "g0", "--new").stderr
-    cluster.cli_ok("group", "reset-offset", "elsewhere", "--topic", "t", "--to", "first", "--groups", "g0")
+    reset = ("group", "reset-offset", "only-g0", "--topic", "t", "--to", "first", "--replica-groups", "g0", "--new")
+    assert "only-g0" in cluster.cli(*reset).stderr
+    cluster.cli_ok("group", "reset-offset", "elsewhere", "--topic", "t", "--to", "first", "--replica-groups", "g0")
     assert ([each["name"] for each in listed["topics"]], list(listed["unanswered"])) == (["t"], ["g1"])
     refused = cluster.cli("topic", "create", "x", "--queues", "2")
     assert refused.returncode == 1
@@ -99,14 +100,14 @@ def test_consume_goes_on_in_the_queues_that_its_topic_gets(make_cluster: Callabl
     """docs/reference/semantics.md, row G5.  A group that did not answer at the start is read when it does."""
     cluster = make_cluster(groups=2, nodes=1)
     cluster.start()
-    cluster.cli_ok("topic", "create", "t", "--queues", "1", "--groups", "g0")
+    cluster.cli_ok("topic", "create", "t", "--queues", "1", "--replica-groups", "g0")
     first, second = ([b"%d" % number for number in part] for part in (range(20), range(20, 60)))
     cluster.produce("t", first)
     consuming = start(cluster, "consume", "t", "--group", "readers", "--max", "60")
     try:
         assert consuming.stdout is not None
         read = [consuming.stdout.readline().rstrip() for _ in first]
-        cluster.cli_ok("topic", "update", "t", "--groups", "g0,g1")
+        cluster.cli_ok("topic", "update", "t", "--replica-groups", "g0,g1")
         cluster.produce("t", second)
         assert sum(queue["messages"] for queue in described(cluster, "t")["queues"] if queue["group"] == "g1") > 0
         rest, said = consuming.communicate(timeout=LIMIT_S)

@@ -81,7 +81,7 @@ def test_a_round_is_the_same_alone(three: tuple[Path, subprocess.CompletedProces
 
 def test_an_interrupted_drill_takes_its_fault_back_and_reports_what_it_ran(tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches the drill and everything that it started in the terminal's process group."""
-    options = ["--faults", "pause-short-leader", "--rounds", "50", "--groups", "1", "--json", "drill.json"]
+    options = ["--faults", "pause-short-leader", "--rounds", "50", "--replica-groups", "1", "--json", "drill.json"]
     with subprocess.Popen(
         # Programs that a shell starts in the background are started with SIGINT ignored, the tests may be among them.
         ["env", "--default-signal=INT", *COMMAND, *options],

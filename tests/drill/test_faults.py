@@ -43,7 +43,8 @@ TOLD = {
 def test_every_fault_is_struck_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     if missing := probe().why_not:
         pytest.skip("; ".join(missing.values()))
-    command = [sys.executable, "-P", "-m", "dledger_cli", "drill", "--groups", "1", "--seed", "1", "--rounds", str(len(CATALOGUE) - 1)]
+    options = ["--replica-groups", "1", "--seed", "1", "--rounds", str(len(CATALOGUE) - 1)]
+    command = [sys.executable, "-P", "-m", "dledger_cli", "drill", *options]
     done = subprocess.run(
         [*command, "--keep", "kept", "--json", "drill.json"],
         cwd=tmp_path,

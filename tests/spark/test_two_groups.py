@@ -116,7 +116,7 @@ def test_a_stream_goes_on_while_its_topic_grows_into_another_group(spark: Any, t
         admin.create_topic("copied", queues=4)
         send(two, "grows", range(COUNT))
         assert copy(spark, two, "grows", "copied", tmp_path).exception() is None
-        two.cli_ok("topic", "update", "grows", "--groups", "g0,g1")
+        two.cli_ok("topic", "update", "grows", "--replica-groups", "g0,g1")
         send(two, "grows", range(COUNT, 2 * COUNT))
         assert {group for group, _, _ in held(two, "grows")} == {"g0", "g1"}
         assert copy(spark, two, "grows", "copied", tmp_path).exception() is None
@@ -143,7 +143,7 @@ def test_a_running_stream_reads_a_group_that_its_topic_is_given(spark: Any, two:
     query = writer.trigger(processingTime="100 milliseconds").start()
     try:
         query.processAllAvailable()
-        two.cli_ok("topic", "update", "live", "--groups", "g0,g1")
+        two.cli_ok("topic", "update", "live", "--replica-groups", "g0,g1")
         send(two, "live", range(50, 150))
         query.processAllAvailable()
     finally:

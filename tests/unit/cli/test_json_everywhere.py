@@ -10,29 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from dledger_cli import output
 from dledger_cli.app import app
 from dledger_cli.output import error_line, show_errors_as_json
 from dledger_client.aio import Admin
 from dledger_wire.errors import TopicNotFoundError
+from tests.unit.cli.command_tree import commands, options
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING_TO_PRINT = {"dledger nameserver"}  # runs until it is stopped
-
-
-def commands(group: Any = None, path: str = "dledger") -> Iterator[tuple[str, Any]]:
-    group = group or typer.main.get_command(app)
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
-        yield f"{path} {name}", command
-        if hasattr(command, "list_commands"):
-            yield from commands(command, f"{path} {name}")
-
-
-def options(command: Any, name: str) -> list[Any]:
-    return [param for param in command.params if name in param.opts]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ FILE = ("--config", "cluster-configs/local-3.yaml")
 
 def test_a_topic_that_is_not_in_the_group_is_not_said_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic, "_described", lambda *_: ([TopicQueues("orders", "g0", 1, 1, 6, "")], []))
-    result = CliRunner().invoke(app, ["topic", "delete", "orders", "--dry-run", "--group", "g9", *FILE])
+    result = CliRunner().invoke(app, ["topic", "delete", "orders", "--dry-run", "--replica-group", "g9", *FILE])
     assert result.exit_code == 1
     assert str(result.exception) == "topic orders is not in replica group 'g9', it is in g0"
 

@@ -28,7 +28,7 @@ def test_a_part_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.splitlines() == [
         "topic t in replica group g0: 2 read queues, 2 write queues, perm 6",
         "topic t was not seen in g1: it does not answer, or the creation is under way, or was broken off; if it was, this creates the rest"
-        ": dledger topic create t --groups g0,g1 --if-not-exists",
+        ": dledger topic create t --replica-groups g0,g1 --if-not-exists",
     ]
     _show_change(joined([part, TopicQueues("t", "g1", 2, 2, 6, "", replica_groups=("g0", "g1"))], created=False), as_json=False)
     assert "not seen" not in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_a_topic_grows_into_a_group_and_leaves_one() -> None:
             await producer.send(Message("t", b"x"), queue_id=0)
             await admin.update_topic("t", replica_groups=["g0", "g1"])
             assert await parts(admin) == {"g0": (2, 2, 6), "g1": (2, 2, 6)}
-            with pytest.raises(UnsafeShrinkError, match="its queues in g0 still take messages; first --group g0 --perm 4"):
+            with pytest.raises(UnsafeShrinkError, match="its queues in g0 still take messages; first --replica-group g0 --perm 4"):
                 await admin.update_topic("t", replica_groups=["g1"])
             await admin.update_topic("t", perm=4, replica_group="g0")
             with pytest.raises(UnsafeShrinkError, match=r"in g0: .*queue 0 holds 1 messages, and no consumer group reads this topic"):
@@ -228,7 +228,8 @@ def test_a_creation_whose_process_was_killed_half_way_is_told_with_the_command_t
         async with rig.admin() as admin:
             part = admin_pb2.TopicSpec(name="t", group="g0", read_queues=2, write_queues=2, perm=6, groups=["g0", "g1"])
             await admin._calls.ask_leader("g0", methods.CREATE_TOPIC, part)
-            rest = "dledger topic create t --queues 4 --groups g0,g1 --if-not-exists creates the rest, dledger topic delete t deletes it"
+            again = "dledger topic create t --queues 4 --replica-groups g0,g1 --if-not-exists"
+            rest = f"{again} creates the rest, dledger topic delete t deletes it"
             with pytest.raises(TopicExistsError) as raised:
                 await admin.create_topic("t", 4)
             assert raised.value.message == f"topic 't' exists (in g0), but not in g1, since a command was broken off: {rest}"
