@@ -19,6 +19,7 @@ from dledger_wire.security.scram import ClientExchange, hashed_password
 
 MAX_SECRET_BYTES = 1024
 MIN_SECRET_BYTES = 16  # of a cluster
+ROOTS_MODE = 0o640  # a group may read what root has made for it, as containers get their secrets
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without hard links say: FAT, shared folders
 
 
@@ -92,10 +93,11 @@ def check_private(path: str, what: str) -> None:
         raise ConfigError(f"{path}: cannot read {what}: {os.strerror(error.errno or 0).lower()}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{path}: expected a file with {what}")
-    allowed = 0o640 if found.st_uid == 0 else 0o600
+    allowed = ROOTS_MODE if found.st_uid == 0 else 0o600
     if stat.S_IMODE(found.st_mode) & 0o077 & ~allowed:
         mode = stat.S_IMODE(found.st_mode)
-        raise ConfigError(f"{path}: {what} can be read by others (mode {mode:04o}); expected mode {allowed:04o}: chmod {allowed:o} {path}")
+        expected = "expected mode 0600, or 0640 for a file of root" if allowed == ROOTS_MODE else "expected mode 0600"
+        raise ConfigError(f"{path}: {what} can be read by others (mode {mode:04o}); {expected}: chmod 600 {path}")
 
 
 class PasswordCredentials:

@@ -153,7 +153,7 @@ def test_a_file_with_a_password_that_others_can_read_is_refused(tmp_path: Path) 
     file = tmp_path / "password"
     file.write_text(SECRET, encoding="utf-8")
     file.chmod(0o604)
-    with pytest.raises(ConfigError, match=r"can be read by others \(mode 0604\); expected mode 06[04]0") as failed:
+    with pytest.raises(ConfigError, match=r"can be read by others \(mode 0604\); expected mode 0600") as failed:
         client_security(user="billing", password_file=file)
     assert SECRET not in str(failed.value)
 
