@@ -102,6 +102,11 @@ LEADERSHIP = (
         "Compare cluster files and data folders; [replace the node](../guides/replace-a-node.md) when its folder is new.",
     ),
     LogEvent(
+        "left_behind",
+        "A voter has the log of a later lineage, which a recovery or a restore began; this node does not lead until it starts again.",
+        "[Replace this node](../guides/replace-a-node.md) with an empty folder.",
+    ),
+    LogEvent(
         "member_moved",
         "The leader wrote the new address of a member into the log.",
         "Change the address in the cluster file of every machine; see [move](../guides/move.md).",

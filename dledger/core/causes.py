@@ -31,6 +31,7 @@ class Cause(Enum):
     DISK_FULL = "disk_full"
     DISK_LOW = "disk_low"  # its disk has too little room for new messages
     DISK_SLOW = "disk_slow"  # its disk took longer than an election timeout
+    LEFT_BEHIND = "left_behind"  # a voter has the log of a later lineage
     STORAGE_FAILED = "storage_failed"  # writing failed, and it is unknown what is lost
 
     @property

@@ -80,7 +80,7 @@ class Elections:
     @property
     def may_campaign(self) -> bool:
         core = self._core
-        if not core.takes_entries or core.term >= MAX_TERM or not core.soundness.may_stand:
+        if core.left_behind or not core.takes_entries or core.term >= MAX_TERM or not core.soundness.may_stand:
             return False
         return core.memberships.is_electable and core.following.snapshot_wanted is None
 

@@ -138,6 +138,11 @@ class LowOnSpace:
 
 
 @dataclass(slots=True)
+class LeftBehind:
+    """The group was recovered or restored without this replica: it neither leads nor stands for election until it starts again."""
+
+
+@dataclass(slots=True)
 class Campaign:
     """Start a pre-vote now (tests, operators)."""
 
@@ -165,6 +170,7 @@ Event = (
     | StorageFailed
     | StorageRecovered
     | LowOnSpace
+    | LeftBehind
     | Campaign
     | Deprioritize
 )

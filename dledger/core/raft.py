@@ -21,6 +21,7 @@ from dledger.core.events import (
     Deprioritize,
     Event,
     HardStateStored,
+    LeftBehind,
     LogTrimmed,
     LowOnSpace,
     PeerLost,
@@ -82,10 +83,9 @@ class Raft:
         now_ms: int = 0,
     ) -> None:
         core = self._core = CoreState(config, node_id, store, saved, log_view, random, now_ms)
-        core.memberships = Memberships(core, membership, saved)
-        core.following, core.transfers, core.reads = Following(core), Transfers(core), Reads(core)
-        core.replication, core.silence = Replication(core), Silence(core)
-        core.elections, core.soundness = Elections(core), Soundness(core, saved)
+        core.memberships, core.soundness = Memberships(core, membership, saved), Soundness(core, saved)
+        core.following, core.transfers, core.reads, core.silence = Following(core), Transfers(core), Reads(core), Silence(core)
+        core.replication, core.elections = Replication(core), Elections(core)
         core.memberships.role_may_change()
         core.effects = []
         self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
@@ -106,6 +106,7 @@ class Raft:
             Campaign: self._on_campaign,
             Deprioritize: self._on_deprioritize,
             LowOnSpace: self._on_low_on_space,
+            LeftBehind: self._on_left_behind,
         }
         self._receivers: Mapping[type[Message], Callable[[NodeId, Any], None]] = {
             VoteRequest: core.elections.on_vote_request,
@@ -190,6 +191,12 @@ class Raft:
 
     def _on_low_on_space(self, event: LowOnSpace) -> None:
         self._core.low_on_space, self._core.sheds = event.on, event.sheds
+
+    def _on_left_behind(self, _event: LeftBehind) -> None:
+        core = self._core
+        core.left_behind = True
+        if core.role not in (Role.FOLLOWER, Role.LEARNER):
+            core.elections.become_follower(core.term, None, Cause.LEFT_BEHIND)
 
     def _on_storage_failed(self, event: StorageFailed) -> None:
         core = self._core
@@ -310,6 +317,10 @@ class Raft:
     @property
     def suspect(self) -> bool:
         return self._core.soundness.suspect
+
+    @property
+    def left_behind(self) -> bool:
+        return self._core.left_behind
 
     @property
     def commit(self) -> int:

@@ -78,6 +78,7 @@ class CoreState:
         self.storage = Storage.OK
         self.low_on_space = False
         self.sheds = False  # entries of any age may be deleted here for want of space
+        self.left_behind = False  # the group goes on without this replica
         self.yields = ""  # why this node leads only as a last resort
         self.effects: list[Effect] = []
         self.loss = LeaderLoss(Cause.START, None, None, now_ms)

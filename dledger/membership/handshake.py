@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dledger.core.types import NodeId
 from dledger.membership.boot_history import BootHistory
+from dledger.membership.lineage import FIRST, Origin
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
@@ -31,13 +32,13 @@ class Handshake:
     group_level: int = 0
     group_release: str = ""
     version: str = ""
-    lineage: str = ""
+    origin: Origin = FIRST
     key: str = ""
 
     @property
     def is_undecided(self) -> bool:
         """Whether its folder belongs to no lineage yet."""
-        return not self.lineage and not self.last_index
+        return not self.origin.lineage and not self.last_index
 
     def encode(self, node_id: NodeId) -> bytes:
         hello = raft_pb2.LinkHello(
@@ -53,7 +54,8 @@ class Handshake:
             group_level=self.group_level,
             group_release=self.group_release,
             version=self.version,
-            lineage=self.lineage,
+            lineage=self.origin.lineage,
+            lineage_term=self.origin.term,
             key=self.key,
         )
         return bytes(hello.SerializeToString())
@@ -78,7 +80,7 @@ def decode(data: bytes) -> tuple[NodeId, Handshake]:
         group_level=hello.group_level,
         group_release=hello.group_release,
         version=hello.version,
-        lineage=hello.lineage,
+        origin=Origin(hello.lineage, hello.lineage_term),
         key=hello.key,
     )
     return NodeId(hello.node_id), said

@@ -14,7 +14,7 @@ from dledger.core.types import Membership, NodeId
 from dledger.membership.boot_history import BootHistory
 from dledger.membership.feature_levels import refuses_build_of
 from dledger.membership.handshake import Handshake
-from dledger.membership.lineage import is_lineage, other_lineage
+from dledger.membership.lineage import Origin, is_left_behind, other_lineage
 from dledger.membership.peer_stores import is_older_folder, older_folder
 from dledger.replica.opening import OpenedFolder, ReplicaSetup
 from dledger.transport import codec
@@ -30,7 +30,12 @@ class PeerAdmission:
     """The folders of one replica and its peers."""
 
     def __init__(
-        self, setup: ReplicaSetup, folder: OpenedFolder, tasks: BackgroundTasks, on_failure: Callable[[BaseException], None]
+        self,
+        setup: ReplicaSetup,
+        folder: OpenedFolder,
+        tasks: BackgroundTasks,
+        on_failure: Callable[[BaseException], None],
+        on_left_behind: Callable[[], None],
     ) -> None:
         self.stores = folder.stores
         self._identity = setup.identity
@@ -41,7 +46,7 @@ class PeerAdmission:
         self._is_joining = False
         self._core = folder.core
         self._tasks = tasks
-        self._on_failure = on_failure
+        self._on_failure, self._on_left_behind = on_failure, on_left_behind
         self._levels = setup.identity.levels
         self._said: dict[NodeId, Handshake] = {}  # the newest of each peer that was let in
 
@@ -63,7 +68,7 @@ class PeerAdmission:
             group_level=now.level,
             group_release=now.release,
             version=levels.version,
-            lineage=self._lineage.id,
+            origin=self._lineage.origin,
         )
 
     async def check(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
@@ -89,8 +94,8 @@ class PeerAdmission:
             await self.stores.met(peer, said, registered)
 
     def _check_lineage(self, peer: NodeId, said: Handshake) -> None:
-        if said.lineage != self._lineage.id and not said.is_undecided and not self._is_undecided:
-            raise other_lineage(peer, said.lineage, self._identity.node_id, self._lineage.id)
+        if said.origin.lineage != self._lineage.id and not said.is_undecided and not self._is_undecided:
+            raise other_lineage(peer, said.origin, self._identity.node_id, self._lineage.origin)
 
     @property
     def _is_undecided(self) -> bool:
@@ -110,21 +115,21 @@ class PeerAdmission:
 
         def decide(data: bytes) -> None:
             self._check_lineage(peer, said)
-            if self._is_undecided and (said.lineage or self._is_joining) and _brings_entries(data):
-                self._join(said.lineage, links)  # the leader sends it again
+            if self._is_undecided and (said.origin.lineage or self._is_joining) and _brings_entries(data):
+                self._join(said.origin, links)  # the leader sends it again
             else:
                 take(data)
 
         return decide if self._is_undecided else take
 
-    def _join(self, lineage: str, links: RaftLinks) -> None:
-        if not self._is_joining and is_lineage(lineage):
+    def _join(self, origin: Origin, links: RaftLinks) -> None:
+        if not self._is_joining and origin.is_valid:
             self._is_joining = True
-            self._tasks.spawn(self._joined(lineage, links), "join-lineage")
+            self._tasks.spawn(self._joined(origin, links), "join-lineage")
 
-    async def _joined(self, lineage: str, links: RaftLinks) -> None:
+    async def _joined(self, origin: Origin, links: RaftLinks) -> None:
         try:
-            await self._lineage.join(lineage)
+            await self._lineage.join(origin)
         except OSError as error:
             _logger.warning("cannot write the lineage of the data folder: %s", error, extra={"event": "file_not_written"})
             return
@@ -139,6 +144,10 @@ class PeerAdmission:
             # This node may have voted or acknowledged what its folder has forgotten, or its build cannot do what the group does.  Other
             # peers may not notice: it must stop.
             self._on_failure(DataDirectoryError(f"{refusal.message} (reported by {peer})"))
+        elif is_left_behind(refusal, own) and peer in self._core.membership.voters and not self._core.left_behind:
+            text = "%s: this node does not lead any more (reported by %s)"
+            _logger.error(text, refusal.message, peer, extra={"event": "left_behind"})
+            self._on_left_behind()
 
     def settle(self, committed: Membership, *, over_others: bool = False) -> None:
         """A configuration is committed; see ``PeerStores.settle``."""

@@ -28,7 +28,7 @@ from dledger.core.effects import (
     TransferEnded,
     UnregisteredMember,
 )
-from dledger.core.events import Deprioritize, Event, ReadRequested, SnapshotInstalled
+from dledger.core.events import Deprioritize, Event, LeftBehind, ReadRequested, SnapshotInstalled
 from dledger.core.messages import HeartbeatResponse, Message
 from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
 from dledger.driver import Driver
@@ -37,7 +37,7 @@ from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
 from dledger.membership.handshake import Handshake
-from dledger.membership.lineage import other_lineage
+from dledger.membership.lineage import Origin, other_lineage
 from dledger.membership.member_registration import MemberRegistration
 from dledger.repair import LogRepairer, PeerRepair, serve_entry
 from dledger.replica.admission import PeerAdmission
@@ -93,7 +93,7 @@ class Replica:
         self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
         self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, self._clock_is_off)
         self.yields: dict[Cause, str] = {}  # why this node leads only as a last resort, in words
-        self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure)
+        self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure, self._left_behind)
         self.links = RaftLinks(identity, env.network, self.tasks, self)
         sync_flush, flush_bytes = settings.sync_flush, settings.log.flush_bytes
         self.driver = Driver(core, self.log, env.clock, self, self.measures, sync_flush=sync_flush, flush_bytes=flush_bytes)
@@ -153,6 +153,9 @@ class Replica:
         self.failed.set_result(error)
         self._end(f"the node failed: {error}")
         self.tasks.spawn(self.tasks.stop(), "end")
+
+    def _left_behind(self) -> None:
+        self.step(LeftBehind())
 
     def _end(self, reason: str) -> None:
         if not self.running:
@@ -413,11 +416,11 @@ class Replica:
 
     def _check_copier(self, node: str, lineage: str) -> None:
         """InvalidArgumentError unless it is a member, and of the same lineage."""
-        own, ours = self.identity, self.folder.lineage.id
+        own, ours = self.identity, self.folder.lineage.origin
         if node not in self.membership:
             raise InvalidArgumentError(f"{own.node_id} knows no member {node!r} of {own.group}")
-        if lineage != ours:
-            raise other_lineage(node, lineage, own.node_id, ours)
+        if lineage != ours.lineage:
+            raise other_lineage(node, Origin(lineage), own.node_id, ours)
 
     async def capture(self) -> Captured:
         """The log, the state at its applied end, and the configuration there."""

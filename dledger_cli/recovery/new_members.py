@@ -14,7 +14,7 @@ from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
 from dledger.membership.configuration_file import content
-from dledger.membership.lineage import write_lineage
+from dledger.membership.lineage import Origin, write_lineage
 from dledger.runtime.env import Disk
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.errors import DataDirectoryError
@@ -34,10 +34,10 @@ async def begin_lineage(disk: Disk, lineage: str, least: int, *, log_is_empty: b
 
     The lineage comes first: a node that is started on what an interruption leaves has no part in the group of before.
     """
-    await write_lineage(disk, lineage)
     promise = await HardStateFile.open(disk, log_is_empty=log_is_empty)
     try:
         term = max(least, promise.state.term) + terms_ahead(lineage)
+        await write_lineage(disk, Origin(lineage, term))
         await promise.save(HardState(term, None))
     finally:
         await promise.close()

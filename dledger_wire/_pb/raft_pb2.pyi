@@ -32,6 +32,7 @@ class LinkHello(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     KEY_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
+    LINEAGE_TERM_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     store_id: builtins.str
     configuration: builtins.int
@@ -53,6 +54,8 @@ class LinkHello(google.protobuf.message.Message):
     """of the folder, made for the receiver: it shows that this is the folder that the receiver met before"""
     lineage: builtins.str
     """of its folder; empty in a group that was never recovered or restored, and with an empty log: none yet"""
+    lineage_term: builtins.int
+    """in which the lineage began; 0 without one"""
     @property
     def lives(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """of what the latest of those starts drew, oldest first, made for the receiver; none to who is no member"""
@@ -74,8 +77,9 @@ class LinkHello(google.protobuf.message.Message):
         version: builtins.str = ...,
         key: builtins.str = ...,
         lineage: builtins.str = ...,
+        lineage_term: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "key", b"key", "last_index", b"last_index", "lineage", b"lineage", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configuration", b"configuration", "group_level", b"group_level", "group_release", b"group_release", "highest_level", b"highest_level", "key", b"key", "last_index", b"last_index", "lineage", b"lineage", "lineage_term", b"lineage_term", "lives", b"lives", "lowest_level", b"lowest_level", "node_id", b"node_id", "starts", b"starts", "store_id", b"store_id", "term", b"term", "version", b"version"]) -> None: ...
 
 global___LinkHello = LinkHello
 

@@ -30,6 +30,7 @@ from dledger.core.events import (
     Applied,
     ChangeRequested,
     Event,
+    LeftBehind,
     PeerLost,
     Propose,
     ReadRequested,
@@ -242,6 +243,9 @@ class World:
         store, lineage = folder
         apart = lineage is not None and lineage != node.lineage
         if apart and not node.is_blank and self.settings.lineages_apart:
+            chain = list(self.safety.lineages)
+            if chain.index(node.lineage) < chain.index(lineage or "") and source in node.core.membership.voters:
+                self.step(node, LeftBehind())
             return
         if node.core.membership.store_of(source) in ("", store):
             node.heard[source] = self.now_ms

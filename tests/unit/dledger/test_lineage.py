@@ -12,7 +12,7 @@ from dledger.log.config import LogConfig
 from dledger.log.hard_state import HardStateFile
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
-from dledger.membership.lineage import PATH, Lineage, read_lineage
+from dledger.membership.lineage import PATH, Lineage, Origin, read_lineage
 from dledger.node import RaftNode
 from dledger.repair import serve_entry
 from dledger_cli.recovery.new_members import append_members, begin_lineage, terms_ahead
@@ -76,16 +76,57 @@ def test_members_of_before_neither_depose_the_survivor_nor_copy_from_it() -> Non
         for name in (n1, n2):
             await promise(group.disks[name], 1 << 20)  # whatever the term
             await group.start_one(name)
-        old = await group.until(lambda: next((group.nodes[name] for name in (n1, n2) if group.nodes[name].is_confirmed_leader), None))
+        old = [group.nodes[name] for name in (n1, n2)]
         await survivor.change_members([n0], [n1], {}, 5)  # as `member add` does when the node was down
         await group.until(lambda: "lineage: n0 has the log of lineage 0001aaaa, n1 that of the first lineage" in refusal(survivor, n1))
-        await group.until(lambda: "lineage 0001aaaa" in refusal(old, n0))
-        assert old.term > term
-        await old.propose(Text("other"))
+        await group.until(lambda: all("lineage 0001aaaa" in refusal(node, n0) for node in old))
+        await asyncio.sleep(10)
+        assert [node.role for node in old] == [Role.FOLLOWER] * 2, "clients that reach both sides write to the newer one"
         await survivor.propose(Text("newer"))
         assert (survivor.role, survivor.term) == (Role.LEADER, term)
         assert group.machines[n0].bodies[6:] == [b"new", b"newer"]
-        assert group.machines[n1].bodies[5:] == [b"other"]
+        assert group.machines[n1].bodies[5:] == []
+        await group.stop()
+
+    run(scenario())
+
+
+def test_a_leader_that_was_left_behind_steps_down() -> None:
+    async def scenario() -> None:
+        group = Cluster(3)
+        await with_entries(group)
+        n0, n1, n2 = group.names
+        store = await recover(group, n0, FIRST)
+        for name in (n1, n2):
+            await group.start_one(name)
+        old = await group.until(lambda: next((group.nodes[name] for name in (n1, n2) if group.nodes[name].is_confirmed_leader), None))
+        await old.propose(Text("while the survivor is down"))
+        survivor = await group.start_one(n0, store_id=store)
+        await group.until(lambda: survivor.is_confirmed_leader and old.role is Role.FOLLOWER)
+        await asyncio.sleep(10)
+        assert [group.nodes[name].role for name in (n1, n2)] == [Role.FOLLOWER] * 2
+        await group.kill(n0)  # a recovery by mistake: without its survivor the others lead once they start again
+        for name in (n1, n2):
+            await group.kill(name)
+            await group.start_one(name)
+        await group.until(lambda: any(group.nodes[name].is_confirmed_leader for name in (n1, n2)))
+        await group.stop()
+
+    run(scenario())
+
+
+def test_a_survivor_that_adds_another_survivor_goes_on_leading() -> None:
+    """Only voters count: the other one was added by mistake, and begins in a later term."""
+
+    async def scenario() -> None:
+        group = Cluster(3)
+        await with_entries(group)
+        n0, n1, _n2 = group.names
+        one, _other = await leads_alone(group, n0, FIRST), await leads_alone(group, n1, SECOND)
+        await one.change_members([n0], [n1], {}, 5)
+        await group.until(lambda: "lineage 0002bbbb" in refusal(one, n1))
+        await asyncio.sleep(10)
+        assert one.is_confirmed_leader
         await group.stop()
 
     run(scenario())
@@ -102,10 +143,10 @@ def test_an_empty_node_joins_the_lineage_before_it_stores_anything() -> None:
         node = await group.start_one(n1, store_id="new-n1")
         await group.start_one(n2)  # of before: it dials both
         await group.until(lambda: node.is_connected(n0) or survivor._replica.links.store_of(n1) != "")
-        assert await read_lineage(group.disks[n1]) == "", "a handshake decides nothing"
+        assert (await read_lineage(group.disks[n1])).lineage == "", "a handshake decides nothing"
         await survivor.change_members([n0], [n1], {}, 5)
         await group.until(lambda: group.machines[n1].bodies == group.machines[n0].bodies)
-        assert await read_lineage(group.disks[n1]) == FIRST
+        assert (await read_lineage(group.disks[n1])).lineage == FIRST
         await group.until(lambda: any(peer.node_id == n1 and peer.acknowledges for peer in survivor.status().peers))
         await survivor.change_members([n0, n1], [], {}, 5)
         await survivor.propose(Text("by both"))
@@ -130,7 +171,7 @@ def test_an_empty_node_joins_the_lineage_before_it_fetches_a_copy() -> None:
         await survivor.change_members([n0], [n1], {}, 5)
         await group.until(lambda: group.machines[n1].bodies == group.machines[n0].bodies)
         assert node.log.first_index > 15
-        assert await read_lineage(group.disks[n1]) == FIRST
+        assert (await read_lineage(group.disks[n1])).lineage == FIRST
         await group.stop()
 
     run(scenario())
@@ -192,7 +233,7 @@ def test_entries_and_copies_of_another_lineage_are_refused() -> None:
         ours = Lineage(group.disks[group.names[0]])
         with pytest.raises(InvalidArgumentError, match="has the log of the first lineage, not that of lineage 0001aaaa"):
             await serve_entry(node.identity, ours, node.log, node.commit_index, request.SerializeToString())
-        await ours.join(FIRST)
+        await ours.join(Origin(FIRST, 65537))
         assert await serve_entry(node.identity, ours, node.log, node.commit_index, request.SerializeToString())
         with pytest.raises(InvalidArgumentError, match="lineage: n0 has the log of lineage 0001aaaa"):
             replica._check_copier("n0", FIRST)
@@ -206,14 +247,17 @@ def test_terms_follow_from_the_lineage() -> None:
     assert (terms_ahead("0000" + "0" * 28), terms_ahead(FIRST), terms_ahead("f" * 32)) == (65536, 65537, 131071)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"lineage": 7}', b'{"lineage": "A"}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b'{"lineage": 7, "term": 9}', b'{"lineage": "A", "term": 9}', b'{"lineage": "%s"}' % FIRST.encode(), b"[" * 100_000],
+)
 def test_a_damaged_file_is_refused(content: bytes) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         await disk.write_atomic(PATH, content)
         with pytest.raises(DataDirectoryError, match="damaged"):
             await read_lineage(disk)
-        await disk.write_atomic(PATH, json.dumps({"lineage": FIRST}).encode())
-        assert await read_lineage(disk) == FIRST
+        await disk.write_atomic(PATH, json.dumps({"lineage": FIRST, "term": 65537}).encode())
+        assert (await read_lineage(disk)).lineage == FIRST
 
     asyncio.run(scenario())
