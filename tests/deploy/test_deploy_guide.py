@@ -30,6 +30,7 @@ HOSTS = ("db0", "db1", "db2")
 # They would change this machine: it has no disk to spare, and one clock for all hosts.
 NOT_RUN = ("mkfs.xfs", "systemd-timesyncd")
 EXPOSURE = 1.5  # of systemd-analyze security: 0 is a service that may do nothing, 10 one that may do everything
+NAME_WHAT_FAILED = """trap 'echo "exit $?: $BASH_COMMAND" >&2' ERR"""  # else a block of several commands ends without a word
 # What the page says that a section prints.
 SAYS = {
     "1. Look at the hosts": r"db2: Python 3\.\d+\.\d+, systemd \d+",
@@ -90,7 +91,7 @@ class Admin:
     def written(self, text: str) -> list[str]:
         for here, there in self.replaced.items():
             text = text.replace(here, there)
-        return ["bash", "-euo", "pipefail", "-c", f"cd '{self.folder}'\n{text}"]
+        return ["bash", "-euo", "pipefail", "-c", f"{NAME_WHAT_FAILED}\ncd '{self.folder}'\n{text}"]
 
     def run(self, text: str) -> str:
         done = self.lab.run(self.written(text), env=self.environment, check=False, timeout_s=900)

@@ -14,7 +14,6 @@ from tests.machines.base import base_tree
 from tests.machines.namespaces import Namespaces
 from tests.waiting import wait_until
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The second part of a boot, inside the new namespaces.  /dev has what a container's has: devices of this machine are not the host's.
 _BOOT = """
@@ -32,21 +31,13 @@ ln -s /proc/self/fd dev/fd
 mount -t tmpfs -o mode=1777 tmpfs dev/shm
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
-{cgroups}
+mount -t cgroup2 cgroup2 sys/fs/cgroup
 hostname "{name}"
 mkdir -p run/host
 pivot_root . run/host
 umount -l /run/host
-exec env -i container=namespaces PATH={path} /lib/systemd/systemd --log-target=console --show-status=no {settings}
+exec env -i container=namespaces PATH={path} /lib/systemd/systemd --log-target=console --show-status=no
 """
-_CGROUP_1 = """
-mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
-mkdir sys/fs/cgroup/systemd
-mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
-"""
-_CGROUP_2 = "mount -t cgroup2 cgroup2 sys/fs/cgroup"
-# Else it mounts the control groups of version 2 as well: all hosts are in one group there, and remove those of each other's services.
-_SETTINGS_1 = "systemd.legacy_systemd_cgroup_controller=1"
 
 
 class Host:
@@ -74,8 +65,7 @@ class Host:
         shutil.copy(self._authorized, own / "upper" / "root" / ".ssh" / "authorized_keys")
         groups = self._control_group()
         groups.mkdir(exist_ok=True)
-        cgroups, settings = (_CGROUP_2, "") if _unified() else (_CGROUP_1, _SETTINGS_1)
-        script = _BOOT.format(base=base, own=own, name=self.name, path=_PATH, cgroups=cgroups, settings=settings)
+        script = _BOOT.format(base=base, own=own, name=self.name, path=_PATH)
         join = ["sh", "-c", f"echo 0 > '{groups}/cgroup.procs' && exec \"$@\"", "sh"]
         self._system = system = Namespaces.boot(script, join, own / "console", "systemd")
         wire = f"to-{self.name}"
@@ -117,7 +107,7 @@ class Host:
         return self._system
 
     def _control_group(self) -> Path:
-        return (_CGROUPS if _unified() else _CGROUPS / "systemd") / f"{self._folder.parent.name}-{self._network.pid}-{self.name}"
+        return _control_groups() / f"{self._folder.parent.name}-{self._network.pid}-{self.name}"
 
     def _in_network(self, command: str) -> None:
         done = subprocess.run(self._network.command(command.split()), capture_output=True, text=True, check=False)
@@ -154,8 +144,16 @@ class Host:
         return self.run(f"journalctl --no-pager --output=cat --unit={unit}").stdout
 
 
-def _unified() -> bool:
-    return (_CGROUPS / "cgroup.controllers").exists()
+def _control_groups() -> Path:
+    """Where this machine has its control groups of version 2, beside those of version 1 or alone.
+
+    Only version 2 reports to the systemd of a namespace that a group is empty.  With version 1 it may miss that: a killed service with a
+    child then waits for the whole of its stop timeout before it is started again.
+    """
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    found = next((Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2"), None)
+    assert found is not None, "no control groups of version 2 here: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified"
+    return found
 
 
 def _removed(groups: Path) -> bool:
