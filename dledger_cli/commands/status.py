@@ -151,9 +151,9 @@ class _View:
 
     def trouble(self) -> str:
         """Why it is not healthy, on one line."""
-        from dledger_client.admin.status_text import sentence
+        from dledger_client.admin.status_text import why_not_healthy
 
-        return "; ".join(map(str, self.findings)) if self.checks else sentence(self.groups) if self.groups else "no answer"
+        return "; ".join(map(str, self.findings)) if self.checks else why_not_healthy(self.groups) if self.groups else "no answer"
 
 
 async def _consumers(cluster: ClusterConfig) -> ConsumersStatus:

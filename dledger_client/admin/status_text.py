@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE_EXPIRED = "certificate has expired"  # in the words of OpenSSL
 NOT_RUNNING = "connection refused"
+MASTER_ON = "master on"
 RENEW = "replace the file of security.tls.cert on that node (dledger certs create), it is read without a restart"
 
 
@@ -36,7 +37,7 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     if node.state not in ("", "ok"):
         notes.insert(0, node.state)
     if node.role == "leader":
-        notes.append("master on" if node.leader_confirmed else "confirming its term")
+        notes.append(MASTER_ON if node.leader_confirmed else "confirming its term")
         if node.leader_confirmed and not node.services_term:
             notes.append(node.role_state)
     elif not node.leader and not notes:
@@ -44,6 +45,19 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
     return ", ".join([*notes, *node.warnings])
+
+
+def why_not_healthy(groups: Sequence[ReplicaGroupStatus]) -> str:
+    """The sentence of ``groups``, and the note on each member of those that are not healthy, on one line."""
+    several = len(groups) > 1
+    notes = [
+        f"{group.name}/{node.id}: {note}"
+        for group in groups
+        for node in group.nodes
+        if not group.healthy and (group.is_member(node.id) or not group.voters)
+        if (note := node_note(group, node, several_groups=several)) not in ("", MASTER_ON)
+    ]
+    return "; ".join([sentence(groups), *notes])
 
 
 def _remedies(group: ReplicaGroupStatus, node: NodeStatus) -> list[str]:

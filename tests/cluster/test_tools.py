@@ -223,5 +223,6 @@ def test_status_of_a_half_dead_group(cluster: Cluster) -> None:
     unhealthy = cluster.cli("status", "--until", "healthy", "--timeout", "1")
     assert unhealthy.returncode == 1
     assert unhealthy.stderr.startswith("dledger: not healthy after 1 s: 1 group, 2 of 3 nodes up")
+    assert f"; g0/{victim}: unreachable: connection " in unhealthy.stderr
     cluster.start(victim, wait=False)
     assert cluster.cli("status", "--until", "healthy", "--timeout", str(LIMIT_S)).returncode == 0

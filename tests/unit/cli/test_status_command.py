@@ -8,7 +8,7 @@ import pytest
 
 from dledger_cli.status_text import _group_json, _row
 from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
-from dledger_client.admin.status_text import RENEW, node_note, replicas_line, replicas_of, sentence
+from dledger_client.admin.status_text import RENEW, node_note, replicas_line, replicas_of, sentence, why_not_healthy
 
 NEW_FOLDER = "store: n0 comes with data folder 35b5, but n2 knows it with b245; a voter whose folder was lost must be replaced as a member"
 ONE = "quorum ok (losing one more stops writes)"
@@ -124,6 +124,19 @@ def test_damage_shows_and_is_not_healthy() -> None:
     answers = (leader("n0", "n2"), damaged, other("n2"))
     assert note("n0", *answers).startswith("damaged: 0000: byte 64")
     assert not judged(*answers).healthy
+
+
+def test_why_it_is_not_healthy_names_each_member_that_is_not_in_order() -> None:
+    damaged = other("n0", "damaged: 0000: byte 64: entry 3 bad body")
+    answers = (leader("n0", "n2"), damaged, gone("n2"), other("n3", knows=""))
+    start = f"{says(*answers)}; g0/n0: damaged: 0000: byte 64: entry 3 bad body; g0/n2: unreachable: connection refused, start it: "
+    found = why_not_healthy([judged(*answers)])
+    assert found.startswith(start)
+    assert "n1" not in found, "the leader is in order"
+    assert "n3" not in found, "no member"
+    assert why_not_healthy([judged(gone("n0"))]).count("g0/n0: unreachable") == 1, "it is not known which nodes are members"
+    well = judged(leader("n0", "n2"), *WELL)
+    assert why_not_healthy([well, judged(*answers)]).count("g0/n2") == 1, "a group that is healthy has no note"
 
 
 def test_a_voter_that_is_not_in_sync_yet_does_not_count() -> None:
