@@ -200,7 +200,13 @@ class NameService:
         return self.table.directory_version
 
     async def directory(self, request: routes_pb2.DirectoryRequest, _caller: CallContext) -> routes_pb2.DirectoryReply:
-        return self.whole_directory(request.known_version)
+        whole = self.whole_directory(request.known_version)
+        if not request.names_only:
+            return whole
+        names = routes_pb2.DirectoryReply(cluster=whole.cluster, version=whole.version, unchanged=whole.unchanged, complete=whole.complete)
+        for group in whole.groups:
+            names.groups.add(name=group.name, state=group.state)
+        return names
 
     def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply:
         """Everything that is known, unless that is still what ``known_version`` was."""

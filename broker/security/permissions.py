@@ -134,6 +134,12 @@ def _own_password(access: AccessControl, caller: Principal, request: Any) -> Non
         _users_only(access, caller, request)
 
 
+def _directory(access: AccessControl, caller: Principal, request: Any) -> None:
+    """Names of replica groups are in every node's answer to Metadata as well."""
+    if not request.names_only:
+        _DESCRIBE(access, caller, request)
+
+
 def _own_rights(access: AccessControl, caller: Principal, request: Any) -> None:
     """A user may ask about itself."""
     if caller.kind is not Kind.USER or request.user != caller.name:
@@ -184,7 +190,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.CONSUMED: _READ_TOPIC,
     methods.REGISTER: _own_registration,
     methods.ROUTES: asks_itself,
-    methods.DIRECTORY: _DESCRIBE,
+    methods.DIRECTORY: _directory,
     methods.PUT_USER: _own_password,
     methods.DELETE_USER: _users_only,
     methods.LIST_USERS: _own_rights,

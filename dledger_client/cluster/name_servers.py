@@ -25,7 +25,6 @@ POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll ma
 DOWN_MS = 1_000  # how long an address is left out that did not answer
 OLD_NODE_MS = 10_000  # a node of an older version, which has no name service
 ELSEWHERE_MS = 60_000  # a node that told where the name servers are
-DENIED_MS = 600_000  # how long nobody is asked for all replica groups after a refusal: each one is a record of the audit log
 MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
 
 
@@ -40,7 +39,6 @@ class NameServers:
         self._left_out: dict[str, int] = {}  # address -> until when
         self._directory_version = 0
         self._directory: tuple[str, ...] = ()
-        self._denied_until_ms = 0
 
     # Whom to ask
 
@@ -106,26 +104,20 @@ class NameServers:
         self.current = address
         return reply
 
-    async def replica_groups(self) -> tuple[str, ...] | None:
-        """The names of all replica groups; None when the user may not see the cluster.  Raises what else ``directory`` does."""
-        if self._clock.monotonic_ms() < self._denied_until_ms:
-            return None
-        try:
-            reply = await self.directory(self._directory_version)
-        except PermissionDeniedError:
-            self._denied_until_ms = self._clock.monotonic_ms() + DENIED_MS
-            return None
+    async def replica_groups(self) -> tuple[str, ...]:
+        """The names of all replica groups.  Raises what ``directory`` does."""
+        reply = await self.directory(self._directory_version, names_only=True)
         if not reply.unchanged:
             self._directory_version = reply.version
             self._directory = tuple(sorted(group.name for group in reply.groups if group.state != REMOVED))
         return self._directory
 
-    async def directory(self, known_version: int = 0, *, complete: bool = True) -> routes_pb2.DirectoryReply:
+    async def directory(self, known_version: int = 0, *, complete: bool = True, names_only: bool = False) -> routes_pb2.DirectoryReply:
         """Everything that the name server knows, unless that is still ``known_version``.  UnreachableError when none answers; if it is to
         be ``complete``, NotReadyError when a replica group has not registered yet, or has no majority."""
         if not self.current:
             await self.routes(routes_pb2.RoutesRequest())
-        address, request = self.current, routes_pb2.DirectoryRequest(known_version=known_version)
+        address, request = self.current, routes_pb2.DirectoryRequest(known_version=known_version, names_only=names_only)
         try:
             reply = await methods.DIRECTORY.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
         except DledgerError as error:

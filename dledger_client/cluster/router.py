@@ -136,14 +136,13 @@ class Router:
                     await self._nodes.first_answer([])
 
     async def all_groups(self, deadline_ms: int, *, or_known: bool = True) -> dict[str, ReplicaGroup]:
-        """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all, or tells the
-        user; ``or_known``: those that are known while nobody answers."""
+        """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all;
+        ``or_known``: those that are known while nobody answers."""
         self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
-            if names is not None:
-                await self._ask_for(names)
-                return {name: self.groups[name] for name in names if name in self.groups}
+            await self._ask_for(names)
+            return {name: self.groups[name] for name in names if name in self.groups}
         except DledgerError:
             if self._nodes_told and or_known:
                 return dict(self.groups)

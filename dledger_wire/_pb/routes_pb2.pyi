@@ -448,13 +448,17 @@ class DirectoryRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KNOWN_VERSION_FIELD_NUMBER: builtins.int
+    NAMES_ONLY_FIELD_NUMBER: builtins.int
     known_version: builtins.int
+    names_only: builtins.bool
+    """of replica groups: names and states and no more, which every user may see"""
     def __init__(
         self,
         *,
         known_version: builtins.int = ...,
+        names_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["known_version", b"known_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["known_version", b"known_version", "names_only", b"names_only"]) -> None: ...
 
 global___DirectoryRequest = DirectoryRequest
 

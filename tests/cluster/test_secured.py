@@ -65,7 +65,12 @@ def timed(work: Any) -> tuple[float, DledgerError]:
     return time.monotonic() - begun, failed.value
 
 
+def refusals(shop: SecuredCluster) -> list[str]:
+    return shop.ok("audit", "tail", "--count", "1000", "--denied", "--by", BILLING, user=ADMIN).splitlines()
+
+
 def test_the_story_by_commands(shop: SecuredCluster) -> None:
+    before = refusals(shop)
     assert shop.ok("produce", TOPIC, user=BILLING, stdin=b"one\ntwo\n") == ""
     read = shop.ok("consume", TOPIC, "--group", "billing", "--max", "2", "--idle-exit", "60", user=BILLING)
     assert sorted(read.split()) == ["one", "two"]
@@ -73,6 +78,7 @@ def test_the_story_by_commands(shop: SecuredCluster) -> None:
     options = ("--user", BILLING, "--password-file", shop.password_file(BILLING), "--tls-ca", shop.ca)
     result = shop.cli("topic", "list", "--json", "--bootstrap", shop.bootstrap, *options, env={"DLEDGER_CONFIG": ""})
     assert [row["name"] for row in json.loads(result.stdout)["topics"]] == [TOPIC], result.stderr
+    assert refusals(shop) == before, "what a user may do leaves no refusal in the audit log"
     certificate = ("--tls-cert", "certs/user-reporting.crt", "--tls-key", "certs/user-reporting.key")
     read = shop.ok("consume", TOPIC, "--group", "reporting", "--max", "2", "--idle-exit", "60", *certificate)
     assert sorted(read.split()) == ["one", "two"]

@@ -136,14 +136,16 @@ class Board:
         service = NameService(table, ServicePlace(CLUSTER, self.name_addresses, 4 << 20, address), self.clock)
         self.services[address] = service
 
-        async def deny(_request: routes_pb2.DirectoryRequest, _context: CallContext) -> routes_pb2.DirectoryReply:
-            raise PermissionDeniedError("user app may not describe the cluster")
+        async def names_alone(request: routes_pb2.DirectoryRequest, context: CallContext) -> routes_pb2.DirectoryReply:
+            if not request.names_only:
+                raise PermissionDeniedError("user app may not describe the cluster")
+            return await service.directory(request, context)
 
         async def serve() -> None:
             server = self.net.of(process).serve(address)
             service.register(server)
             if self.denies_directory:
-                methods.DIRECTORY.serve(server, deny)
+                methods.DIRECTORY.serve(server, names_alone)
             await server.start()
 
         await self.loop.spawn(process, serve(), "name server")

@@ -188,6 +188,18 @@ def test_a_topic_that_is_not_to_be_seen_is_answered_for_as_one_that_there_is_not
     attacked(scenario)
 
 
+def test_the_directory_gives_everybody_the_names_of_replica_groups_and_no_more() -> None:
+    async def scenario(_rig: Rig, mallory: Mallory) -> None:
+        with pytest.raises(PermissionDeniedError, match="may not describe the cluster"):
+            await mallory.call(methods.DIRECTORY, routes_pb2.DirectoryRequest())
+        told = await mallory.call(methods.DIRECTORY, routes_pb2.DirectoryRequest(names_only=True))
+        expected = routes_pb2.DirectoryReply(cluster=told.cluster, version=told.version, complete=told.complete)
+        expected.groups.add(name="g0", state=told.groups[0].state)
+        assert told == expected
+
+    attacked(scenario)
+
+
 def test_a_query_finds_nothing_in_topics_that_may_not_be_read() -> None:
     async def scenario(rig: Rig, mallory: Mallory) -> None:
         with pytest.raises(PermissionDeniedError):
