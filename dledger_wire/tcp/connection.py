@@ -30,6 +30,7 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.security.tls import certificate_alert
 from dledger_wire.tcp.dead_peers import watch_for_death
+from dledger_wire.tcp.foreign import SHOWN_BYTES, spoken
 from dledger_wire.tcp.rare_warning import RareWarning
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 
@@ -113,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self._turns = asyncio.Lock()
         self._refused = False
+        self._foreign = ""  # what the other side speaks when it is no dledger
         self._alert = ""  # why the other side refused this one's certificate
         self._behind: list[bytes] | None = None  # what waits while a frame goes around the transport
         self._closes_behind = False
@@ -182,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
                 return at
             kind, length = FRAME.unpack_from(scratch, at)
             if not MESSAGE <= kind <= AUTHENTICATION or length > self.max_frame:
-                self.violate(f"a frame of kind {kind} and {length} bytes")
+                self.not_ours(spoken(bytes(scratch[at:filled][:SHOWN_BYTES])))
                 return filled
             if filled - start < length:
                 if length > SCRATCH_BYTES // 2 and filled - start >= OWN_BUFFER_FROM:
@@ -376,9 +378,17 @@ class Connection(asyncio.BufferedProtocol):
     def gone(self) -> DledgerError:
         if self._alert:
             return AuthenticationFailedError(f"{self.peer}: does not accept the certificate of this side: {self._alert}", address=self.peer)
+        if self._foreign:
+            text = f"{self.peer}: no dledger listens there: it speaks {self._foreign}; expected the port of a node or name server"
+            return UnreachableError(text, address=self.peer)
         return UnreachableError(f"{self.peer}: connection lost", address=self.peer)
 
     # -- ending
+
+    def not_ours(self, foreign: str) -> None:
+        """The other side, which was dialled, speaks something else: whoever waits for it is told."""
+        self._foreign, self._refused = foreign, True
+        self.abort()
 
     def violate(self, what: str) -> None:
         """The other side does not speak our protocol."""

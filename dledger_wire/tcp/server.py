@@ -76,6 +76,9 @@ class _Accepted(Connection):
         super().connection_lost(None)  # of this side's certificate the handshake was to tell
         self._server.parted(self)
 
+    def not_ours(self, foreign: str) -> None:
+        self.violate(f"no frame of dledger: it speaks {foreign}")
+
     def _too_late(self) -> None:
         if self.is_open:  # else it was refused, and does not read why
             self._server.arrivals.refused("slow", f"{self.peer}: closed: not known who it is within {self._server.limits.handshake_s:g} s")

@@ -115,6 +115,37 @@ def test_a_lost_connection_fails_the_calls_in_flight_and_the_next_call_makes_ano
     serving(scenario)
 
 
+@pytest.mark.parametrize(
+    ("answer", "spoken"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP (its bytes are 48 54 54 50 2f 31 2e 31)"),
+        (bytes.fromhex("00000006 00000001 0023"), "another protocol, such as Kafka's (its bytes are 00 00 00 06 00 00 00 01)"),
+        (bytes.fromhex("15030100020246"), "TLS (its bytes are 15 03 01 00 02 02 46)"),
+        (b"-ERR unknown command\r\n", "another protocol (its bytes are 2d 45 52 52 20 75 6e 6b)"),
+    ],
+)
+@pytest.mark.parametrize("security", [NetworkSecurity(), NetworkSecurity(None, PasswordCredentials("app", password="x" * 16))])
+def test_a_port_that_speaks_another_protocol_is_called_that(answer: bytes, spoken: str, security: NetworkSecurity) -> None:
+    async def scenario() -> None:
+        async def foreign(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(answer)
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(foreign, "127.0.0.1", 0) as server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            channel = TcpNetwork(security).connect(address)
+            with pytest.raises(UnreachableError) as failed:
+                await channel.call(CALL, b"x", timeout_s=30)
+            assert failed.value.message == (
+                f"{address}: no dledger listens there: it speaks {spoken}; expected the port of a node or name server"
+            )
+            await channel.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_caller_that_gives_up_cancels_its_handler_and_the_connection_stays() -> None:
     async def scenario(server: TcpServer, channel: TcpChannel) -> None:
         left = asyncio.Event()
