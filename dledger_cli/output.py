@@ -11,7 +11,7 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from dledger_wire.printable import printable, printable_json
@@ -153,10 +153,16 @@ def clear_progress() -> None:
         print(f"\r{_CLEAR}", end="", file=sys.stderr, flush=True)
 
 
-def note_unanswered(unanswered: Mapping[str, Exception]) -> None:
-    """Which replica groups are missing in what was shown, a line each.  Then the command ends with exit code 1."""
+def note_unanswered(unanswered: Mapping[str, Exception], without_members: Collection[str] = ()) -> None:
+    """Which replica groups are missing in what was shown, a line each.  Then the command ends with exit code 1.
+
+    ``without_members``: those of them that followers answered for.
+    """
     for group, error in sorted(unanswered.items()):
-        note(f"replica group {group} did not answer, its part is missing: {error}")
+        if group in without_members:
+            note(f"replica group {group} has no leader: positions are those of a follower, members are not known: {error}")
+        else:
+            note(f"replica group {group} did not answer, its part is missing: {error}")
     if unanswered:
         raise SystemExit(1)
 

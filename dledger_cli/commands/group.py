@@ -54,7 +54,7 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as
     """
 
     async def work(admin: Admin) -> tuple[Listed[ConsumerGroupDescription], list[GroupProgress]]:
-        groups = await admin.describe_groups(partial=True)
+        groups = await admin.describe_groups(partial=True, or_followers=True)
         return groups, await admin.group_progress(groups)
 
     found, groups = ask(config, timeout, work)
@@ -62,8 +62,9 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as
         print_json({"groups": [_group_json(each) for each in groups]} | unanswered_json(found.unanswered))
     else:
         header = ("CONSUMER-GROUP", "MEMBERS", "LAG", "WAITING", "STATE", "TOPICS")
-        print_table(header, [_group_row(each) for each in groups], right=("MEMBERS", "LAG", "WAITING"))
-    note_unanswered(found.unanswered)
+        if groups or not found.unanswered:  # a table without rows would say that there are no groups
+            print_table(header, [_group_row(each) for each in groups], right=("MEMBERS", "LAG", "WAITING"))
+    note_unanswered(found.unanswered, found.read_at)
 
 
 def _group_row(group: GroupProgress) -> tuple[Any, ...]:
@@ -92,7 +93,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
     """
 
     async def work(admin: Admin) -> GroupProgress:
-        described = await _known(admin, name, "dledger group list shows all")
+        described = await _known(admin, name, "dledger group list shows all", or_followers=True)
         (progress,) = await admin.group_progress([described], queues=WAITING_QUEUES)
         return progress
 
@@ -103,7 +104,7 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         print_json(_description_json(found, waiting))
     else:
         _show_description(found, waiting)
-    note_unanswered(found.unanswered)
+    note_unanswered(found.unanswered, found.read_at)
 
 
 def reset_offset(
@@ -179,12 +180,12 @@ def delete(
         note(f"deleted group {name}")
 
 
-async def _known(admin: Admin, name: str, hint: str) -> ConsumerGroupDescription:
+async def _known(admin: Admin, name: str, hint: str, *, or_followers: bool = False) -> ConsumerGroupDescription:
     """The group's description.  InvalidArgumentError, with ``hint``, when it has neither members nor positions."""
     from dledger_wire.errors import InvalidArgumentError
 
     try:
-        return await admin.describe_group(name, partial=True)
+        return await admin.describe_group(name, partial=True, or_followers=or_followers)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{error.message} ({hint})") from None
 

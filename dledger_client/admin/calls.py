@@ -114,6 +114,10 @@ class ClusterCalls:
         """For what a change is decided by: also the reads of this client go to leaders."""
         return replace(self, spares_leader=False)
 
+    def at_followers(self) -> ClusterCalls:
+        """For what is to be shown while a replica group has no leader."""
+        return replace(self, spares_leader=True)
+
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
         """At least one: UnreachableError when whoever answers knows of none.  For a client that spares leaders they are looked up only
         every few seconds: a leader may be the node that serves the names."""

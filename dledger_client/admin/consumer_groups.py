@@ -16,6 +16,7 @@ from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.topic_parts import look_at
 from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
 from dledger_client.cluster.followers_first import ReadAt
+from dledger_client.cluster.retry import is_retriable
 from dledger_client.producer.partitioner import QueueNumber
 from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, texts, within
 from dledger_wire._pb import broker_pb2, retry_pb2
@@ -183,8 +184,8 @@ async def list_groups(calls: ClusterCalls, *, partial: bool) -> Listed[ConsumerG
     return Listed(groups, told.unanswered, told.sources)
 
 
-async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> ConsumerGroupDescription:
-    told = await told_of(calls, [name], partial=partial)
+async def describe_group(calls: ClusterCalls, name: str, *, partial: bool, or_followers: bool) -> ConsumerGroupDescription:
+    asked, told = await _told_of(calls, [name], partial=partial, or_followers=or_followers)
     if calls.spares_leader and not told.knows(name):
         told = await told_of(calls.at_leaders(), [name], partial=partial)
     if not told.knows(name):
@@ -195,19 +196,33 @@ async def describe_group(calls: ClusterCalls, name: str, *, partial: bool) -> Co
     ranges: dict[str, Listed[QueueRange]] = {}
     for topic in _topics_of(name, told):
         with contextlib.suppress(TopicNotFoundError):
-            ranges[topic] = await queue_ranges(calls, topic, partial=partial)
+            ranges[topic] = await queue_ranges(asked, topic, partial=partial)
     return _described(name, told, ranges)
 
 
-async def describe_groups(calls: ClusterCalls, names: Iterable[str], *, partial: bool) -> Listed[ConsumerGroupDescription]:
+async def describe_groups(
+    calls: ClusterCalls, names: Iterable[str], *, partial: bool, or_followers: bool = False
+) -> Listed[ConsumerGroupDescription]:
     """Of all consumer groups when none is named."""
-    wanted = texts("names", names)
-    told = await told_of(calls, wanted, partial=partial)
+    calls, told = await _told_of(calls, texts("names", names), partial=partial, or_followers=or_followers)
     known = sorted(told.positions.keys() | told.members.keys())
     topics = {topic for name in known for topic in _topics_of(name, told)}
     ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial, only_readable=False)
     found = [_described(name, told, ranges) for name in known]
     return Listed(found, {group: error for each in found for group, error in each.unanswered.items()} | told.unanswered, told.sources)
+
+
+async def _told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool, or_followers: bool) -> tuple[ClusterCalls, Told]:
+    """Also by whom to ask on: followers, when a replica group has no leader and they will do."""
+    try:
+        told = await told_of(calls, names, partial=partial)
+        if not told.unanswered or not or_followers or calls.spares_leader:
+            return calls, told
+    except DledgerError as error:  # no replica group has a leader
+        if not or_followers or calls.spares_leader or not is_retriable(error):
+            raise
+    calls = calls.at_followers()
+    return calls, await told_of(calls, names, partial=partial)
 
 
 def _topics_of(name: str, told: Told) -> set[str]:

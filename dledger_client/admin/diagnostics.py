@@ -360,7 +360,7 @@ async def waiting_delays(calls: ClusterCalls, max_messages: int) -> Listed[Waiti
     """By replica group, as one of its followers sees them; as its leader does when no follower answers."""
     within(1, MAX_U32, max_messages=max_messages)
     request, sources = diagnostics_pb2.WaitingDelaysRequest(max_messages=max_messages), Sources()
-    aside = replace(calls, spares_leader=True)  # counting takes a while
+    aside = calls.at_followers()  # counting takes a while
     answers = await calls.of_all(lambda group: aside.read(group, methods.WAITING_DELAYS, request, sources))
     return Listed([_waiting(answer) for answer in answers.some().values()], answers.unanswered, sources)
 

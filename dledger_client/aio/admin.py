@@ -370,12 +370,13 @@ class Admin(MessageAdmin):
         """
         return await consumer_groups.list_groups(self._calls, partial=partial)
 
-    async def describe_group(self, consumer_group: str, *, partial: bool = False) -> ConsumerGroupDescription:
+    async def describe_group(self, consumer_group: str, *, partial: bool = False, or_followers: bool = False) -> ConsumerGroupDescription:
         """The members of a consumer group, and its position and lag in each queue that it reads or has read.
 
         Args:
             consumer_group: The group.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the description says which.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
 
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
@@ -383,20 +384,23 @@ class Admin(MessageAdmin):
         Examples:
             >>> print((await admin.describe_group("audit")).lag)
         """
-        return await consumer_groups.describe_group(self._calls, consumer_group, partial=partial)
+        return await consumer_groups.describe_group(self._calls, consumer_group, partial=partial, or_followers=or_followers)
 
-    async def describe_groups(self, names: Iterable[str] = (), *, partial: bool = False) -> Listed[ConsumerGroupDescription]:
+    async def describe_groups(
+        self, names: Iterable[str] = (), *, partial: bool = False, or_followers: bool = False
+    ) -> Listed[ConsumerGroupDescription]:
         """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
 
         Args:
             names: The consumer groups; none for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
 
         Examples:
             >>> groups = await admin.describe_groups()
             >>> worst = max(groups, key=lambda group: group.lag, default=None)
         """
-        return await consumer_groups.describe_groups(self._calls, names, partial=partial)
+        return await consumer_groups.describe_groups(self._calls, names, partial=partial, or_followers=or_followers)
 
     async def group_progress(self, groups: Iterable[ConsumerGroupDescription], *, queues: int = QUEUES_OF_A_GROUP) -> list[GroupProgress]:
         """Whether consumer groups move: how long their next messages wait, which queues stand still, and what each group does, in words.

@@ -337,12 +337,13 @@ class Admin(MessageAdmin):
         """
         return self._run(self._inner.list_groups(partial=partial))
 
-    def describe_group(self, consumer_group: str, *, partial: bool = False) -> ConsumerGroupDescription:
+    def describe_group(self, consumer_group: str, *, partial: bool = False, or_followers: bool = False) -> ConsumerGroupDescription:
         """The members of a consumer group, and its position and lag in each queue that it reads or has read.
 
         Args:
             consumer_group: The group.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the description says which.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
 
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
@@ -350,20 +351,23 @@ class Admin(MessageAdmin):
         Examples:
             >>> print((admin.describe_group("audit")).lag)
         """
-        return self._run(self._inner.describe_group(consumer_group, partial=partial))
+        return self._run(self._inner.describe_group(consumer_group, partial=partial, or_followers=or_followers))
 
-    def describe_groups(self, names: Iterable[str] = (), *, partial: bool = False) -> Listed[ConsumerGroupDescription]:
+    def describe_groups(
+        self, names: Iterable[str] = (), *, partial: bool = False, or_followers: bool = False
+    ) -> Listed[ConsumerGroupDescription]:
         """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
 
         Args:
             names: The consumer groups; none for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
 
         Examples:
             >>> groups = admin.describe_groups()
             >>> worst = max(groups, key=lambda group: group.lag, default=None)
         """
-        return self._run(self._inner.describe_groups(names, partial=partial))
+        return self._run(self._inner.describe_groups(names, partial=partial, or_followers=or_followers))
 
     def group_progress(self, groups: Iterable[ConsumerGroupDescription], *, queues: int = QUEUES_OF_A_GROUP) -> list[GroupProgress]:
         """Whether consumer groups move: how long their next messages wait, which queues stand still, and what each group does, in words.

@@ -159,6 +159,28 @@ def test_without_a_leader_followers_answer_and_say_since_when_they_heard_none() 
     Rig().run(scenario)
 
 
+def test_whoever_asks_leaders_is_answered_by_followers_while_there_is_none() -> None:
+    async def scenario(rig: Rig) -> None:
+        await filled(rig)
+        async with rig.admin() as admin:
+            (before,) = await admin.describe_groups(partial=True, or_followers=True)
+            assert (before.unanswered, before.read_at["g0"].leader) == ({}, True)
+            _, *others = rig.followers
+            for node_id in (rig.master, *others):
+                rig.cluster.kill(node_id)
+            await asyncio.sleep(MAX_SILENT_MS / 1000 + 1)
+            found = await admin.describe_groups(partial=True, or_followers=True)
+            (progress,) = await admin.group_progress(found)
+            assert (progress.name, progress.group.queues, progress.lag) == (before.name, before.queues, before.lag)
+            assert (progress.members, progress.state().text) == (None, "unknown")
+            assert (list(found.unanswered), found.read_at["g0"].leader) == (["g0"], False)
+            assert (await admin.describe_group(GROUP, partial=True, or_followers=True)).queues == before.queues
+            with pytest.raises(NotLeaderError):
+                await admin.describe_groups(partial=True)
+
+    Rig().run(scenario)
+
+
 def test_a_new_leader_is_spared_as_the_old_one_was() -> None:
     async def scenario(rig: Rig) -> None:
         await filled(rig)
