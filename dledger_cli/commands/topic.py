@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
 from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_cli.watching import reading_command
-from dledger_wire.names import MAX_TOPIC_QUEUES
+from dledger_wire.names import MAX_TOPIC_QUEUES, group_of_topic
 from dledger_wire.status import Perm
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def register(root: typer.Typer) -> None:
     app = typer.Typer(help="Create, change, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
     app.command("create", epilog=CREATE_EXAMPLES)(create)
     app.command("update", epilog=UPDATE_EXAMPLES)(update)
-    reading_command(app, "list", epilog="Example: dledger topic list --json")(list_topics)
+    reading_command(app, "list", epilog="Examples: dledger topic list | dledger topic list --all --json")(list_topics)
     reading_command(app, "describe", epilog="Example: dledger topic describe orders")(describe)
     app.command("delete", epilog="Example: dledger topic delete orders --yes")(delete)
     root.add_typer(app, name="topic")
@@ -163,20 +163,43 @@ def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: List
     note_unanswered(queues.unanswered)
 
 
-def list_topics(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """List all topics, each with its queues in all replica groups."""
-    found = ask(config, timeout, lambda admin: admin.list_topics(or_followers=True, partial=True))
+def list_topics(
+    everything: Annotated[bool, typer.Option("--all", help="Also the retries and dead letters of consumer groups.")] = False,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = READ_S,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics, each with its queues and stored messages in all replica groups.
+
+    Topics of retries and dead letters are left out; dledger dlq list shows what is in the latter.  MESSAGES is - where it is not known.
+    """
+
+    from dledger_client.admin.calls import Listed
+
+    async def work(admin: Admin) -> tuple[Listed[TopicQueues], Mapping[str, Listed[QueueRange]]]:
+        topics = await admin.list_topics(or_followers=True, partial=True)
+        wanted = [part for part in topics if everything or not group_of_topic(part.topic)]
+        held = await admin.offsets_of_topics({part.topic for part in wanted}, or_followers=True, partial=True)
+        return Listed(wanted, topics.unanswered), held
+
+    found, held = ask(config, timeout, work)
     topics: dict[str, list[TopicQueues]] = {}
     for part in found:
         topics.setdefault(part.topic, []).append(part)
+    shown = [_topic_json(parts) | {"messages": _stored(parts, held[name])} for name, parts in topics.items()]
     if as_json:
-        print_json({"topics": [_topic_json(parts) for parts in topics.values()]} | unanswered_json(found.unanswered))
+        print_json({"topics": shown} | unanswered_json(found.unanswered))
         note_unanswered(found.unanswered)
         return
-    shown = [_topic_json(parts) for parts in topics.values()]
-    rows = [(each["name"], each["group"], each["read_queues"], each["write_queues"], each["perm"]) for each in shown]
-    print_table(("TOPIC", "REPLICA-GROUP", "READ-QUEUES", "WRITE-QUEUES", "PERM"), rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM"))
+    rows = [(*(each[name] for name in ("name", "group", "read_queues", "write_queues", "perm", "messages")),) for each in shown]
+    counts = ("READ-QUEUES", "WRITE-QUEUES", "PERM", "MESSAGES")
+    print_table(("TOPIC", "REPLICA-GROUP", *counts), rows, right=counts)
     note_unanswered(found.unanswered)
+
+
+def _stored(parts: Sequence[TopicQueues], held: Listed[QueueRange]) -> int | None:
+    """None where a replica group of the topic does not say."""
+    return None if any(part.replica_group in held.unanswered for part in parts) else sum(queue.messages for queue in held)
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
