@@ -14,7 +14,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 
 SEARCH_MS = 500  # an election takes less
-READS_A_TURN = 32
+READS_A_TURN = 4  # each costs some millisecond with the connection that it opens, and whoever else is on the loop waits for all of a turn
 
 
 class Turns:
