@@ -59,7 +59,7 @@ def _show(found: UpgradeCheck) -> None:
         for text in group.waits_for:
             note(f"{name}: a higher level waits: {text}")
     if not found.problems:
-        text = f"nothing speaks against upgrading or downgrading the nodes to this build ({found.version}, levels {found.lowest_level} to"
+        text = f"the nodes can be upgraded or downgraded to this build ({found.version}, levels {found.lowest_level} to"
         note(f"{text} {found.highest_level}), one at a time")
 
 

@@ -103,7 +103,7 @@ def _unknown(seen: ConsumersStatus, checks: Sequence[str]) -> Iterator[Finding]:
             if group not in listed.read_at or check == GROUP_STUCK:
                 why.setdefault((group, error.message), []).append(check)
     for (group, error_text), names in sorted(why.items()):
-        yield Finding("unanswered", group, "", f"{error_text}; cannot be told: {', '.join(names)}")
+        yield Finding("unanswered", group, "", f"{error_text}; not checked: {', '.join(names)}")
 
 
 def _lagging(seen: ConsumersStatus, check: Check) -> Iterator[Finding]:

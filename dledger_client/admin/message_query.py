@@ -7,7 +7,7 @@ cluster knows, so both are searched.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -60,6 +60,10 @@ class QueryResult:
     messages: list[ReceivedMessage]
     complete: bool = True
     unanswered: dict[str, DledgerError] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """The messages."""
+        return iter(self.messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class GroupSession:
             return
         self._quiet_until_ms = self._clock.monotonic_ms() + QUIET_MS
         text = "consumer group %s at %s: this consumer stood still for %.1f s, so its queues went to others and messages come again; %s"
-        why = "the process was suspended, or a listener blocks the event loop: the PushConsumer without asyncio calls listeners in threads"
+        why = "the process was suspended or got no CPU, or a listener of dledger_client.aio blocks the event loop"
         _logger.warning(text, self._member.group, self.replica_group, late_ms / 1000, why)
 
     async def _send_heartbeat(self, now_ms: int) -> None:

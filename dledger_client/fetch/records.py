@@ -237,6 +237,9 @@ class _Rows:
 class ReceivedMessage:
     """One stored message. Times are milliseconds since 1970. Clients make it; do not construct it.
 
+    Where it is stored: ``topic``, ``replica_group``, ``queue_id``, ``queue_offset``. What the producer gave: ``body``, ``keys``, ``tags``,
+    ``properties``. All that it has is described below.
+
     Args:
         rows: The decoded chunk.
         row: The number of the message in it.

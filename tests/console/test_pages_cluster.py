@@ -136,7 +136,7 @@ def test_without_a_leader_the_page_says_so_and_what_was_seen_stays(browser: Brow
         expect(lags.locator(".bounded.stale, .q-table__bottom--nodata").first).to_be_visible()
         expect(page.locator(".card").filter(has_text="Consumer lag, messages")).to_contain_text("not known: no node answers")
         expect(page.get_by_text("no lag", exact=True)).to_have_count(0)
-        expect(page.locator(".attention")).to_contain_text(re.compile("cannot be told: .*group-lag, group-stuck"))
+        expect(page.locator(".attention")).to_contain_text(re.compile("not checked: .*group-lag, group-stuck"))
         picture(page, "cluster-nobody")
         shop.start()
 

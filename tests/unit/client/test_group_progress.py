@@ -111,12 +111,12 @@ def test_what_cannot_be_told_is_found() -> None:
     behind = unanswered(group())
     listed = Listed([behind], behind.group.unanswered, behind.group.read_at)
     assert found(checks, groups=listed) == [  # a follower has the positions
-        "unanswered: g0: g0 has no leader; cannot be told: group-stuck",
+        "unanswered: g0: g0 has no leader; not checked: group-stuck",
         "group-lag: audit: 6 messages behind, the oldest waits for 20 min (limit 5m)",
     ]
     gone = UnreachableError("no node answers")
     assert found(checks, problems=dict.fromkeys(CONSUMER_DEFAULTS, gone)) == [
-        f"unanswered: no node answers; cannot be told: {', '.join(CONSUMER_DEFAULTS)}"
+        f"unanswered: no node answers; not checked: {', '.join(CONSUMER_DEFAULTS)}"
     ]
     assert found("no-leader", problems=dict.fromkeys(CONSUMER_DEFAULTS, gone)) == []
     assert find_consumers(ConsumersStatus(), parse_checks("all")) == []
