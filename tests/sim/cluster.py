@@ -205,14 +205,17 @@ class SimCluster:
             self.loop.call_for(self.loop.world, self.loop.now_s, self.ensure_running, host.node_id)
             return
         expected = host.bad_disk and isinstance(reason, StorageFailedError | StorageFullError | OSError)
+        if isinstance(reason, StorageDamagedError) and host.disk.settings.read_failure_chance:
+            expected = True  # what cannot be read for now is like what is damaged
         if not expected and not (host.rotten and isinstance(reason, StorageDamagedError)):
             host.problems.append(reason)
 
     def ensure_running(self, node_id: str) -> None:
         """Start a node unless it runs; one that stopped by itself is taken away first, as a supervisor does."""
-        host = self.hosts[node_id]
+        host = self.hosts.get(node_id) or self.spares.hosts[node_id]
         if host.ended is not None:
-            self.kill(node_id)
+            self.end(host, silent=False)
+            host.disk.process_died()
         if host.process is None and not host.at_repair:
             self.start(node_id)
 
@@ -228,7 +231,7 @@ class SimCluster:
     def ensure_all_running(self) -> None:
         for name_id in self.name_servers.hosts:
             self.name_servers.ensure_running(name_id, self.config)
-        for node_id in self.hosts:
+        for node_id in [*self.hosts, *(name for name, host in self.spares.hosts.items() if not host.group)]:
             self.ensure_running(node_id)
 
     async def stop(self, node_id: str) -> None:

@@ -15,7 +15,7 @@ from broker.node import BrokerNode
 from dledger.snapshot.source import SnapshotSource
 from dledger_wire.errors import DledgerError
 from store.durability.expiry import Expired
-from tests.sim import disk_faults, folders, operators, recipes, recovery, rot
+from tests.sim import disk_faults, folders, operators, recipes, recovery, rot, spare_hosts
 from tests.sim.cluster import SimCluster
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host, Machine
@@ -108,8 +108,8 @@ async def _lone_power(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> N
     """The power goes for a machine, unless a majority would be suspect then: only its process ends then (ASYNC_FLUSH)."""
 
     def end(host: Host) -> None:
-        loss = cluster.async_loss
-        if loss is not None and not loss.may_lose_power(host.node_id, cluster.suspects()):
+        loss = cluster.groups[host.group].async_loss
+        if loss is not None and not loss.may_lose_power(host.node_id, cluster.suspects(host.group)):
             cluster.kill(host.node_id)
         else:
             cluster.power_off(host.node_id, fault.loss)
@@ -119,7 +119,7 @@ async def _lone_power(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> N
 
 async def _power_of_others(cluster: SimCluster, fault: Fault, hosts: list[Host]) -> None:
     """The power goes for all but the host named, which the others do not see for a while: they elect without what it knows."""
-    others = [host for host in cluster.hosts.values() if host is not hosts[0]]
+    others = [host for host in cluster.hosts_of(hosts[0].group) if host is not hosts[0]]
     for host in others:
         cluster.power_off(host.node_id, fault.loss)
     for host in others:
@@ -435,6 +435,8 @@ STRIKES: dict[str, Strike] = {
     "cut-file": _damage,
     "lost-units": _damage,
     "recover": _recipe(recovery.recover),
+    "spare": _recipe(spare_hosts.end_one),
+    "upgrade": _recipe(operators.upgrade),
 }
 # Kinds that only plans of their own make sense of, and those that came after the seeds of ``everything`` that failed once.
 RETENTION = ("expire", "flip-pieces", "stale-pieces")
@@ -444,7 +446,8 @@ CLOCKS = ("clock-leap", "expire-old")
 FOLDERS = ("replace-member", "lost-folder", "old-folder")
 ASYNC = ("lone-power", "power-of-others", "flush-mode")
 DISKS = ("failing-reads", "failing-writes", "full-disks")
-OF_THEIR_OWN = ("recover", "bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
+WORLDS = ("recover", "spare", "upgrade")
+OF_THEIR_OWN = (*WORLDS, "bit-rot", "members", "slow-node", *ASYNC, *FOLDERS, *RETENTION, *RECIPES, *DAMAGE, *CLOCKS, *DISKS)
 
 
 # Plans
@@ -642,7 +645,7 @@ def plan_everything(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
 def plan_swarm(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """The same with operators who change members, damaged disks, slow nodes and faults in several steps."""
-    return _some_of(sorted(set(STRIKES) - {"recover", *RETENTION, *FOLDERS, *ASYNC, *DISKS} - set(CLOCKS)), names, draw)
+    return _some_of(sorted(set(STRIKES) - {*WORLDS, *RETENTION, *FOLDERS, *ASYNC, *DISKS} - set(CLOCKS)), names, draw)
 
 
 def plan_folders(names: Sequence[str], draw: random.Random) -> list[Fault]:
@@ -667,7 +670,7 @@ def plan_mixture(names: Sequence[str], draw: random.Random) -> list[Fault]:
 
     No damage: what the others have deleted, nobody can repair.  One clock leaps at a time.
     """
-    kinds = sorted(set(STRIKES) - {"recover", "bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
+    kinds = sorted(set(STRIKES) - {*WORLDS, "bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
     chosen, plan = draw.sample(kinds, draw.randint(3, 8)), []
     for _ in range(draw.randint(4, 10)):
         kind, nodes = draw.choice((*chosen, "expire", "members")), (draw.choice((LEADER, *names)),)

@@ -17,9 +17,9 @@ from tests.sim.host import Folder, Host
 
 def may_strike(cluster: SimCluster, host: Host) -> bool:
     """Whether all nodes run and know the folder of this one from what is committed."""
-    if cluster.operator_at_work or host.wiped or not all(cluster.is_up(each) for each in cluster.hosts.values()):
+    if cluster.operator_at_work or host.wiped or not all(cluster.is_up(each) for each in cluster.hosts_of(host.group)):
         return False
-    nodes = [each.node for each in cluster.hosts.values() if each.node is not None]
+    nodes = [each.node for each in cluster.hosts_of(host.group) if each.node is not None]
     known = {node.raft._replica.members.settled_store(NodeId(host.node_id)) for node in nodes}
     return len(known) == 1 and known == {host.node.identity.store_id if host.node is not None else ""}
 

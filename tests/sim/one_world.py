@@ -24,13 +24,21 @@ FEATURES: dict[str, tuple[Plan, ...]] = {
     "retention": (faults.plan_retention, faults.plan_stale_copies),
     "network": (),
     "recovery": (),
+    "groups": (),
+    "security": (),
+    "spares": (),
+    "levels": (),
     "disks": (faults.plan_disks,),
     "clocks": (faults.plan_clocks,),
     "elections": (faults.plan_split, faults.plan_recipes, faults.plan_kill_the_leader),
     "anything": (faults.plan_everything,),
 }
 # Not on together: what holds then cannot be said by whoever watches.
-APART = {"recovery": ("async", "flush-modes", "folders", "clocks")}
+APART = {
+    "recovery": ("async", "flush-modes", "folders", "clocks", "spares"),
+    "spares": ("async", "flush-modes", "folders", "members", "elections"),
+    "levels": ("members", "folders", "recovery", "spares", "elections"),  # a build of before cannot join a group that has risen
+}
 MOST_FEATURES = 4
 MOST_OF_A_PLAN = 8  # faults
 
@@ -59,6 +67,10 @@ def plan(features: Sequence[str], names: Sequence[str], draw: random.Random) -> 
         strands.append(_flush_modes(names, draw))
     if "recovery" in features:
         strands.append(_recoveries(names, draw))
+    if "levels" in features:
+        strands.append([Fault("upgrade", draw.random() * 0.5, (name,), draw.random(), amount=draw.random()) for name in names])
+    if "spares" in features:
+        strands.append(_absences(names, draw))
     woven: list[Fault] = []
     while strands := [strand for strand in strands if strand]:
         strand = draw.choice(strands)
@@ -85,4 +97,15 @@ def _recoveries(names: Sequence[str], draw: random.Random) -> list[Fault]:
     for _ in range(draw.choice((1, 1, 2))):
         nodes, lasts_s = (draw.choice((LEADER, *names)),), draw.random() * draw.choice((0.3, 2.0))
         found.append(Fault("recover", 0.1 + draw.random() * 0.4, nodes, lasts_s, blocks=draw.random() < 0.5, amount=draw.random()))
+    return found
+
+
+def _absences(names: Sequence[str], draw: random.Random) -> list[Fault]:
+    """Members are away for so long that spare nodes take their places; spare nodes end meanwhile."""
+    found = []
+    for _ in range(draw.choice((1, 1, 2))):
+        kind, nodes = draw.choice(("kill", "power", "isolate")), (draw.choice((LEADER, *names)),)
+        found.append(Fault(kind, draw.random() * 0.4, nodes, 4.0 + draw.random() * 10, draw.choice(list(Loss)), blocks=False))
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            found.append(Fault("spare", 1.0 + draw.random() * 2, nodes, draw.random() * 2, blocks=False, amount=draw.random()))
     return found

@@ -12,6 +12,7 @@ import random
 from broker.api.membership_changes import membership_steps
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
+from dledger_wire.feature_levels import THIS_BUILD
 from tests.sim import coverage, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.host import Host
@@ -21,9 +22,9 @@ CHANGE_TIMEOUT_S = 2.0
 CAREFUL_S = 30.0
 
 
-def leading(cluster: SimCluster) -> tuple[Host, RaftNode] | None:
-    """The master and its Raft node."""
-    master = cluster.master()
+def leading(cluster: SimCluster, node_id: str) -> tuple[Host, RaftNode] | None:
+    """The master of a node's group, and its Raft node."""
+    master = cluster.master(cluster.hosts[node_id].group)
     host = cluster.hosts[master] if master is not None else None
     if host is None or host.node is None or host.process is None or not cluster.is_up(host):
         return None
@@ -32,7 +33,7 @@ def leading(cluster: SimCluster) -> tuple[Host, RaftNode] | None:
 
 def is_voter(cluster: SimCluster, node_id: str) -> bool | None:
     """None: not known, nobody leads or the last change is not committed."""
-    found = leading(cluster)
+    found = leading(cluster, node_id)
     if found is None or found[1]._replica.core.membership_index > found[1].commit_index:
         return None
     membership = found[1].membership
@@ -41,7 +42,7 @@ def is_voter(cluster: SimCluster, node_id: str) -> bool | None:
 
 def is_out(cluster: SimCluster, node_id: str) -> bool:
     """Whether a committed configuration leaves it out."""
-    found = leading(cluster)
+    found = leading(cluster, node_id)
     if found is None or found[1]._replica.core.membership_index > found[1].commit_index:
         return False
     return node_id not in found[1].membership
@@ -49,7 +50,7 @@ def is_out(cluster: SimCluster, node_id: str) -> bool:
 
 async def ask(cluster: SimCluster, action: str, node_id: str) -> None:
     """One command to whoever leads; what it answers is only noted, since it may be out of date already."""
-    found = leading(cluster)
+    found = leading(cluster, node_id)
     if found is None or found[0].process is None:
         await asyncio.sleep(STEP_S)
         return
@@ -92,6 +93,17 @@ async def change_flush_mode(cluster: SimCluster, host: Host, draw: random.Random
     else:
         cluster.kill(host.node_id)
     cluster.other_flush_mode(host)
+    cluster.ensure_running(host.node_id)
+    await asyncio.sleep(lasts_s)
+
+
+async def upgrade(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
+    """Start a node with this build, after an orderly stop or a kill."""
+    if draw.random() < 0.6:
+        await cluster.stop(host.node_id)
+    else:
+        cluster.kill(host.node_id)
+    host.levels = THIS_BUILD
     cluster.ensure_running(host.node_id)
     await asyncio.sleep(lasts_s)
 

@@ -75,7 +75,7 @@ async def part_change(cluster: SimCluster, host: Host, draw: random.Random, last
     cluster.operator_at_work = True
     pairs = _cut_off(cluster, host)
     try:
-        await operators.ask(cluster, "remove", draw.choice([other for other in cluster.hosts if other != host.node_id]))
+        await operators.ask(cluster, "remove", draw.choice([other.node_id for other in cluster.hosts_of(host.group) if other is not host]))
         await _until(lambda: _another_leads(cluster, host))
         await asyncio.sleep(draw.random() * min(lasts_s, 0.3))
     finally:
@@ -85,7 +85,7 @@ async def part_change(cluster: SimCluster, host: Host, draw: random.Random, last
 
 async def part_transfer(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
     """A leader is to hand over to one it does not reach."""
-    target = draw.choice([other for other in cluster.hosts.values() if other is not host])
+    target = draw.choice([other for other in cluster.hosts_of(host.group) if other is not host])
     pairs = [(host.ip, target.ip), (target.ip, host.ip)]
     for source, to in pairs:
         cluster.net.cut(source, to)
@@ -100,7 +100,7 @@ async def stale_pieces(cluster: SimCluster, host: Host, draw: random.Random, las
     watching = cluster.loop.spawn(cluster.loop.world, pieces.watch(), "stale pieces")
     for _ in range(draw.randint(1, 3)):
         await asyncio.sleep(draw.random() * lasts_s / 3)
-        await _end(cluster, draw.choice((host, *cluster.hosts.values())), draw, draw.random() * 0.1)
+        await _end(cluster, draw.choice((host, *cluster.hosts_of(host.group))), draw, draw.random() * 0.1)
     await watching
 
 

@@ -6,26 +6,24 @@ virtual; whatever is drawn, is drawn from the seed.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import islice
 
-from broker.node import BrokerNode
 from dledger.log.config import LogConfig
+from dledger_wire.feature_levels import BEFORE_LEVELS
 from tests.checkers.append_log import check
 from tests.checkers.queues import check_group_offsets
-from tests.sim import one_world, operators
-from tests.sim.clock import EPOCH_MS
+from tests.sim import one_world
+from tests.sim.acts import Acts
 from tests.sim.cluster import SMALL_LOG, SimCluster
 from tests.sim.core.runs import CORE_SCENARIOS, run_core
 from tests.sim.disk import DiskSettings
 from tests.sim.faults import (
-    POLL_S,
+    LEADER,
     Fault,
-    carry_out,
     plan_async,
     plan_async_blackout,
     plan_blackout,
@@ -46,17 +44,12 @@ from tests.sim.faults import (
     plan_swarm,
     shortened,
 )
-from tests.sim.invariants import check_logs_match
-from tests.sim.loop import START_S
 from tests.sim.network import NetworkSettings
-from tests.sim.result import LivenessError, RunResult
+from tests.sim.result import RunResult
 from tests.sim.shrink import Times
+from tests.sim.spread.replacement_watch import POLICY
 from tests.sim.workload import Workload
-from tests.sim.worlds import WORLDS, run_world
-
-RUN_LIMIT_S = 300.0
-STAMP_LIMIT_MS = 10_000  # clocks of hosts may be off by half of that without a leap
-LEADER_LIMIT_S = 15.0  # once faults have stopped
+from tests.sim.worlds import WORLDS, result_of, run_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +68,11 @@ class Scenario:
     store: str = ""
     deletes: bool = False  # old messages
     archive: bool = False  # what was applied
+    groups: int = 1
+    name_servers: int = 0
+    secured: bool = False
+    spares: int = 0
+    upgrades: bool = False  # all nodes begin with a build that can do less
     committers: int = 0  # clients that commit and read offsets of a consumer group
     batch_bytes: int = 0  # of producers; 0: their default
     drawn: Callable[[random.Random], Scenario] | None = None  # instead of this one
@@ -176,10 +174,18 @@ def _one_world(draw: random.Random, always: str = "") -> Scenario:
     flush = _ASYNC + draw.choice(("50", "400", "2000")) if "async" in features else ""
     if "recovery" in features:  # what was read or committed of a lineage of before is not in this one
         base = replace(base, archive=True, read_chance=0.0, committers=0)
+    if "groups" in features:
+        base = replace(base, groups=2, messages=base.messages // 2, name_servers=draw.choice((0, 3)))
+    if "spares" in features:
+        base = replace(base, spares=draw.choice((1, 2)), nodes=(3,), settings=base.settings + POLICY)
+    if "levels" in features:
+        base = replace(base, upgrades=True)
+    if "security" in features:
+        base = replace(base, secured=True)
     return replace(
         base,
         plan=partial(one_world.plan, features),
-        nodes=(3, 3, 3, 5),
+        nodes=base.nodes if "spares" in features else (3, 3, 3, 5),
         network=_rough_network if "network" in features else lambda _draw: NetworkSettings(),
         store=", ".join(filter(None, (base.store, flush))),
     )
@@ -211,9 +217,29 @@ def run(
         return run_world(name, seed, readable=readable, sink=sink)
     draw = random.Random(f"{name} {seed}")
     scenario = _scenario(name, draw)
+    cluster = _cluster(scenario, seed, draw, readable)
+    workloads = _workloads(scenario, cluster, draw)
+    plans = [_plan(scenario, cluster, workload.group, draw) for workload in workloads]
+    plan = shortened([fault for each in plans for fault in each], times)
+    acts = Acts(cluster, workloads, _parted(plan, plans), keep)
+    try:
+        cluster.loop.run_until_complete(acts.run())
+    except BaseException as error:
+        cluster.note_run(error, name, plan, keep)
+        raise
+    finally:
+        cluster.trace.give(sink)
+        cluster.loop.close()
+    anomalies = [text for workload in workloads for text in _anomalies(workload)] + cluster.problems()
+    acknowledged, read = (sum(getattr(each, what) for each in workloads) for what in ("acknowledged", "read"))
+    return result_of(cluster, acknowledged, read, tuple(map(str, plan)), anomalies)
+
+
+def _cluster(scenario: Scenario, seed: int, draw: random.Random, readable: bool) -> SimCluster:
     nodes = draw.choice(scenario.nodes)
     cluster = SimCluster(
         seed,
+        groups=scenario.groups,
         nodes=nodes,
         readable=readable,
         network=scenario.network(draw),
@@ -222,52 +248,48 @@ def run(
         settings=scenario.settings,
         store=scenario.store if scenario.deletes else ", ".join(filter(None, (scenario.store, _KEPT))),
         archive=scenario.deletes or scenario.archive,
+        name_servers=scenario.name_servers,
+        secured=scenario.secured,
+        spares=scenario.spares,
     )
+    for host in cluster.hosts.values() if scenario.upgrades else ():
+        host.levels = BEFORE_LEVELS
+    return cluster
+
+
+def _workloads(scenario: Scenario, cluster: SimCluster, draw: random.Random) -> list[Workload]:
+    """One for each group."""
     reads = draw.random() < scenario.read_chance
-    options = {"batch_bytes": scenario.batch_bytes} if scenario.batch_bytes else {}
-    workload = Workload(
-        cluster,
-        queues=scenario.queues,
-        messages=scenario.messages,
-        send_timeout_ms=20_000,
-        reads=reads,
-        committers=scenario.committers,
-        options=options,
-    )
-    plan = shortened(scenario.plan(list(cluster.hosts), draw), times)
-    try:
-        cluster.loop.run_until_complete(_in_time(_acts(cluster, workload, plan, keep)))
-    except BaseException as error:
-        cluster.note_run(error, name, plan, keep)
-        raise
-    finally:
-        cluster.trace.give(sink)
-        cluster.loop.close()
-    anomalies = _anomalies(cluster, workload)
-    return RunResult(
-        seed,
-        cluster.trace.hash,
-        cluster.trace.events,
-        cluster.invariants.steps,
-        cluster.loop.now_s - START_S,
-        workload.acknowledged,
-        workload.read,
-        len(cluster.invariants.leaders),
-        len(cluster.invariants.committed) - 1,
-        tuple(str(fault) for fault in plan),
-        tuple(anomalies),
-        tuple(cluster.strays()),
-        cluster.happened(),
-    )
+    return [
+        Workload(
+            cluster,
+            number,
+            queues=scenario.queues,
+            messages=scenario.messages,
+            reads=reads,
+            committers=scenario.committers,
+            options={"batch_bytes": scenario.batch_bytes} if scenario.batch_bytes else {},
+        )
+        for number in range(scenario.groups)
+    ]
 
 
-def _anomalies(cluster: SimCluster, workload: Workload) -> list[str]:
-    """What clients saw wrong, and what stopped nodes."""
+def _plan(scenario: Scenario, cluster: SimCluster, group: str, draw: random.Random) -> list[Fault]:
+    """What strikes the nodes of one group."""
+    faults = scenario.plan(cluster.groups[group].node_ids, draw)
+    return [replace(fault, nodes=tuple(f"{LEADER}:{group}" if name == LEADER else name for name in fault.nodes)) for fault in faults]
+
+
+def _parted(plan: list[Fault], plans: Sequence[Sequence[Fault]]) -> list[list[Fault]]:
+    """A plan for all groups, as one for each."""
+    left = iter(plan)
+    return [list(islice(left, len(each))) for each in plans]
+
+
+def _anomalies(workload: Workload) -> list[str]:
+    """What clients saw wrong."""
     workload.judge()
-    if cluster.async_loss is not None:
-        for history in workload.histories:
-            cluster.async_loss.forgive(history)
-    found = [str(anomaly) for history in workload.histories for anomaly in check(history)] + cluster.problems()
+    found = [str(anomaly) for history in workload.histories for anomaly in check(history)]
     return found + [str(anomaly) for anomaly in check_group_offsets(workload.offset_calls)]
 
 
@@ -276,85 +298,3 @@ def _scenario(name: str, draw: random.Random) -> Scenario:
         return _one_world(draw, ONE_WORLD_WITH[name])
     scenario = SCENARIOS[name]
     return scenario if scenario.drawn is None else scenario.drawn(draw)
-
-
-async def _in_time(acts: Coroutine[Any, Any, None]) -> None:
-    try:
-        async with asyncio.timeout(RUN_LIMIT_S) as limit:
-            await acts
-    except TimeoutError as error:
-        if limit.expired():
-            raise LivenessError(f"the run is not over after {RUN_LIMIT_S:.0f} s") from error
-        raise
-
-
-async def _acts(cluster: SimCluster, workload: Workload, plan: Sequence[Fault], keep: Sequence[int] | None) -> None:
-    for node_id in cluster.hosts:
-        cluster.start(node_id)
-    spawn = cluster.loop.spawn
-    await spawn(workload.process, workload.create_topic(), "create topic")
-    producing = spawn(workload.process, workload.produce(), "produce")
-    reading = spawn(workload.process, workload.read_along(), "read")
-    committing = [spawn(process, workload.commit_along(number), "commit") for number, (process, _) in enumerate(workload.committers)]
-    asking = spawn(cluster.loop.world, workload.ask_read_indexes(), "read index")
-    await carry_out(cluster, plan, keep)
-    cluster.net.heal_all()
-    for node_id in cluster.hosts:
-        cluster.ensure_running(node_id)
-    await _until(cluster, lambda: cluster.master() is not None, LEADER_LIMIT_S, "no master")
-    if any(fault.kind in ("members", "part-change", "replace-member", "recover") for fault in plan):
-        await operators.restore(cluster)
-    await producing
-    workload.stop_reading()
-    await asking
-    await reading
-    for each in committing:
-        await each
-    await _until(cluster, lambda: _is_settled(_supervised(cluster)), LEADER_LIMIT_S, "replicas do not come together")
-    if cluster.problems():
-        return
-    nodes = _nodes(cluster)
-    cluster.invariants.check_nothing_lost(nodes)
-    _check_store_times(cluster, nodes)
-    await check_logs_match(nodes)
-    await spawn(workload.process, workload.drain(), "drain")
-
-
-def _check_store_times(cluster: SimCluster, nodes: Sequence[BrokerNode]) -> None:
-    """What the log was stamped with last is not far from what time it really is, whatever single clocks showed."""
-    real_ms = EPOCH_MS + cluster.loop.now_s * 1000
-    for node in nodes:
-        ahead_ms = node.store.applied.store_ms - real_ms
-        if ahead_ms > STAMP_LIMIT_MS:
-            cluster.invariants.violations.append(f"{node.settings.node.id}: the newest stamp is {ahead_ms:.0f} ms ahead of the time")
-
-
-async def _until(cluster: SimCluster, condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait in virtual time; when a node has failed there is nothing to wait for."""
-    limit_s += cluster.loop.now_s
-    while not condition() and not cluster.problems():
-        if cluster.loop.now_s > limit_s:
-            raise LivenessError(f"{what}, long after everything was healed")
-        await asyncio.sleep(POLL_S)
-
-
-def _supervised(cluster: SimCluster) -> SimCluster:
-    """Start what stopped by itself: a write that failed while its disk did is sometimes met only when the file is needed, after that."""
-    for node_id, host in cluster.hosts.items():
-        if host.ended is not None:
-            cluster.ensure_running(node_id)
-    return cluster
-
-
-def _nodes(cluster: SimCluster) -> list[BrokerNode]:
-    return [host.node for host in cluster.hosts.values() if host.node is not None and cluster.is_up(host)]
-
-
-def _is_settled(cluster: SimCluster) -> bool:
-    """One master, and everybody has applied everything."""
-    nodes = _nodes(cluster)
-    if cluster.master() is None or len(nodes) < len(cluster.hosts):
-        return False
-    marks = {(node.raft.log.last, node.store.applied_index) for node in nodes}
-    last, applied = next(iter(marks))
-    return len(marks) == 1 and last.index == applied

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,3 +96,12 @@ class SimSpares:
             host.group = ""
         host.disk.names, host.disk.durable_names = {}, {}
         cluster.trace.note("wipe", host.ip)
+
+
+async def end_one(cluster: SimCluster, _host: Host, draw: random.Random, lasts_s: float) -> None:
+    """A spare node is killed, most of all one that was taken in."""
+    spares = list(cluster.spares.hosts.values())
+    host = draw.choice([each for each in spares if each.group] or spares)
+    cluster.spares.kill(host.name)
+    await asyncio.sleep(lasts_s)
+    cluster.ensure_running(host.name)

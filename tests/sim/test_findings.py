@@ -121,7 +121,7 @@ def test_a_node_whose_disk_fails_behind_its_back_stops_without_waiting_for_the_n
 def test_a_group_with_a_member_down_keeps_a_leader_whose_disk_is_full() -> None:
     """Another one would need its vote, which a full disk holds up."""
     cluster = SimCluster(1)
-    workload = Workload(cluster, queues=1, messages=30, send_timeout_ms=20_000, reads=False, committers=0, options={})
+    workload = Workload(cluster, queues=1, messages=30, reads=False, committers=0, options={})
 
     async def story() -> None:
         cluster.start_all()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,23 +22,24 @@ from tests.sim.cluster import SimCluster
 from tests.sim.lineages import Worth
 from tests.sim.loop import Process
 from tests.sim.result import LivenessError
+from tests.sim.security import ADMINISTRATOR
 
-TOPIC = "t"
-CLIENT_IP = "10.0.1.1"
+CLIENT_IP = "10.0.1."
 COMMITTER_IP = "10.0.2."
+SEND_TIMEOUT_MS = 20_000
 GROUP = "g"
 
 
 class Workload:
-    """Producers on one client machine; ``histories`` by queue."""
+    """Producers of one topic, in one replica group, on one client machine; ``histories`` by queue."""
 
     def __init__(
         self,
         cluster: SimCluster,
+        number: int = 0,
         *,
         queues: int,
         messages: int,
-        send_timeout_ms: int,
         reads: bool,
         committers: int = 0,
         options: Mapping[str, Any] | None = None,
@@ -48,17 +49,18 @@ class Workload:
         self.read = 0
         self._reading = reads
         self._over = False
-        self._cluster = cluster
+        self.cluster, self.group = cluster, list(cluster.groups)[number]
+        self.topic = "t" if not number else f"t-{self.group}"
+        self._consumers = GROUP if not number else f"{GROUP}-{self.group}"
         self._messages = messages
-        self._timeout_ms = send_timeout_ms
         self._options = dict(options or {})
         self._random = random.Random(cluster.random.getrandbits(64))
         self._clock = SimClock(cluster.loop)
         self.process: Process
-        self.process, self._network = cluster.new_client(CLIENT_IP)
-        self.committers = [cluster.new_client(f"{COMMITTER_IP}{number}") for number in range(committers)]
+        self.process, self._network = cluster.new_client(f"{CLIENT_IP}{number + 1}")
+        self.committers = [cluster.new_client(f"{COMMITTER_IP}{10 * number + each}") for each in range(committers)]
         self.offset_calls: list[OffsetCall] = []
-        self._worth = Worth(cluster.groups["g0"], TOPIC)
+        self._worth = Worth(cluster.groups[self.group], self.topic)
         self._committed = 0
 
     def _environment(self) -> AbstractContextManager[ClientEnvironment]:
@@ -66,14 +68,21 @@ class Workload:
 
     async def create_topic(self) -> None:
         with self._environment():
-            admin = Admin(self._cluster.bootstrap, timeout_ms=20_000)
+            admin = Admin(self.cluster.bootstrap, timeout_ms=20_000)
         async with admin:
-            await admin.create_topic(TOPIC, queues=len(self.histories), if_not_exists=True)
+            only = {"replica_group": self.group} if len(self.cluster.groups) > 1 else {}
+            await admin.create_topic(self.topic, queues=len(self.histories), if_not_exists=True, **only)
+
+    def admin(self) -> Admin:
+        """Of the administrator."""
+        network = self.cluster.net.of(self.process, self.cluster.security.of_user(ADMINISTRATOR))
+        with use_environment(network, self._clock, self._random):
+            return Admin(self.cluster.bootstrap, timeout_ms=20_000)
 
     async def produce(self) -> None:
         """Send to every queue at once, and wait until the fate of each message is known."""
         with self._environment():
-            producer = Producer(self._cluster.bootstrap, "sim", send_timeout_ms=self._timeout_ms, **self._options)
+            producer = Producer(self.cluster.bootstrap, "sim", send_timeout_ms=SEND_TIMEOUT_MS, **self._options)
         async with producer:
             await asyncio.gather(*(self._produce(producer, queue_id) for queue_id in range(len(self.histories))))
 
@@ -86,10 +95,10 @@ class Workload:
         await asyncio.gather(*waiting)
 
     async def _send(self, producer: Producer, queue_id: int, identity: AppendId) -> None:
-        loop = self._cluster.loop
+        loop = self.cluster.loop
         invoked, outcome, offset = loop.now_s, Outcome.ACKED, -1
         try:
-            result = await producer.send(Message(TOPIC, encode_id(identity)), queue_id=queue_id)
+            result = await producer.send(Message(self.topic, encode_id(identity)), queue_id=queue_id)
             offset = result.queue_offset
             self.acknowledged += 1
             self._worth.acknowledged(queue_id, offset, encode_id(identity))
@@ -107,7 +116,7 @@ class Workload:
         if not self._reading:
             return
         with self._environment():
-            consumer = PullConsumer(self._cluster.bootstrap, read_from="any")
+            consumer = PullConsumer(self.cluster.bootstrap, read_from="any")
         async with consumer:
             await asyncio.gather(*(self._follow(consumer, queue_id) for queue_id in range(len(self.histories))))
 
@@ -115,28 +124,28 @@ class Workload:
         offset, polls = 0, self.histories[queue_id].polls
         while self._reading:
             try:
-                messages = await consumer.fetch(TOPIC, queue_id, offset, 100)
+                messages = await consumer.fetch(self.topic, queue_id, offset, 100)
             except DledgerError as error:
-                self._cluster.trace.note("read", f"queue {queue_id}", error.code)
+                self.cluster.trace.note("read", f"queue {queue_id}", error.code)
                 messages = []
             if messages:
                 seen = tuple((message.queue_offset, decode_id(message.body)) for message in messages)
-                polls.append(Poll(f"c{queue_id}", "any", self._cluster.loop.now_s, seen))
+                polls.append(Poll(f"c{queue_id}", "any", self.cluster.loop.now_s, seen))
                 offset = messages[-1].queue_offset + 1
                 self.read += len(messages)
             await asyncio.sleep(0.02 + self._random.random() * 0.1)
 
     async def ask_read_indexes(self) -> None:
         """Ask nodes for linearizable read indexes: none may be older than what was committed anywhere before it was asked."""
-        cluster = self._cluster
+        cluster = self.cluster
         while self._reading:
             await asyncio.sleep(0.02 + self._random.random() * 0.1)
-            host = self._random.choice(list(cluster.hosts.values()))
+            host = self._random.choice(cluster.hosts_of(self.group))
             if host.process is not None and host.node is not None and cluster.is_up(host):
                 cluster.loop.spawn(host.process, self._ask_read_index(host.node_id, host.node.raft), "read index")
 
     async def _ask_read_index(self, node_id: str, raft: RaftNode) -> None:
-        invariants = self._cluster.invariants_of(node_id)
+        invariants = self.cluster.invariants_of(node_id)
         committed = len(invariants.committed) - 1
         try:
             index = await raft.read_barrier(1.0)
@@ -148,48 +157,50 @@ class Workload:
 
     async def commit_along(self, number: int) -> None:
         """One of several clients that commit rising offsets of one group and read them back."""
-        draw = random.Random(self._cluster.random.getrandbits(64))
+        draw = random.Random(self.cluster.random.getrandbits(64))
         with use_environment(self.committers[number][1], self._clock, draw):
-            consumer = PullConsumer(self._cluster.bootstrap, group=GROUP, timeout_ms=3000)
+            consumer = PullConsumer(self.cluster.bootstrap, group=self._consumers, timeout_ms=3000)
         async with consumer:
             while not self._over:
                 await self._call_for_offsets(consumer, is_commit=draw.random() < 0.4)
                 await asyncio.sleep(draw.random() * 0.1)
 
     async def _call_for_offsets(self, consumer: PullConsumer, *, is_commit: bool) -> None:
-        loop, outcome, offset = self._cluster.loop, Outcome.ACKED, 0
+        loop, outcome, offset = self.cluster.loop, Outcome.ACKED, 0
         if is_commit:
             self._committed += 1
             offset = self._committed
         invoked = loop.now_s
         try:
             if is_commit:
-                await consumer.commit({(TOPIC, 0): offset})
+                await consumer.commit({(self.topic, 0): offset})
             else:
-                offset = next(iter((await consumer.committed(TOPIC)).values()), 0)
+                offset = next(iter((await consumer.committed(self.topic)).values()), 0)
         except DledgerError as error:
             outcome = Outcome.UNKNOWN if error.outcome_unknown else Outcome.FAILED
-            self._cluster.trace.note("offsets", GROUP, error.code)
+            self.cluster.trace.note("offsets", self._consumers, error.code)
         self.offset_calls.append(OffsetCall(is_commit, offset, invoked, loop.now_s, outcome))
 
     # The end
 
     def judge(self) -> None:
-        """Leave the acknowledgements that bind the newest lineage."""
+        """Leave the acknowledgements that bind the newest lineage, and that no loss of power may have taken (``ASYNC_FLUSH``)."""
         for queue_id, history in enumerate(self.histories):
             self._worth.judge(queue_id, history, [encode_id(append.id) for append in history.appends])
+            if (loss := self.cluster.groups[self.group].async_loss) is not None:
+                loss.forgive(history)
 
-    async def drain(self) -> None:
+    async def drain(self, replicas: Sequence[str]) -> None:
         """Read every queue whole from every replica; all is well again, so nothing may stand in the way."""
         try:
-            await self._drain()
+            await self._drain(replicas)
         except DledgerError as error:
             raise LivenessError(f"not everything can be read, long after everything was healed: {error!r}") from error
 
-    async def _drain(self) -> None:
-        for node_id in self._cluster.hosts:
+    async def _drain(self, replicas: Sequence[str]) -> None:
+        for node_id in replicas:
             with self._environment():
-                consumer = PullConsumer(self._cluster.bootstrap, replica=node_id)
+                consumer = PullConsumer(self.cluster.bootstrap, replica=node_id)
             async with consumer:
                 for queue_id, history in enumerate(self.histories):
                     history.drained[node_id] = await self._read_queue(consumer, queue_id)
@@ -199,25 +210,24 @@ class Workload:
         first = 0
         while True:
             try:
-                kept = await _read_from(consumer, queue_id, first)
+                kept = await self._read_from(consumer, queue_id, first)
                 break
             except OffsetOutOfRangeError as error:
-                if self._cluster.invariants.archive is None or error.min_offset <= first:
+                if self.cluster.groups[self.group].invariants.archive is None or error.min_offset <= first:
                     raise
                 first = error.min_offset
-        archive = self._cluster.invariants.archive
-        deleted = archive.before(TOPIC, queue_id, first) if archive is not None and first else []
+        archive = self.cluster.groups[self.group].invariants.archive
+        deleted = archive.before(self.topic, queue_id, first) if archive is not None and first else []
         return [(offset, decode_id(body)) for offset, body in deleted] + kept
 
-
-async def _read_from(consumer: PullConsumer, queue_id: int, start: int) -> list[tuple[int, AppendId]]:
-    found: list[tuple[int, AppendId]] = []
-    while True:
-        offset = found[-1][0] + 1 if found else start
-        messages = await consumer.fetch(TOPIC, queue_id, offset, 1000)
-        if not messages:
-            return found
-        found += [(message.queue_offset, decode_id(message.body)) for message in messages]
+    async def _read_from(self, consumer: PullConsumer, queue_id: int, start: int) -> list[tuple[int, AppendId]]:
+        found: list[tuple[int, AppendId]] = []
+        while True:
+            offset = found[-1][0] + 1 if found else start
+            messages = await consumer.fetch(self.topic, queue_id, offset, 1000)
+            if not messages:
+                return found
+            found += [(message.queue_offset, decode_id(message.body)) for message in messages]
 
 
 def encode_id(identity: AppendId) -> bytes:

@@ -23,23 +23,23 @@ def run_world(name: str, seed: int, *, readable: bool = False, sink: Sink = None
 def _messaging(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = messaging.run(seed, readable=readable, sink=sink)
     given = sum(len(group.seen) for group in world.groups)
-    return _result(world.rig.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
+    return result_of(world.rig.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
 
 
 def _remaking(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = remaking.run(seed, readable=readable, sink=sink)
     given = sum(len(group.seen) for group in (*world.groups, world.latecomers))
-    return _result(world.rig.cluster, sum(len(topic.kept) for topic in world.topics.values()), given, world.faults)
+    return result_of(world.rig.cluster, sum(len(topic.kept) for topic in world.topics.values()), given, world.faults)
 
 
 def _transacting(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = transacting.run(seed, readable=readable, sink=sink)
-    return _result(world.rig.cluster, len(world.decided), world.asked, world.faults)
+    return result_of(world.rig.cluster, len(world.decided), world.asked, world.faults)
 
 
 def _transacting_clocks(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = transacting.run(seed, leaps=True, readable=readable, sink=sink)
-    return _result(world.rig.cluster, len(world.decided), world.asked, world.faults)
+    return result_of(world.rig.cluster, len(world.decided), world.asked, world.faults)
 
 
 def _owners(seed: int, readable: bool, sink: Sink) -> RunResult:
@@ -54,20 +54,20 @@ def _spread(name: str) -> Callable[[int, bool, Sink], RunResult]:
     def run(seed: int, readable: bool, sink: Sink) -> RunResult:
         world = spread_runs.run(name, seed, readable=readable, sink=sink)
         given = sum(len(group.seen) for group in world.groups)
-        return _result(world.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
+        return result_of(world.cluster, sum(map(len, world.acknowledged.values())), given, world.faults)
 
     return run
 
 
 def _spares(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = spread_runs.run_spares(seed, readable=readable, sink=sink)
-    return _result(world.cluster, len(world.acknowledged), world.replaced, world.faults)
+    return result_of(world.cluster, len(world.acknowledged), world.watch.replaced, world.faults)
 
 
 def _consuming(world: owners.OwnersWorld) -> RunResult:
     faults = [str(fault) for fault in (*world.strikes, *world.node_plan)]
     given = sum(map(len, world.calls.values()))
-    return _result(world.cluster, sum(map(len, world.acknowledged.values())), given, faults, world.anomalies())
+    return result_of(world.cluster, sum(map(len, world.acknowledged.values())), given, faults, world.anomalies())
 
 
 WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
@@ -82,7 +82,7 @@ WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
 }
 
 
-def _result(cluster: SimCluster, acknowledged: int, given: int, faults: Sequence[str], anomalies: Sequence[str] = ()) -> RunResult:
+def result_of(cluster: SimCluster, acknowledged: int, given: int, faults: Sequence[str], anomalies: Sequence[str] = ()) -> RunResult:
     return RunResult(
         cluster.seed,
         cluster.trace.hash,

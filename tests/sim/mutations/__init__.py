@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, leftovers, names, nodes, recovery, replication, retention, security, spares
+from tests.sim.mutations import elections, leftovers, names, nodes, recovery, replication, retention, security, spares, upgrades
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -272,6 +272,8 @@ MUTATIONS = (
     Mutation("", "users that are not known yet are taken for nobody", security.unknown_yet_is_unknown, "groups-secured", 20),
     Mutation("", "nodes of other replica groups may replicate", security.any_node_replicates, "groups-secured", 20),
     Mutation("", "lineages of a replica group are not kept apart", recovery.lineages_mixed, "one-world:recovery"),
+    Mutation("", "whoever is let in may do everything", security.everything_allowed, "one-world:security", 10),
+    Mutation("", "a feature level rises before all members can do it", upgrades.levels_rise_at_once, "one-world:levels", 20),
 )
 
 # Numbers of the list that no test-only patch can bring about here: (fault, why).

@@ -21,6 +21,11 @@ def decisions_outlive_rules(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(access.AccessControl, "_decide", first)
 
 
+def everything_allowed(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is let in may do everything."""
+    patch.setattr(access.AccessControl, "_decide", lambda *_asked: True)
+
+
 def copies_not_written(patch: pytest.MonkeyPatch) -> None:
     """Users and rules of the other replica groups are in no log."""
 

@@ -15,30 +15,19 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from broker.node import BrokerNode
-from dledger.core.types import Membership
 from dledger_client.aio import Message
 from dledger_wire.errors import DledgerError
-from tests.sim.cluster import are_equal
 from tests.sim.disk_content import Loss
 from tests.sim.host import Host
 from tests.sim.invariants import check_logs_match
 from tests.sim.spread import account
+from tests.sim.spread.replacement_watch import WATCH_S, ReplacementWatch
 from tests.sim.spread.users import create_users
 from tests.unit.client.sim_rig import Rig
 
 TOPIC = "t"
-VOTERS = 3
-REPLACE_AFTER_S = 1.5
-REGISTER_S, EXPIRE_S = 0.5, 3.0
-POLICY = (
-    f"replicas: {{replaceAfter: {REPLACE_AFTER_S * 1000:.0f}ms}}\n"
-    f"name_service: {{registerInterval: {REGISTER_S * 1000:.0f}ms, expireAfter: {EXPIRE_S:.0f}s}}\n"
-)
 MESSAGES = 60
 SETTLE_S = 90.0
-WATCH_S = 0.02
-LAG = 64  # entries that a learner may lack when its promotion is proposed
 KINDS = ("kill the leader", "power of the leader", "kill the spare", "wipe the spare", "cut the spare off", "member back", "name server")
 
 
@@ -71,7 +60,7 @@ def plan_absences(groups: list[str], draw: random.Random) -> list[Absence]:
 
 
 class ReplacingWorld:
-    """One run.  ``replaced``: how many spare nodes became voters."""
+    """One run."""
 
     def __init__(self, rig: Rig, seed: int) -> None:
         self.rig, self.cluster = rig, rig.cluster
@@ -80,18 +69,12 @@ class ReplacingWorld:
         self.faults = [str(each) for each in self.absences]
         self.sent: set[bytes] = set()
         self.acknowledged: set[bytes] = set()
-        self.replaced = 0
-        self._wiped: set[str] = set()
-        self._known: dict[str, tuple[int, Membership]] = {}
-        self._led_s: dict[str, float] = {}  # when a group had a master last
-        self._lost_turn: set[str] = set()  # groups that had none for so long that another one could begin
+        self.watch = ReplacementWatch(rig.cluster)
 
     async def run(self) -> None:
         await create_users(self.rig)
         await self.rig.topic(TOPIC, queues=4)
-        for group in self.cluster.groups:
-            self._watch_group(group)
-        watching = self.cluster.loop.spawn(self.cluster.loop.world, self._watch(), "watch")
+        watching = self.watch.start()
         producing = asyncio.ensure_future(self._produce())
         running = []
         for absence in self.absences:
@@ -100,7 +83,7 @@ class ReplacingWorld:
         await asyncio.gather(*running)
         self._repair()
         await producing
-        await self.cluster.until(self._is_well, "the groups are not whole", SETTLE_S, every_s=WATCH_S)
+        await self.cluster.until(self.watch.is_well, "the groups are not whole", SETTLE_S, every_s=WATCH_S)
         watching.cancel()
         await self._account()
 
@@ -130,7 +113,7 @@ class ReplacingWorld:
         cluster.trace.note("absence", victim, str(absence))
         self._end(victim, by_power=absence.by_power)
         back_at_s = cluster.loop.now_s + absence.lasts_s
-        while cluster.loop.now_s < back_at_s and not self._is_under_way(absence.group):  # noqa: ASYNC110 - virtual time
+        while cluster.loop.now_s < back_at_s and not self.watch.is_under_way(absence.group):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(WATCH_S)
         began_s = cluster.loop.now_s
         for after_s, kind in absence.strikes:
@@ -171,7 +154,7 @@ class ReplacingWorld:
             return
         if kind == "wipe the spare" and not self._is_voter(name):  # a voter that forgets its votes is a member replaced by hand
             spares.wipe(name)
-            self._wiped.add(name)
+            self.watch.wiped.add(name)
         else:
             spares.kill(name)
         await asyncio.sleep(self.draw.random() * 2)
@@ -201,85 +184,17 @@ class ReplacingWorld:
     def _host(self, name: str) -> Host:
         return self.cluster.spares.hosts.get(name) or self.cluster.hosts[name]
 
-    def _is_under_way(self, group: str) -> bool:
-        master = self.cluster.master_node(group)
-        return master is not None and master.store.replica_group.replacement is not None
-
     def _is_voter(self, name: str) -> bool:
         """In any configuration that a node of its group has, committed or not."""
         nodes = [host.node for host in self.cluster.hosts.values() if host.node is not None and self.cluster.is_up(host)]
         return any(name in node.raft.membership.voters for node in nodes)
 
-    async def _watch(self) -> None:
-        while True:
-            for group in self.cluster.groups:
-                self._watch_group(group)
-            self._watch_turns()
-            await asyncio.sleep(WATCH_S)
-
-    def _watch_turns(self) -> None:
-        now_s = self.cluster.loop.now_s
-        for group in self.cluster.groups:
-            if self.cluster.master_node(group) is None:
-                if now_s - self._led_s.get(group, now_s) >= EXPIRE_S - REGISTER_S:
-                    self._lost_turn.add(group)
-                continue
-            self._led_s[group] = now_s
-            if not self._is_under_way(group):
-                self._lost_turn.discard(group)
-        busy = [group for group in self.cluster.groups if self._is_under_way(group)]
-        if len(busy) > 1 and not self._lost_turn.intersection(busy):
-            self._violated(f"{' and '.join(busy)} replace members at the same time")
-
-    def _watch_group(self, group: str) -> None:
-        for host in self.cluster.hosts_of(group):
-            if host.node is None or not self.cluster.is_up(host):
-                continue
-            index, members = host.node.raft.committed_members()
-            before = self._known.get(group)
-            if before is None or index > before[0]:
-                self._known[group] = index, members
-                self._check_change(group, index, members, before[1] if before is not None else None)
-
-    def _check_change(self, group: str, index: int, now: Membership, before: Membership | None) -> None:
-        self.cluster.trace.note("members", group, f"{index}: {now.voters} {now.learners}")
-        if not VOTERS - 1 <= len(now.voters) <= VOTERS + 1:
-            self._violated(f"{group} has the voters {now.voters}")
-        for other, (_, theirs) in self._known.items():
-            shared = {*theirs.voters, *theirs.learners} & {*now.voters, *now.learners} if other != group else set()
-            # One that was wiped is somebody new, and free: the group that it belonged to may not have removed it yet, and gets no answer.
-            if shared - self._wiped or shared & set(theirs.voters) & set(now.voters):
-                self._violated(f"{shared} belong to {group} and to {other}")
-        for name in now.voters if before is not None else ():
-            if before is not None and name not in before.voters and name in self.cluster.spares.hosts:
-                self.replaced += 1
-                node = self.cluster.spares.hosts[name].node
-                if node is not None and node.is_open and node.raft.log.last.index < index - LAG:
-                    self._violated(f"{name} became a voter of {group} at {index} and has {node.raft.log.last.index} entries")
-
-    def _violated(self, text: str) -> None:
-        self.cluster.trace.note("VIOLATED", "spares", text)
-        self.cluster.groups["g0"].invariants.violations.append(f"spare nodes: {text}")
-
     # The end
-
-    def _is_well(self) -> bool:
-        return all(self._settled_voters(group) is not None for group in self.cluster.groups)
-
-    def _settled_voters(self, group: str) -> list[BrokerNode] | None:
-        """The voters of a group that is whole, when all have applied the same; None before that."""
-        master = self.cluster.master_node(group)
-        if master is None or self._is_under_way(group):
-            return None
-        voters = master.raft.committed_members()[1].voters
-        hosts = [self.cluster.hosts[name] for name in voters]
-        nodes = [host.node for host in hosts if host.node is not None and self.cluster.is_up(host)]
-        return nodes if len(nodes) == VOTERS and are_equal(nodes) else None
 
     async def _account(self) -> None:
         found = []
         for group in self.cluster.groups:
-            nodes = self._settled_voters(group) or []
+            nodes = self.watch.settled_voters(group) or []
             await check_logs_match(nodes)
             self.cluster.groups[group].invariants.check_nothing_lost(nodes)
             found += await account.stored_in(nodes[0], TOPIC)

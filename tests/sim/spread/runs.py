@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.sim.network import NetworkSettings
-from tests.sim.spread.replacing import POLICY, ReplacingWorld
+from tests.sim.spread.replacement_watch import POLICY
+from tests.sim.spread.replacing import ReplacingWorld
 from tests.sim.spread.world import SpreadWorld
 from tests.unit.client.sim_rig import Rig, run_world
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
 from dledger_client.aio import AccessRule, Admin
 from dledger_wire._pb import security_pb2
 from dledger_wire.rpc import methods
+from tests.sim.cluster import SimCluster
 from tests.sim.security import APPLICATION, SimSecurity
-from tests.unit.client.sim_rig import Rig
 
 EVERYWHERE_S = 2.0  # until followers and name servers know a change, too
 
 
-async def create_users(rig: Rig, others: Iterable[str] = ()) -> None:
+class WithAdmin(Protocol):
+    """Clients of a cluster."""
+
+    @property
+    def cluster(self) -> SimCluster: ...
+
+    def admin(self) -> Admin: ...
+
+
+async def create_users(clients: WithAdmin, others: Iterable[str] = ()) -> None:
     """Nothing in a cluster that is not secured.  The application may do everything, the others nothing yet."""
-    security = rig.cluster.security
+    security = clients.cluster.security
     if not security.is_on:
         return
     everything = [
@@ -24,7 +34,7 @@ async def create_users(rig: Rig, others: Iterable[str] = ()) -> None:
         for resource in ("topic", "group", "producer", "cluster")
         for action in ("read", "write", "create", "describe", "administer")
     ]
-    async with rig.admin() as admin:
+    async with clients.admin() as admin:
         for user in (APPLICATION, *others):
             await _create(admin, user, security)
         await admin.change_rules(added=everything)
