@@ -157,7 +157,8 @@ class Recovered:
             shutil.copytree(self.aside / f"{node_id}{older}", self.cluster.data / node_id, ignore=shutil.ignore_patterns("*.sock"))
 
 
-@pytest.mark.parametrize("how_many", [1])
+@pytest.mark.timeout(900)  # some eighty commands, and six copies of a log
+@pytest.mark.parametrize("how_many", [1, 2])
 def test_old_nodes_that_come_back_at_any_step_take_nothing_over(cluster: Cluster, how_many: int, tmp_path: Path) -> None:
     """The steps of the guide, with old nodes that run before and after each of them, and commands given for them by mistake."""
     group = Recovered(cluster, how_many, tmp_path)
