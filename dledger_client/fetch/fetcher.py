@@ -243,8 +243,13 @@ class Fetcher:
             self._advised.pop(queue, None)
 
     async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
-        message = await _in_time(stream.read(), source, left_s)
+        try:
+            message = await _in_time(stream.read(), source, left_s)
+        except UnreachableError:
+            await self.leaders.in_turn()  # a node that dies ends the streams of all its queues in one turn of the loop
+            raise
         if message is None:
+            await self.leaders.in_turn()
             raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
         return parse_envelope(broker_pb2.FetchResponse, message, source.address)
 

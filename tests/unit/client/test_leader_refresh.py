@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dledger_client.cluster.node_metadata import NodeMetadata
 from dledger_client.fetch.fetcher import Fetcher
-from dledger_client.fetch.leader_refresh import Turns
+from dledger_client.fetch.leader_refresh import READS_A_TURN, Turns
+from dledger_client.fetch.replica_attempts import Source
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import UnreachableError
+from dledger_wire.rpc.transport import ByteStream
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
 
@@ -53,6 +56,51 @@ def test_queues_that_lose_their_leader_share_one_search(monkeypatch: pytest.Monk
     few, many = counted(10, monkeypatch), counted(100, monkeypatch)
     assert many["questions"] <= 2 * few["questions"], (few, many)
     assert many["attempts"] <= 4 * 100, (few, many)
+
+
+class Broken:
+    """A stream that ends when its node dies."""
+
+    def __init__(self, died: asyncio.Event, error: UnreachableError | None) -> None:
+        self._died, self._error = died, error
+
+    async def read(self) -> bytes | None:
+        await self._died.wait()
+        if self._error is not None:
+            raise self._error
+        return None
+
+
+@pytest.mark.parametrize("error", [None, UnreachableError("connection lost")])
+def test_streams_that_end_at_once_are_given_up_some_in_each_turn(error: UnreachableError | None) -> None:
+    """Those of 1600 queues end in one turn when their leader dies, and whoever else is on the loop waits for it."""
+    given_up, in_a_turn = list[int](), list[int]()
+
+    async def scenario(rig: Rig) -> None:
+        router, loop, died = rig.router(), asyncio.get_running_loop(), asyncio.Event()
+        fetcher = Fetcher(router, "leader", None)
+
+        async def read(number: int) -> None:
+            with pytest.raises(UnreachableError):
+                await fetcher._read(cast("ByteStream", Broken(died, error)), Source("n0", "h:1", True), 30)
+            given_up.append(number)
+
+        def turn(before: int) -> None:
+            in_a_turn.append(len(given_up) - before)
+            if len(given_up) < 100:
+                loop.call_soon(turn, len(given_up))
+
+        reads = [loop.create_task(read(number), name=f"read {number}") for number in range(100)]
+        await asyncio.sleep(1)
+        died.set()
+        loop.call_soon(turn, 0)
+        await asyncio.gather(*reads)
+        await fetcher.close()
+        await router.close()
+
+    Rig().run(scenario)
+    assert len(given_up) == 100
+    assert max(in_a_turn) <= 2 * READS_A_TURN
 
 
 def test_many_reads_begin_some_in_each_turn_and_in_their_order() -> None:
