@@ -154,7 +154,7 @@ def _good_small() -> Iterator[bytes]:
     yield _small("identity.json", identity)
     yield _small("spare.json", {"group": "g0", "voters": [["n0", "10.0.0.1:9"]]})
     yield _small("lives.json", {"starts": 2, "drawn": [1, 2], "secret": "0" * 32})
-    yield _small("lineage.json", {"lineage": "0" * 32})
+    yield _small("lineage.json", {"lineage": "0" * 32, "term": 65536})
     yield _small("peers.json", {"stores": {"n1": "0" * 32}, "lives": {"n1": [1, 2]}, "keys": {"n1": "0" * 32}})
     yield _small("unsynced.json", {"boot": "", "suspect": False})
     yield _small("logstart.json", encode_log_start(LogStart(7, 4096, 1, 5)))
