@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dledger_cli.output import note, print_json, print_line, print_table
+from dledger_wire.addresses import host_of
 
 if TYPE_CHECKING:
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
@@ -89,7 +90,7 @@ def _task(group: RegisteredGroup) -> str:
 
 
 def _host(node: RegisteredNode) -> str:
-    return node.host or node.address.rpartition(":")[0]
+    return node.host or host_of(node.address)
 
 
 def _row(group: RegisteredGroup) -> list[Any]:

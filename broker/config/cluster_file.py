@@ -39,6 +39,7 @@ from dledger.core.config import CoreConfig
 from dledger.core.types import Membership
 from dledger.log.config import LogConfig
 from dledger.settings import RaftSettings
+from dledger_wire.addresses import host_of
 from dledger_wire.errors import ConfigError
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 from store.settings import StoreSettings
@@ -331,7 +332,7 @@ class NodeSettings:
         group.  With ``listen`` the ports of the others are listened on at its host, too."""
         found = [address for address in self.reached_at if address != self.node.replica_address or self.node.replica_listen is None]
         if self.node.listen is not None:
-            host = self.node.listen.rpartition(":")[0]
+            host = host_of(self.node.listen)
             found = [self.node.listen, *(f"{host}:{split_address(address)[1]}" for address in found[1:])]
         if self.node.replica_listen is not None:
             found.append(self.node.replica_listen)

@@ -26,6 +26,7 @@ from dledger_client.fetch.local_log_reader import LocalLogReader
 from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_wire._pb import broker_pb2
+from dledger_wire.addresses import host_of
 from dledger_wire.errors import (
     CorruptFrameError,
     DeadlineExceededError,
@@ -126,7 +127,7 @@ class Fetcher:
         return sorted(turned, key=lambda source: not self._is_near(source)) if self._near else turned
 
     def _is_near(self, source: Source) -> bool:
-        return source.address.rpartition(":")[0] in self._near
+        return host_of(source.address) in self._near
 
     async def chunks(
         self, source: Source, replica_group: str, request: broker_pb2.FetchRequest, deadline: Callable[[], float]
@@ -245,12 +246,11 @@ class Fetcher:
     async def _read(self, stream: ByteStream, source: Source, left_s: float) -> tuple[broker_pb2.FetchResponse, memoryview]:
         try:
             message = await _in_time(stream.read(), source, left_s)
+            if message is None:
+                raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
         except UnreachableError:
             await self.leaders.in_turn()  # a node that dies ends the streams of all its queues in one turn of the loop
             raise
-        if message is None:
-            await self.leaders.in_turn()
-            raise UnreachableError(f"{source.address}: the fetch stream ended", address=source.address)
         return parse_envelope(broker_pb2.FetchResponse, message, source.address)
 
     def _take(self, address: str) -> ByteStream:

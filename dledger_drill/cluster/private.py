@@ -42,6 +42,7 @@ from dledger_drill.hosts.processes import import_path, last_line
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import DrillOptions
+from dledger_wire.addresses import host_of
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.security import principal
 from dledger_wire.security.credentials import write_new
@@ -103,7 +104,7 @@ class PrivateCluster(Cluster):
             for node in nodes:
                 dialled = [dialled_by(other, self._layout, self._cables) for other in nodes if other != node]
                 reached = [self._addresses[node], *(addresses[node] for addresses in dialled if addresses)]
-                hosts = sorted({address.rpartition(":")[0] for address in reached})
+                hosts = sorted({host_of(address) for address in reached})
                 found[node] = principal.node(CLUSTER, group, node), hosts
         for name in self._layout.name_servers:
             found[name] = principal.name_server(CLUSTER, name), [self.machines[name].ip]
