@@ -42,9 +42,12 @@ SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=
 
 
 def are_equal(nodes: Sequence[BrokerNode]) -> bool:
-    """Whether these replicas have the same log, and have applied all of it."""
-    marks = {(node.raft.log.last.index, node.store.applied_index) for node in nodes}
-    return len(marks) == 1 and all(last == applied for last, applied in marks)
+    """Whether these replicas have the same log, and have applied all of it.
+
+    By the last entry's term, too: a replica whose tail a majority lost may hold as many entries as the log that replaces it.
+    """
+    marks = {(node.raft.log.last, node.store.applied_index) for node in nodes}
+    return len(marks) == 1 and all(last.index == applied for last, applied in marks)
 
 
 class SimCluster:

@@ -55,6 +55,7 @@ NODES: dict[Seed, tuple[str, ...]] = {
     ("swarm", 1687478737): _DIALLED,
     ("members", 3323060087): _DIALLED,
     ("swarm", 456363667): OF_THE_TESTS,
+    ("async-blackout", 736481298): OF_THE_TESTS,
     ("swarm", 3125166097): OF_THE_TESTS,
     ("trusting", 23): (
         "tests/unit/dledger/test_damaged_log.py::test_K3_a_header_that_a_start_took_as_it_stood_does_not_stop_the_entries_behind_it",
