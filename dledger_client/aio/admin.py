@@ -32,7 +32,6 @@ from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.followers_first import FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.runtime.argument_kinds import tells_wrong_kinds
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import SecuritySettings
@@ -40,7 +39,6 @@ from dledger_client.transactions.resolver import TransactionOutcome, Transaction
 from dledger_wire.errors import InvalidArgumentError
 
 
-@tells_wrong_kinds
 class Admin(MessageAdmin):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
