@@ -74,7 +74,7 @@ class Turn(IntEnum):
 
 
 class Compression(IntEnum):
-    """Compression types as they stand in bits 8 to 10 of SYSFLAG; 0 beside the compressed bit means zlib (older clients)."""
+    """Compression types as they stand in bits 8 to 10 of SYSFLAG; 0 beside the compressed bit means zlib (RocketMQ before 5.0)."""
 
     NONE = 0
     LZ4 = 1

@@ -83,9 +83,9 @@ class Replicas:
         if self.followers is not None:
             self.followers.avoid(node)
 
-    def is_current(self, answer: Message, node: Node) -> bool:
+    def is_current(self, answer: Message) -> bool:
         """Whether an answer is as new as the caller expects; without its leader a group has nothing better."""
-        return self.followers is None or read_at(answer, node).is_current
+        return self.followers is None or read_at(answer).is_current
 
 
 async def call_replica(
@@ -133,12 +133,12 @@ async def _try_all(
                 replicas.avoid(node)
             problem = error
             continue
-        if replicas.is_current(answer, node):
+        if replicas.is_current(answer):
             return answer, payload, node
         replicas.avoid(node)
         late.append((answer, payload, node))
     if late:
-        return min(late, key=lambda each: read_at(each[0], each[2]).age)
+        return min(late, key=lambda each: read_at(each[0]).age)
     raise missing or problem
 
 
@@ -184,7 +184,7 @@ async def _query_group(
     async with aclosing(pages(replicas, group, request, deadline_ms)) as answers:
         async for reply, payload, node in answers:
             found += messages_of(reply, payload, group, node)
-            complete &= reply.complete and replicas.is_current(reply, node)
+            complete &= reply.complete and replicas.is_current(reply)
             if not max_messages or len(found) >= max_messages:
                 break
             request.max_messages = min(max_messages - len(found), MAX_PAGE)

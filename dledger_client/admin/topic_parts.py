@@ -18,7 +18,7 @@ from dledger_wire.names import check_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import ACTIVE
 
-DEFAULT_QUEUES = 4  # of brokers that do not tell their defaultTopicQueueNums
+DEFAULT_QUEUES = 4  # while no replica group answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,6 @@ async def _seen_by(calls: ClusterCalls, name: str) -> TopicParts:
     found = answers.some()
     parts = {group: queues for group, answer in found.items() for queues in queues_of(name, answer) if queues.replica_group == group}
     load = {group: answer.queues for group, answer in found.items()}
-    defaults = [answer.default_topic_queues for answer in found.values() if answer.default_topic_queues]
-    closed = frozenset(group for group, answer in found.items() if answer.state not in ("", ACTIVE))
+    defaults = [answer.default_topic_queues for answer in found.values()]
+    closed = frozenset(group for group, answer in found.items() if answer.state != ACTIVE)
     return TopicParts(name, parts, load, closed, min(defaults, default=DEFAULT_QUEUES), answers.unanswered)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -34,7 +34,7 @@ class ReadAt:
     """The replica that answered a read, and how old its answer may be.
 
     Attributes:
-        node: Id of the replica; empty when an older broker did not say.
+        node: Id of the replica.
         leader: Whether it was the leader.
         lag_entries: Committed entries that it had not applied, by the newest commit index it had heard of.
         leader_silent_ms: How long ago it had heard from a leader, in milliseconds; None when that is not known.
@@ -72,11 +72,9 @@ def may_be_answered_elsewhere(error: DledgerError) -> bool:
     return is_silence(error) or is_retriable(error)
 
 
-def read_at(answer: Message, node: Node | None = None) -> ReadAt:
-    """Which replica gave ``answer``.  Followers of older brokers do not say how far behind they are, and pass for current ones."""
-    told = getattr(answer, "replica", None)
-    if not isinstance(told, types_pb2.AnsweringReplica) or not told.node:
-        return ReadAt("" if node is None else node.id, node is None, 0, 0)
+def read_at(answer: Message) -> ReadAt:
+    """Which replica gave ``answer``, and how old that may be."""
+    told: types_pb2.AnsweringReplica = cast("Any", answer).replica  # which every answer of a read has
     return ReadAt(told.node, told.master, told.lag_entries, told.leader_silent_ms if told.HasField("leader_silent_ms") else None)
 
 
@@ -143,7 +141,7 @@ class FollowersFirst:
             answer = await self._ask(node, method, request, self._share(deadline_ms))
             if answer is None:
                 continue
-            source = read_at(answer, node)
+            source = read_at(answer)
             if source.leader:
                 self._router.leader_is(group, node.address)  # the next read spares it
             elif source.is_current:

@@ -153,7 +153,6 @@ def _check_leads(view: ReplicaGroup, method: UnaryMethod[Request, Response], ans
     if method.path == METADATA.path:
         leads = is_leader(view.name, address, METADATA.parse_response(answer, address))
     elif method.path == QUEUE_OFFSETS.path:
-        offsets = QUEUE_OFFSETS.parse_response(answer, address)
-        leads = offsets.master or not offsets.HasField("master")  # older nodes do not tell
+        leads = QUEUE_OFFSETS.parse_response(answer, address).master
     if not leads:
         raise NotLeaderError(f"{address} does not lead group {view.name} now")

@@ -22,8 +22,7 @@ from dledger_wire.status import REMOVED
 
 ASK_TIMEOUT_S = 1.0
 POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll may come
-DOWN_MS = 1_000  # how long an address is left out that did not answer
-OLD_NODE_MS = 10_000  # a node of an older version, which has no name service
+DOWN_MS = 1_000  # how long an address is left out that gave no answer
 ELSEWHERE_MS = 60_000  # a node that told where the name servers are
 MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
 
@@ -90,8 +89,8 @@ class NameServers:
         timeout_s = request.wait_ms / 1000 + (POLL_MARGIN_S if request.wait_ms else ASK_TIMEOUT_S)
         try:
             reply = await methods.ROUTES.call(self._channels.to(address), request, timeout_s=timeout_s)
-        except DledgerError as error:
-            self._leave_out(address, DOWN_MS if error.retriable or error.refresh_route or error.outcome_unknown else OLD_NODE_MS)
+        except DledgerError:
+            self._leave_out(address, DOWN_MS)
             raise
         self._cache.cluster = reply.cluster or self._cache.cluster
         told = tuple(each for each in reply.name_servers if is_address(each))

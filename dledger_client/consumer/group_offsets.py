@@ -219,9 +219,8 @@ class LocalOffsetStore:
             starts = await self._initial.of_topic(queue, is_added=await self._is_added(queue))
             if (queue.topic, queue.replica_group) not in file.begun:  # another queue of this consumer may have done it meanwhile
                 await self._store({each: first.offset for each, first in starts.items()}, topic_epoch)
-        if queue not in file.offsets or file.topic_epochs.get(queue, topic_epoch) != topic_epoch:
+        if queue not in file.offsets or file.topic_epochs.get(queue) != topic_epoch:
             await self._store({queue: (await self._initial.of_added(queue)).offset}, topic_epoch)
-        file.topic_epochs.setdefault(queue, topic_epoch)  # of an offset that an earlier version wrote: it counts
         return CommittedOffset(file.offsets[queue], topic_epoch=topic_epoch)
 
     async def _store(self, starts: dict[MessageQueue, int], topic_epoch: str) -> None:
@@ -265,9 +264,9 @@ def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb
 
 
 def _begins(queue: MessageQueue, first: CommittedOffset, epoch: int = 0) -> broker_pb2.GroupOffset:
-    """Where a group is to begin; without a generation at brokers that do not tell one."""
+    """Where a group is to begin."""
     return broker_pb2.GroupOffset(
-        topic=queue.topic, queue_id=queue.queue_id, offset=first.offset, generation=first.generation or None, lock_epoch=epoch
+        topic=queue.topic, queue_id=queue.queue_id, offset=first.offset, generation=first.generation, lock_epoch=epoch
     )
 
 

@@ -123,7 +123,7 @@ class InitialOffsets:
         answer = await self._router.call_leader(group, methods.QUEUE_OFFSETS, request, deadline_ms=self._deadline_ms())
         return {
             MessageQueue(each.topic, group, each.queue_id): CommittedOffset(
-                {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time), int(each.incarnation or "0", 16)
+                {FIRST: each.min_offset, LAST: each.max_offset}.get(where, each.offset_for_time), int(each.incarnation, 16)
             )
             for each in answer.queues
         }

@@ -46,7 +46,7 @@ class OffsetFile:
         else:
             raise BusyError(f"{root}: another consumer of group {group} uses the offset file of {' or '.join(names[:3])}")
         self._path = root / self.client_id / group / "offsets.json"
-        self.topic_epochs: dict[MessageQueue, str] = {}  # not of offsets in a file that an earlier version wrote
+        self.topic_epochs: dict[MessageQueue, str] = {}
         try:
             self.offsets: dict[MessageQueue, int] = self._load()
         except BaseException:  # nobody gets this object, so nobody could unlock the file
@@ -58,7 +58,7 @@ class OffsetFile:
     def _load(self) -> dict[MessageQueue, int]:
         try:
             found = strict_json.parse(self._path.read_text(encoding="utf-8"))
-            self.topic_epochs = {MessageQueue(*place): epoch for *place, epoch in found.get("topicEpochs", ())}
+            self.topic_epochs = {MessageQueue(*place): epoch for *place, epoch in found["topicEpochs"]}
             return {MessageQueue(topic, group, queue_id): offset for topic, group, queue_id, offset in found["offsets"]}
         except FileNotFoundError:
             return {}

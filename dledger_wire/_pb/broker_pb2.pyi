@@ -430,13 +430,13 @@ class MetadataResponse(google.protobuf.message.Message):
     cluster: builtins.str
     version: builtins.int
     max_message_bytes: builtins.int
-    """maxMessageSize of the cluster file: the largest body; 0: not told (an older broker)"""
+    """maxMessageSize of the cluster file: the largest body"""
     default_topic_queues: builtins.int
-    """defaultTopicQueueNums of the cluster file; 0: not told (an older broker)"""
+    """defaultTopicQueueNums of the cluster file"""
     queues: builtins.int
     """write queues of all topics of applications in this replica group"""
     state: builtins.str
-    """of this replica group: active, draining or removed; empty: not told (an older broker)"""
+    """of this replica group: active, draining or removed"""
     disk_full: builtins.bool
     """the disk of the node that answers takes no writes: it can elect nobody"""
     @property
@@ -502,7 +502,7 @@ class OffsetsRequest(google.protobuf.message.Message):
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueRef]: ...
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """every queue of these that is read, answered packed; an older broker answers nothing to them"""
+        """every queue of these that is read, answered packed"""
 
     def __init__(
         self,
@@ -602,13 +602,12 @@ class OffsetsResponse(google.protobuf.message.Message):
         *,
         queues: collections.abc.Iterable[global___QueueOffsets] | None = ...,
         applied_index: builtins.int = ...,
-        master: builtins.bool | None = ...,
+        master: builtins.bool = ...,
         replica: dledger_wire._pb.types_pb2.AnsweringReplica | None = ...,
         topics: collections.abc.Iterable[global___TopicOffsets] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_master", b"_master", "master", b"master", "replica", b"replica"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_master", b"_master", "applied_index", b"applied_index", "master", b"master", "queues", b"queues", "replica", b"replica", "topics", b"topics"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_master", b"_master"]) -> typing.Literal["master"] | None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["applied_index", b"applied_index", "master", b"master", "queues", b"queues", "replica", b"replica", "topics", b"topics"]) -> None: ...
 
 global___OffsetsResponse = OffsetsResponse
 

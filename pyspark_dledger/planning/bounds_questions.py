@@ -14,9 +14,8 @@ from dledger_wire._pb import broker_pb2
 from pyspark_dledger.planning.queue_offsets import Array, PartBounds, QueueId, TopicPart, no_offsets
 from pyspark_dledger.planning.view_request import ViewRequest
 
-NAMES_A_REQUEST, REFS_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 10_000, 1_000  # brokers take 10 000 of each
+NAMES_A_REQUEST, SEARCHES_A_REQUEST = 5_000, 1_000  # brokers take 10 000 of each
 QUEUES_A_REQUEST = 100_000  # of topics; brokers take twice as many, in case some were added since they were counted
-NO_TIME = -1
 
 Ask = Callable[[broker_pb2.OffsetsRequest], Awaitable[broker_pb2.OffsetsResponse]]
 
@@ -50,25 +49,21 @@ class BoundsQuestions:
             answer = await self._ask(broker_pb2.OffsetsRequest(topics=[part.topic for part in page]))
             for entry in answer.topics:
                 found[TopicPart(entry.topic, self._group)] = PartBounds(_unpacked(entry.min_offsets), _unpacked(entry.max_offsets))
-        untold = [(QueueId(*part, number), NO_TIME) for part, count in counts.items() if part not in found for number in range(count)]
-        await self._of_queues(untold, found)
         return found
 
     async def _of_queues(self, asked: Sequence[tuple[QueueId, int]], found: dict[TopicPart, PartBounds]) -> None:
         """Add to ``found`` the bounds of single queues, and their offsets at the times given with them."""
-        most = REFS_A_REQUEST if all(moment == NO_TIME for _, moment in asked) else SEARCHES_A_REQUEST
         counts: dict[TopicPart, int] = {}
         for queue, _ in asked:
             counts[queue.part] = max(counts.get(queue.part, 0), queue.queue_id + 1)
-        for first in range(0, len(asked), most):
-            page = asked[first : first + most]
+        for first in range(0, len(asked), SEARCHES_A_REQUEST):
+            page = asked[first : first + SEARCHES_A_REQUEST]
             refs = [broker_pb2.QueueRef(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=moment) for queue, moment in page]
             answer = await self._ask(broker_pb2.OffsetsRequest(queues=refs))
             for (queue, moment), entry in zip(page, answer.queues, strict=True):
                 held = found.setdefault(queue.part, PartBounds(no_offsets(counts[queue.part]), no_offsets(counts[queue.part])))
                 held.min_offsets[queue.queue_id], held.max_offsets[queue.queue_id] = entry.min_offset, entry.max_offset
-                if moment != NO_TIME:
-                    held.by_time.setdefault(moment, no_offsets(len(held.max_offsets)))[queue.queue_id] = entry.offset_for_time
+                held.by_time.setdefault(moment, no_offsets(len(held.max_offsets)))[queue.queue_id] = entry.offset_for_time
 
 
 def _pages(counts: Mapping[TopicPart, int]) -> list[list[TopicPart]]:

@@ -85,7 +85,7 @@ class Targets:
 
     def max_body_bytes_of(self, topic: str) -> int:
         if topic not in self._limits:
-            told = [queues.max_message_bytes for queues in self._consumer.topic(topic) if queues.max_message_bytes]
+            told = [queues.max_message_bytes for queues in self._consumer.topic(topic)]
             self._limits[topic] = min(told, default=MAX_BODY_BYTES)
         return self._limits[topic]
 

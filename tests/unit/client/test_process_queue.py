@@ -466,12 +466,9 @@ def test_offset_files_are_whole_and_nobody_shares_one(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_an_offset_file_knows_which_topic_its_offsets_count_in_unless_an_earlier_version_wrote_it(tmp_path: Path) -> None:
+def test_an_offset_file_knows_which_topic_its_offsets_count_in(tmp_path: Path) -> None:
     async def scenario() -> None:
-        (tmp_path / "a" / "g").mkdir(parents=True)
-        (tmp_path / "a" / "g" / "offsets.json").write_text('{"offsets": [["t", "g0", 3, 5]]}')
         file = OffsetFile(str(tmp_path), "10.0.0.1", "g", "a")
-        assert (file.offsets, file.topic_epochs) == ({QUEUE: 5}, {})
         await file.save({QUEUE: 0}, "17")
         await file.save({QUEUE: 6})
         await file.close()

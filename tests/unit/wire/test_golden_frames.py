@@ -93,7 +93,7 @@ VECTORS = {
     ),
 }
 SYS_FLAGS = {
-    0x1: "compressed by an older client: zlib",
+    0x1: "compressed by RocketMQ before 5.0: zlib",
     0x2: "several tags",
     0x4: "transaction prepared",
     0x8: "transaction committed",
