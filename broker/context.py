@@ -1,29 +1,97 @@
-"""What every service of a node shares: store, replicated log, role and settings.
+"""What every service of a node shares: store, replicated log, role, rights and settings.
 
-Owns the answer to "may this request be served here", and the way a command goes through the log.
+Owns the answer to "may this request be served here", the way a command goes through the log, and the interfaces of what runs the
+services of a master (``Roles``) and of what decides about callers (``Access``).  The node hands in the implementations:
+``leadership/role_manager.py`` and ``security/access.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from enum import Enum
+from typing import Protocol, TypeVar
 
 from broker.config.cluster_file import NodeSettings
-from broker.leadership.role_manager import RoleManager
 from broker.measures import ServiceMeasures
-from broker.security.access import AccessControl
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, types_pb2
 from dledger_wire.errors import NotLeaderError, NotReadyError, OutcomeUnknownError, ReadOnlyError
+from dledger_wire.security.principal import Principal
+from dledger_wire.tasks import BackgroundTasks
 from store.commands.command import Command
+from store.commands.security import Action, Resource
 from store.store import MessageStore
 
 HAND_OVER_MS = 1_000
 
 ResultT = TypeVar("ResultT")
+
+
+class RoleState(Enum):
+    REPLICA = "replica"
+    CATCHING_UP = "catching up"
+    WAITING = "waiting for the lease"
+    STARTING = "starting services"
+    MASTER = "master"
+    STOPPING = "stopping services"
+
+
+class MasterService(Protocol):
+    """A service that runs on the master only.
+
+    Its background work runs as ``tasks``, which are cancelled for it; ``stop`` is called after that, to release the rest.
+    """
+
+    name: str
+
+    async def start(self, term: int, tasks: BackgroundTasks) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Roles(Protocol):
+    """The role of this replica, and the services that run while it is master."""
+
+    @property
+    def state(self) -> RoleState: ...
+    @property
+    def master_term(self) -> int:
+        """The term in which this node is master; 0 while it is not."""
+
+    @property
+    def services_term(self) -> int:
+        """The term whose master services run here now; 0 when none may."""
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The newest changes of role, for operators."""
+
+    def register(self, service: MasterService) -> None:
+        """Run ``service`` on the master only."""
+
+
+class Access(Protocol):
+    """Decides what a caller may do.  ``require*`` raise PermissionDeniedError and record the refusal."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """Refused requests since the start, by reason."""
+
+    def may(self, principal: Principal, action: Action, resource: Resource, name: str) -> bool: ...
+    def may_topic(self, principal: Principal, action: Action, topic: str) -> bool: ...
+    def require(self, principal: Principal, action: Action, resource: Resource, name: str) -> None: ...
+    def require_topic(self, principal: Principal, action: Action, topic: str) -> None: ...
+    def require_producer(self, principal: Principal, name: str, owner: str) -> None:
+        """``principal`` may send under a producer id with this ``name`` or, without one, of this ``owner``."""
+
+    def seen_groups(self, principal: Principal, groups: Iterable[str]) -> list[str]:
+        """Those groups that ``principal`` may know of."""
+
+    def on_change(self, listener: Callable[[], object]) -> Callable[[], object]:
+        """Call ``listener`` after every change of users and rules, until what is returned is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +111,8 @@ class ServiceContext:
     env: Environment
     store: MessageStore
     raft: RaftNode
-    roles: RoleManager
-    access: AccessControl = field(default_factory=lambda: AccessControl(None))
+    roles: Roles
+    access: Access
     measures: ServiceMeasures = field(default_factory=ServiceMeasures)
 
     def require_master(self) -> int:

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DelayLevelService:
-    """Implements ``broker.leadership.role_manager.MasterService``."""
+    """Implements ``broker.context.MasterService``."""
 
     name = "schedule"
 

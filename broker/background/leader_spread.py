@@ -46,7 +46,7 @@ def better_place(group: str, own_host: str, members: Iterable[tuple[str, str]], 
 
 
 class LeaderSpread:
-    """Implements ``broker.leadership.role_manager.MasterService``.  ``directory``: what a name server says, None when none answers."""
+    """Implements ``broker.context.MasterService``.  ``directory``: what a name server says, None when none answers."""
 
     name = "leader spread"
 

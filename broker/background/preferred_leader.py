@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class PreferredLeader:
-    """Implements ``broker.leadership.role_manager.MasterService``."""
+    """Implements ``broker.context.MasterService``."""
 
     name = "preferred leader"
 

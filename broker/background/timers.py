@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TimerService:
-    """Implements ``broker.leadership.role_manager.MasterService``."""
+    """Implements ``broker.context.MasterService``."""
 
     name = "timers"
 

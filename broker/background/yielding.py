@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class YieldingMaster:
-    """Implements ``broker.leadership.role_manager.MasterService``."""
+    """Implements ``broker.context.MasterService``."""
 
     name = "yielding"
 

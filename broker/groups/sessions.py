@@ -24,7 +24,7 @@ GROUPS_AT_ONCE = 20  # of many members each
 
 
 class SessionService:
-    """Serves the calls; implements ``broker.leadership.role_manager.MasterService``."""
+    """Serves the calls; implements ``broker.context.MasterService``."""
 
     name = "sessions"
 

@@ -19,9 +19,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
+from broker.context import MasterService, RoleState
 from broker.leadership.lease import ServiceLease
 from dledger.core.effects import RoleChanged
 from dledger.core.types import Role
@@ -30,27 +30,6 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks
 
 KEPT_STEPS = 64
-
-
-class RoleState(Enum):
-    REPLICA = "replica"
-    CATCHING_UP = "catching up"
-    WAITING = "waiting for the lease"
-    STARTING = "starting services"
-    MASTER = "master"
-    STOPPING = "stopping services"
-
-
-class MasterService(Protocol):
-    """A service that runs on the master only.
-
-    Its background work runs as ``tasks``, which are cancelled for it; ``stop`` is called after that, to release the rest.
-    """
-
-    name: str
-
-    async def start(self, term: int, tasks: BackgroundTasks) -> None: ...
-    async def stop(self) -> None: ...
 
 
 class RoleTarget(Protocol):
@@ -79,7 +58,10 @@ class _Running:
 
 
 class RoleManager:
-    """The role of one replica.  ``role_changed`` is called by the log's driver, everything else by the node."""
+    """The role of one replica.  Implements ``broker.context.Roles``.
+
+    ``role_changed`` is called by the log's driver, everything else by the node.
+    """
 
     def __init__(self, clock: Clock, target: RoleTarget, log: Callable[[str], None], *, lease_ms: int) -> None:
         self.state = RoleState.REPLICA

@@ -32,7 +32,9 @@ def resource_of(topic: str) -> tuple[Resource, str]:
 
 
 class AccessControl:
-    """Of one process.  ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything.
+    """The rights of callers in one process.  Implements ``broker.context.Access``.
+
+    ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything.
 
     ``anonymous``: while users are being introduced callers without credentials still may do everything but administer the cluster: who
     may do what is for administrators alone from the start.

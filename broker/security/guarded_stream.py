@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.security.access import AccessControl
+from broker.context import Access
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.transport import ByteStream
@@ -15,7 +15,7 @@ from dledger_wire.tasks import let_go
 class GuardedStream:
     """Implements ``ByteStream``.  ``check`` raises why the caller may not have it; call ``release`` when the stream is over."""
 
-    def __init__(self, stream: ByteStream, access: AccessControl, check: Callable[[], None]) -> None:
+    def __init__(self, stream: ByteStream, access: Access, check: Callable[[], None]) -> None:
         check()
         self._stream = stream
         self._check = check

@@ -58,7 +58,7 @@ class Turns(Protocol):
 
 
 class SpareTaking:
-    """Implements ``broker.leadership.role_manager.MasterService``."""
+    """Implements ``broker.context.MasterService``."""
 
     name = "spare nodes"
 

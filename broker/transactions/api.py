@@ -62,7 +62,7 @@ class _Term:
 
 
 class TransactionService:
-    """Serves the calls; implements ``broker.leadership.role_manager.MasterService``."""
+    """Serves the calls; implements ``broker.context.MasterService``."""
 
     name = "transactions"
 

@@ -124,7 +124,7 @@ class SecurityWatch:
 
 
 class SecurityCopies:
-    """Writes what was heard into the own log.  Implements ``broker.leadership.role_manager.MasterService``."""
+    """Writes what was heard into the own log.  Implements ``broker.context.MasterService``."""
 
     name = "security copies"
 

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from broker.leadership.role_manager import MasterService
+from broker.context import MasterService
 from broker.node import BrokerNode
 from dledger.core.causes import Cause
 from dledger.node import RaftNode

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.leadership.role_manager import RoleManager, RoleState
+from broker.context import RoleState
+from broker.leadership.role_manager import RoleManager
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId, Role
 from dledger_wire.errors import NotReadyError
