@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from broker.config.cluster_file import NodeSettings
-from broker.measures import ServiceMeasures
+from broker.support.measures import ServiceMeasures
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment

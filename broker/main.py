@@ -22,6 +22,7 @@ from broker.config.cluster_file import ClusterConfig, NodeSettings
 from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.config.replicas import SpareConfig
+from broker.membership.spare_binding import Binding, bound_settings, read_binding
 from broker.process.allocator import restart_with_malloc_settings
 from broker.process.data_dir_lock import DataFolderLock, lost_folder
 from broker.process.folder_formats import refuse_newer_files
@@ -31,7 +32,6 @@ from broker.process.log_ring import LogRing
 from broker.process.logging_setup import ProcessLog, configure_logging
 from broker.process.private_folder import make_private
 from broker.process.service_manager import ServiceManager
-from broker.spares.binding import Binding, bound_settings, read_binding
 from dledger.replica.unsynced import LogDivergedError
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import DeadlineExceededError, DledgerError
@@ -102,10 +102,10 @@ async def _wait_as_spare(
     cluster: ClusterConfig, spare: SpareConfig, folder: str, log: ProcessLog, manager: ServiceManager
 ) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
-    from broker.machine import machine_of
+    from broker.membership.waiting_spare import WaitingSpare
     from broker.metrics.health import spare_told
     from broker.metrics.ports import spare_port
-    from broker.spares.waiting import WaitingSpare
+    from broker.process.machine import machine_of
     from dledger_wire.security import principal
 
     machine = machine_of(cluster, principal.node(cluster.cluster, principal.SPARE_GROUP, spare.id), folder)
@@ -176,11 +176,11 @@ def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
 
 async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
     from broker.config.added_name_servers import AddedNameServers
-    from broker.machine import machine_of
     from broker.metrics.health import node_told
     from broker.metrics.ports import node_port
     from broker.node import BrokerNode
-    from broker.process.process_stats import local_utc_offset_ms
+    from broker.process.machine import machine_of
+    from broker.process.process_reader import local_utc_offset_ms
     from dledger_wire.security import principal
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
@@ -196,11 +196,11 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
 
 
 async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
-    from broker.machine import machine_of
     from broker.metrics.health import name_server_told
     from broker.metrics.ports import name_server_port
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
+    from broker.process.machine import machine_of
     from dledger_wire.security import principal
 
     quorum = quorum_of(settings)

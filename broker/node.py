@@ -15,10 +15,7 @@ from typing import Protocol, TypeVar
 from broker.api.admin import AdminService
 from broker.api.checksums import FoundDamage
 from broker.api.diagnostics import DiagnosticsService
-from broker.api.feature_level import FeatureLevelService
 from broker.api.fetch import FetchService
-from broker.api.group_offsets import GroupOffsetsService
-from broker.api.group_settings import GroupSettingsService
 from broker.api.health import HealthService
 from broker.api.log_tail import LogTailService
 from broker.api.metadata import MetadataService
@@ -28,39 +25,42 @@ from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
 from broker.api.read_advice import ReadAdvice
 from broker.api.reflection import ReflectedServer
-from broker.api.replica_group import ReplicaGroupService
 from broker.api.retention import RetentionService
 from broker.api.topic_creation import AutoCreateService
-from broker.background.delay_levels import DelayLevelService
-from broker.background.leader_spread import LeaderSpread
-from broker.background.preferred_leader import PreferredLeader
-from broker.background.timers import TimerService
-from broker.background.yielding import YieldingMaster
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.context import ServiceContext
+from broker.delivery.delay_levels import DelayLevelService
+from broker.delivery.timers import TimerService
 from broker.groups.dead_letters import DeadLetterService
+from broker.groups.group_offsets import GroupOffsetsService
+from broker.groups.group_settings import GroupSettingsService
 from broker.groups.send_back import SendBackService
 from broker.groups.sessions import SessionService
 from broker.leadership.leader_history import LeaderHistory
+from broker.leadership.leader_spread import LeaderSpread
+from broker.leadership.preferred_leader import PreferredLeader
 from broker.leadership.role_manager import RoleManager
-from broker.measures import MeasuredServer, ServiceMeasures
-from broker.nameserver.removals import KeptRemovals
-from broker.nameserver.service import NameService, ServicePlace
-from broker.nameserver.table import RouteTable
+from broker.leadership.step_down import YieldingMaster
+from broker.membership.bound_spare import BoundService
+from broker.membership.feature_level import FeatureLevelService
+from broker.membership.replacement import SpareTaking
+from broker.membership.replica_group import ReplicaGroupService
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.level_stamp import LevelStamp
 from broker.process.log_ring import LogRing
-from broker.process.process_stats import ProcessStats
-from broker.registration.registrar import Registrar
-from broker.removed_gate import RemovedGate
+from broker.routes.name_service import NameService, ServicePlace
+from broker.routes.registrar import Registrar
+from broker.routes.removed_groups import KeptRemovals
+from broker.routes.route_table import RouteTable
+from broker.security.decommission_gate import RemovedGate
+from broker.security.replica_security import ReplicaSecurity
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.spares.bound import BoundService
-from broker.spares.taking import SpareTaking
+from broker.support.measures import MeasuredServer, ServiceMeasures
+from broker.support.process_stats import ProcessStats
 from broker.transactions.api import TransactionService
-from broker.users.replica_security import ReplicaSecurity
 from dledger.clock.group_time import GroupTime
 from dledger.core.effects import RoleChanged
 from dledger.core.types import NodeId

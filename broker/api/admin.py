@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
-from broker.api.limits import in_slices
-from broker.api.membership_changes import check_new_member, membership_steps
+from broker.api.membership_steps import check_new_member, membership_steps
 from broker.api.new_member_check import refuse_other_log
 from broker.api.node_state import Condition, cannot_lead, conditions_of, states_of, warnings_of
-from broker.api.waiting_for_topic import waiting_for
-from broker.background.fitness import unfit_voters
 from broker.context import ServiceContext
-from broker.keyed_lock import KeyedLock
-from broker.process.process_stats import ProcessStats
-from broker.registration.registrar import Registrar
+from broker.delivery.waiting_for_topic import waiting_for
+from broker.leadership.eligibility import unfit_voters
+from broker.routes.registrar import Registrar
 from broker.security.certificate_watch import CertificateWatch
+from broker.support.keyed_lock import KeyedLock
+from broker.support.limits import in_slices
+from broker.support.process_stats import ProcessStats
 from dledger.core.types import NodeId, Role
 from dledger.runtime.env import space_of
 from dledger.settings import RaftStatus

@@ -12,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel
 
-from broker.api.limits import in_slices
-from broker.api.waiting_messages import WaitingMessages
 from broker.config.cluster_file import ClusterConfig
 from broker.context import ServiceContext
+from broker.delivery.waiting_messages import WaitingMessages
 from broker.leadership.leader_history import LeaderHistory
 from broker.process import audit_file
-from broker.process.process_stats import ProcessStats
+from broker.support.limits import in_slices
+from broker.support.process_stats import ProcessStats
 from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER
 from dledger.runtime.env import space_of

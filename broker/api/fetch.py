@@ -14,8 +14,8 @@ import numpy as np
 from broker.api.bodiless import without_bodies
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
-from broker.measures import OK, method_name
-from broker.verified_reads import RepairedBytes, read_with_repair
+from broker.delivery.verified_reads import RepairedBytes, read_with_repair
+from broker.support.measures import OK, method_name
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import host_of
 from dledger_wire.errors import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
-from broker.registration.known_groups import KnownGroups
+from broker.routes.known_groups import KnownGroups
+from broker.support.limits import at_most, in_slices
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic

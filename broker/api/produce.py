@@ -14,7 +14,7 @@ from functools import partial
 from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.api.send_status import waiting_for
 from broker.context import ServiceContext
-from broker.measures import method_name
+from broker.support.measures import method_name
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods

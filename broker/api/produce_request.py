@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.api.limits import at_most
-from broker.measures import OK
+from broker.support.limits import at_most
+from broker.support.measures import OK
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE

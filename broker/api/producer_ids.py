@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.api.limits import at_most
 from broker.context import ServiceContext
+from broker.support.limits import at_most
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import check_producer_id
 from dledger_wire.rpc import methods

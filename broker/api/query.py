@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.api.limits import MAX_NAME_CHARS, at_most, in_slices
 from broker.context import ServiceContext
+from broker.support.limits import MAX_NAME_CHARS, at_most, in_slices
 from dledger_wire._pb import query_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import envelope, methods

@@ -10,8 +10,8 @@ import contextlib
 import struct
 from collections.abc import Iterable
 
-from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
+from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotYetError
 from dledger_wire.rpc import methods

@@ -1,1 +1,1 @@
-"""Consumer groups on the master: sessions, queue locks, send-back and dead letters."""
+"""Consumer groups: settings and offsets; on the master sessions, queue locks, send-back and dead letters."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.api.limits import at_most, in_slices
-from broker.background.delivery_entry import batch_bytes
 from broker.context import ServiceContext
+from broker.delivery.delivery_entry import batch_bytes
+from broker.delivery.verified_reads import StoredMessages
 from broker.groups.group_topics import ensure_retry_topic
-from broker.keyed_lock import KeyedLock
-from broker.verified_reads import StoredMessages
+from broker.support.keyed_lock import KeyedLock
+from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, OutcomeUnknownError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame

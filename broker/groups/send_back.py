@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.background.delivery_entry import batch_bytes
 from broker.context import ServiceContext
+from broker.delivery.delivery_entry import batch_bytes
+from broker.delivery.verified_reads import StoredMessages
 from broker.groups.group_topics import ensure_dead_letters, ensure_retry_topic
-from broker.keyed_lock import KeyedLock
-from broker.verified_reads import StoredMessages
+from broker.support.keyed_lock import KeyedLock
 from dledger_wire._pb import retry_pb2
 from dledger_wire.errors import (
     BusyError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.member_stream import MemberStream
+from broker.support.member_stream import MemberStream
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.rpc import methods
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from broker.api.limits import at_most, in_slices
 from broker.context import ServiceContext
 from broker.groups.term_sessions import TermSessions
 from broker.security.guarded_stream import GuardedStream
+from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError
 from dledger_wire.rpc import methods

@@ -16,11 +16,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from broker.api.limits import at_most
 from broker.context import ServiceContext
 from broker.groups.lock_manager import LockManager
 from broker.groups.session_table import GroupSessions, Session, SessionTable
-from broker.member_stream import MemberStream
+from broker.support.limits import at_most
+from broker.support.member_stream import MemberStream
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import MAX_ID_CHARS, check_group

@@ -1,1 +1,1 @@
-"""What follows from a change of role: which services run, and for how long they may."""
+"""Which node leads, and what follows from that: services of the master, the lease, transfers of leadership."""

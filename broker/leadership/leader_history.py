@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from broker.kept_rows import KeptRows
 from broker.leadership.leader_reasons import explained
+from broker.support.json_list_file import KeptRows
 from dledger.core.effects import RoleChanged
 from dledger.runtime.env import Disk
 from dledger_wire.clock import Clock

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from broker.membership.waiting_spare import WaitingSpare
 from broker.metrics.process_samples import add_services
 from broker.metrics.samples import Samples
 from broker.nameserver.node import NameServerNode
-from broker.spares.waiting import WaitingSpare
 
 NAME_SERVERS, SPARES = "name-servers", "spares"  # in place of a replica group
 

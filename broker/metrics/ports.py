@@ -6,14 +6,14 @@ from contextlib import AbstractAsyncContextManager
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.replicas import SpareConfig
-from broker.machine import Machine
+from broker.membership.waiting_spare import WaitingSpare
 from broker.metrics.health import Check, name_server_checks, node_checks
 from broker.metrics.node_samples import NodeSamples
 from broker.metrics.other_samples import NameServerSamples, SpareSamples
 from broker.metrics.port import Watched, metrics_port
 from broker.nameserver.node import NameServerNode
 from broker.node import BrokerNode
-from broker.spares.waiting import WaitingSpare
+from broker.process.machine import Machine
 from dledger_wire.errors import NotReadyError
 
 Port = AbstractAsyncContextManager[None]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
-from broker.measures import ServiceMeasures
 from broker.metrics.samples import Samples
-from broker.process.process_stats import ProcessStats, open_files, started_s
+from broker.process.process_reader import open_files, started_s
 from broker.security.certificate_watch import CertificateWatch
+from broker.support.measures import ServiceMeasures
+from broker.support.process_stats import ProcessStats
 from dledger_wire.tcp.arrivals import Arrivals
 
 

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.api.checksums import FoundDamage
-from broker.api.limits import in_slices
-from broker.api.waiting_messages import WaitingMessages
 from broker.context import ServiceContext
+from broker.delivery.verified_reads import read_with_repair
+from broker.delivery.waiting_messages import WaitingMessages
 from broker.metrics.catalog import OTHERS
 from broker.metrics.top import Pair, top_pairs
-from broker.verified_reads import read_with_repair
+from broker.support.limits import in_slices
 from dledger.log.log import Log
 from dledger_wire.errors import DledgerError
 from dledger_wire.names import HALF_TOPIC

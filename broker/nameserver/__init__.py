@@ -1,1 +1,1 @@
-"""The name service: which replica groups there are, who leads them, and where the queues of topics are."""
+"""A name server that is a process of its own: its quorum, and the gossip between name servers."""

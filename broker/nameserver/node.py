@@ -14,18 +14,18 @@ from broker.api.health import HealthService
 from broker.api.log_tail import LogTailService
 from broker.api.reflection import ReflectedServer
 from broker.config.name_servers import NameServerSettings
-from broker.measures import MeasuredServer, ServiceMeasures
-from broker.nameserver.directory import metadata_reply
+from broker.nameserver.gossip import Spreading
 from broker.nameserver.quorum import Quorum
-from broker.nameserver.removals import KeptRemovals
-from broker.nameserver.service import NameService, ServicePlace
-from broker.nameserver.spreading import Spreading
-from broker.nameserver.table import RouteTable
 from broker.process.log_ring import LogRing
-from broker.process.process_stats import ProcessStats
+from broker.routes.directory import metadata_reply
+from broker.routes.name_service import NameService, ServicePlace
+from broker.routes.removed_groups import KeptRemovals
+from broker.routes.route_table import RouteTable
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
-from broker.users.watching import Replica, SecurityWatch, home_of
+from broker.security.user_watch import Replica, SecurityWatch, home_of
+from broker.support.measures import MeasuredServer, ServiceMeasures
+from broker.support.process_stats import ProcessStats
 from dledger.runtime.env import Environment
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import NotReadyError

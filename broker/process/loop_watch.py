@@ -9,7 +9,8 @@ import asyncio
 import time
 from dataclasses import replace
 
-from broker.process.process_stats import ProcessStats, read_process_stats
+from broker.process.process_reader import read_process_stats
+from broker.support.process_stats import ProcessStats
 
 EVERY_S = 0.1
 WINDOW_S = 10.0

@@ -1,1 +1,1 @@
-"""Who may do what on a node: admission of callers, rights of users, and the gate in front of all services."""
+"""Who may do what on a node: admission of callers, users and their rights, the gates in front of all services, the audit log."""

@@ -12,10 +12,10 @@ import contextlib
 from functools import partial
 from itertools import islice
 
-from broker.api.limits import in_slices
 from broker.context import ServiceContext
 from broker.security.access import CLUSTER_NAME
 from broker.security.guarded_stream import GuardedStream
+from broker.support.limits import in_slices
 from broker.transactions.checker import TransactionChecker
 from broker.transactions.half_message_reads import read_halves
 from broker.transactions.producer_sessions import ProducerSessions

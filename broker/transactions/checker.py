@@ -16,8 +16,8 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice
 
-from broker.background.delivery_entry import log_changed
 from broker.context import ServiceContext
+from broker.delivery.delivery_entry import log_changed
 from broker.transactions.half_message_reads import read_halves, verify_halves
 from broker.transactions.producer_sessions import ProducerSessions
 from broker.transactions.resolver import TransactionResolver

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.context import ServiceContext
-from broker.verified_reads import StoredMessages, read_with_repair, unreadable_offset
+from broker.delivery.verified_reads import StoredMessages, read_with_repair, unreadable_offset
 from dledger_wire.errors import CorruptFrameError, StorageDamagedError
 from dledger_wire.frames.frame import Frame
 from dledger_wire.names import HALF_TOPIC

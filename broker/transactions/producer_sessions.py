@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.member_stream import MemberStream
+from broker.support.member_stream import MemberStream
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.clock import Clock
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.background.delivery_entry import log_changed
 from broker.context import ServiceContext
+from broker.delivery.delivery_entry import log_changed
 from broker.transactions.half_message_reads import read_halves, verify_halves
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, NotReadyError, TopicNotFoundError
 from dledger_wire.frames.frame import Frame

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from broker.config.cluster_file import ClusterConfig, NodeSettings
 from broker.config.layer_settings import raft_settings_of
+from broker.membership.spare_binding import bound_settings, read_binding
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, FolderIdentity, own_identity, write_identity
-from broker.spares.binding import bound_settings, read_binding
 from dledger.core.state import DrawSource
 from dledger.core.types import EntryId, Membership, NodeId
 from dledger.log.config import LogConfig

@@ -36,7 +36,7 @@ class Hold:
 
     @property
     def can_be_moved(self) -> bool:
-        """Whether the timer service may store it again at the log's end (``broker/background/timers.py``)."""
+        """Whether the timer service may store it again at the log's end (``broker/delivery/timers.py``)."""
         return self.topic == TIMER_TOPIC
 
 

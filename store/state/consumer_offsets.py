@@ -163,7 +163,7 @@ class ConsumerOffsets:
         """Forget a group: all its offsets, and the generations of its resets.
 
         What it sent back is forgotten in queues with an offset only.  This cannot change, since logs have the command already: the master
-        gives the group an offset in the others first (``broker/api/group_settings.py``).
+        gives the group an offset in the others first (``broker/groups/group_settings.py``).
         """
         group = command.group
         queues = [(topic, queue_id) for (name, topic), offsets in self._offsets.items() if name == group for queue_id in offsets]

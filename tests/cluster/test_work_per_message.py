@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from broker.machine import machine_of
 from broker.node import BrokerNode
+from broker.process.machine import machine_of
 from dledger.core.types import Role
 from dledger.log.config import LogConfig
 from dledger.runtime.real_blocked_time import BlockedTime

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.config.layer_settings import store_settings_of
+from broker.membership.spare_binding import Binding, bound_settings, read_binding
+from broker.membership.waiting_spare import WaitingSpare
 from broker.node import BrokerNode
-from broker.process.process_stats import ProcessStats
 from broker.security.setup import ProcessSecurity
-from broker.spares.binding import Binding, bound_settings, read_binding
-from broker.spares.waiting import WaitingSpare
+from broker.support.process_stats import ProcessStats
 from dledger.runtime.env import Environment
 from dledger_wire.security import principal
 from tests.sim.disk import DiskSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.background.delay_levels import DelayLevelService
+from broker.delivery.delay_levels import DelayLevelService
 from dledger_client.consumer.rebalancer import Rebalancer
 from store.queues.timer_window import TimerWindow
 from tests.sim import messaging

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
+from broker.membership.spare_binding import read_binding
 from broker.process.identity import open_identity
-from broker.spares.binding import read_binding
 from dledger.core.types import EntryKind, HardState, NodeId
 from dledger.log.entry import encode_entry
 from dledger.log.hard_state import COPY_BYTES, FILE_BYTES, HardStateFile, Record, decode_record, encode_record

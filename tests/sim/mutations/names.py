@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.nameserver import encoding
-from broker.nameserver.registered import GroupRow, Order
-from broker.nameserver.table import Change, RouteTable
+from broker.routes import encoding
+from broker.routes.group_table import GroupRow, Order
+from broker.routes.route_table import Change, RouteTable
 from dledger_client.cluster import leader_calls, missing_parts
 from dledger_wire._pb import routes_pb2
 from dledger_wire.rpc.methods import UnaryMethod

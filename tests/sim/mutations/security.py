@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.security import access, admission, replicas
-from broker.users import watching
+from broker.security import access, admission, replicas, user_watch
 from dledger_wire.security.principal import Principal
 from store.commands.security import Action, Resource
 from store.state.security import SecurityState
@@ -29,10 +28,10 @@ def everything_allowed(patch: pytest.MonkeyPatch) -> None:
 def copies_not_written(patch: pytest.MonkeyPatch) -> None:
     """Users and rules of the other replica groups are in no log."""
 
-    async def nothing(_self: watching.SecurityCopies) -> None:
+    async def nothing(_self: user_watch.SecurityCopies) -> None:
         return None
 
-    patch.setattr(watching.SecurityCopies, "_copy", nothing)
+    patch.setattr(user_watch.SecurityCopies, "_copy", nothing)
 
 
 def unknown_yet_is_unknown(patch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.spares import taking, waiting
+from broker.membership import replacement, waiting_spare
 
 
 def turns_ignored(patch: pytest.MonkeyPatch) -> None:
     """Every group begins when it wants to."""
-    patch.setattr(taking, "turns_of_others", lambda *_told: {})
+    patch.setattr(replacement, "turns_of_others", lambda *_told: {})
 
 
 def binding_not_written(patch: pytest.MonkeyPatch) -> None:
@@ -18,4 +18,4 @@ def binding_not_written(patch: pytest.MonkeyPatch) -> None:
     async def nothing(*_binding: object) -> None:
         return None
 
-    patch.setattr(waiting, "write_binding", nothing)
+    patch.setattr(waiting_spare, "write_binding", nothing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api import feature_level
+from broker.membership import feature_level
 
 
 def levels_rise_at_once(patch: pytest.MonkeyPatch) -> None:

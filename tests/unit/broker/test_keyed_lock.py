@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.keyed_lock import KeyedLock
+from broker.support.keyed_lock import KeyedLock
 from dledger.core.types import EntryId
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from broker.background.leader_spread import Leader, better_place
-from broker.registration.rates import Rates
+from broker.leadership.leader_spread import Leader, better_place
+from broker.routes.rates import Rates
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig, until
 

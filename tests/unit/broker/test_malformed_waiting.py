@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-import broker.background.timers
+import broker.delivery.timers
 from broker.node import BrokerNode
 from dledger_client.aio import Message, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
@@ -136,8 +136,8 @@ def test_it_is_stored_again_at_the_end_of_the_log_as_others_are(bad: bytes, monk
             assert [message.body for message in found] == [b"x", b"behind"]
             assert found[0].store_timestamp - due_ms < 1000
 
-    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 5000)
-    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 500)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 5000)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 500)
     Rig(log=LOG).run(scenario)
 
 

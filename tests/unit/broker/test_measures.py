@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.measures import GIVEN_MS, MAX_GIVEN, Given
+from broker.support.measures import GIVEN_MS, MAX_GIVEN, Given
 
 
 def test_what_was_given_and_not_committed_is_in_flight() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.member_stream import MAX_WAITING, MAX_WAITING_BYTES, MemberStream
+from broker.support.member_stream import MAX_WAITING, MAX_WAITING_BYTES, MemberStream
 from broker.transactions.producer_sessions import MAX_WAITING_CHECKS, ProducerSessions
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import NotReadyError

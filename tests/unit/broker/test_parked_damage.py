@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-import broker.background.timers
-from broker.api.waiting_for_topic import waiting_for
+import broker.delivery.timers
+from broker.delivery.waiting_for_topic import waiting_for
 from broker.node import BrokerNode
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack
@@ -313,9 +313,9 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
 
     docs/reference/semantics.md, row D4.
     """
-    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 5_000)
-    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 500)
-    monkeypatch.setattr(broker.background.timers, "MAX_SLEEP_S", 1.0)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 5_000)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 500)
+    monkeypatch.setattr(broker.delivery.timers, "MAX_SLEEP_S", 1.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

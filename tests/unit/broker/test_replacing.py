@@ -318,7 +318,7 @@ def test_spare_nodes_in_the_first_group_serve_the_names_when_all_its_first_membe
             while (await admin.directory()).groups[1].leader_id in ("", leader):  # noqa: ASYNC110 - the nodes of g1 register with them, too
                 await asyncio.sleep(0.5)
 
-    with caplog.at_level(logging.WARNING, "broker.registration.registrar"):
+    with caplog.at_level(logging.WARNING, "broker.routes.registrar"):
         Rig(75, groups=2, spares=3, settings=POLICY).run(scenario)
     stale = [record.getMessage() for record in caplog.records if "cluster file is stale" in record.getMessage()]
     assert any("has lost n0 at 10.0.0.1:10911; it has" in text and "sp0 at 10.0.9.1:10911" in text for text in stale)

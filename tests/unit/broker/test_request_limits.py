@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from google.protobuf.message import Message as Request
 
-from broker.api.limits import MAX_ITEMS, in_slices
 from broker.api.produce_request import MAX_BATCHES, SLICE_BATCHES, SLICE_BYTES, slices_of
 from broker.api.queue_offsets import MAX_TOPICS_QUEUES, QUEUES_AT_ONCE, SEARCHES_AT_ONCE, QueueOffsetsService
+from broker.support.limits import MAX_ITEMS, in_slices
 from dledger_client.aio import Message
 from dledger_wire._pb import broker_pb2, query_pb2, retry_pb2, sessions_pb2, transaction_pb2, types_pb2
 from dledger_wire.batches.batch import COMMAND_HEADER_SIZE

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import broker.background.timers
-from broker.background.delay_levels import DelayLevelService
+import broker.delivery.timers
 from broker.config.cluster_file import ClusterConfig
+from broker.delivery.delay_levels import DelayLevelService
 from dledger_client.aio import Message, Producer
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_wire.errors import DledgerError, InvalidArgumentError, MessageTooLargeError, TopicNotFoundError
@@ -119,8 +119,8 @@ async def lower_the_limit(rig: Rig, max_message_size: int) -> None:
 def test_messages_larger_than_a_limit_lowered_since_are_delivered_with_the_others(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D2."""
     if how == "renewed":
-        monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
-        monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
+        monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
+        monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -14,10 +14,21 @@ from typing import Any, cast
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
-from broker.spares.binding import Binding, bound_settings, read_binding
-from broker.spares.steps import Begin, Change, End, Seen, Take, free_spares, may_ask, must_give_way, next_step, turns_of_others
-from broker.spares.taking import SpareTaking
-from broker.spares.waiting import WaitingSpare
+from broker.membership.replacement import SpareTaking
+from broker.membership.replacement_steps import (
+    Begin,
+    Change,
+    End,
+    Seen,
+    Take,
+    free_spares,
+    may_ask,
+    must_give_way,
+    next_step,
+    turns_of_others,
+)
+from broker.membership.spare_binding import Binding, bound_settings, read_binding
+from broker.membership.waiting_spare import WaitingSpare
 from dledger.core.types import Membership, NodeId
 from dledger.runtime.env import Environment
 from dledger.settings import PeerStatus

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-import broker.background.timers
+import broker.delivery.timers
 from dledger_client.aio import Message, Producer, PullConsumer, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.topic_routes import TopicRoutes
@@ -67,11 +67,11 @@ def test_messages_come_at_their_times_with_all_they_had() -> None:
 def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D1."""
 
-    monkeypatch.setattr(broker.background.timers, "WINDOW_MESSAGES", 7)
-    monkeypatch.setattr(broker.background.timers, "BATCH_MESSAGES", 3)
-    monkeypatch.setattr(broker.background.timers, "SCAN_UNITS", 5)
-    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
-    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
+    monkeypatch.setattr(broker.delivery.timers, "WINDOW_MESSAGES", 7)
+    monkeypatch.setattr(broker.delivery.timers, "BATCH_MESSAGES", 3)
+    monkeypatch.setattr(broker.delivery.timers, "SCAN_UNITS", 5)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -96,7 +96,7 @@ def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memor
 
 def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D2."""
-    monkeypatch.setattr(broker.background.timers, "MAX_SLEEP_S", 2.0)
+    monkeypatch.setattr(broker.delivery.timers, "MAX_SLEEP_S", 2.0)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -177,8 +177,8 @@ def test_what_is_to_wait_is_taken_by_a_group_that_its_topic_leaves(monkeypatch: 
 
 def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row D3."""
-    monkeypatch.setattr(broker.background.timers, "RENEW_AFTER_MS", 700)
-    monkeypatch.setattr(broker.background.timers, "RENEW_CHECK_MS", 100)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
+    monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.api import admin as admin_service
-from broker.api import waiting_for_topic
 from broker.context import ServiceContext
+from broker.delivery import waiting_for_topic
 from dledger_client.aio import Message, TransactionState
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError

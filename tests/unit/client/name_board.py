@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.nameserver.service import NameService, ServicePlace
-from broker.nameserver.table import RouteTable
+from broker.routes.name_service import NameService, ServicePlace
+from broker.routes.route_table import RouteTable
 from dledger_client.cluster.router import Router
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import PermissionDeniedError

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from broker.api.fetch import FetchService
-from broker.api.group_offsets import GroupOffsetsService
+from broker.groups.group_offsets import GroupOffsetsService
 from broker.node import BrokerNode
 from dledger_client.aio import Message, PullConsumer
 from dledger_client.fetch.fetcher import Fetcher

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.api import group_offsets as group_offsets_api
-from broker.api.group_offsets import TOPICS_AT_ONCE, GroupOffsetsService
+from broker.groups import group_offsets as group_offsets_api
+from broker.groups.group_offsets import TOPICS_AT_ONCE, GroupOffsetsService
 from broker.node import BrokerNode
 from dledger_client.aio import Message
 from dledger_client.cluster.router import Router

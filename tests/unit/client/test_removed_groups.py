@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.nameserver import removals
+from broker.routes import removed_groups
 from dledger_cli.removed_groups import removed_among
 from dledger_client.admin import replica_groups, topic_changes
 from dledger_client.aio import Message, Producer
@@ -51,7 +51,7 @@ async def restart_the_others(rig: Rig) -> None:
     kill_group(rig, "g0")
     for node_id in rig.cluster.groups["g0"].node_ids:
         names = rig.cluster.hosts[node_id].disk.names
-        names.pop(removals.PATH, None)
+        names.pop(removed_groups.PATH, None)
     await start_group(rig, "g0")
     await asyncio.sleep(3)
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
-from broker.nameserver.directory import metadata_reply
+from broker.nameserver.gossip import Spreading
 from broker.nameserver.quorum import NoQuorum, QuorumState
-from broker.nameserver.service import NameService, ServicePlace
-from broker.nameserver.spreading import Spreading
-from broker.nameserver.table import RouteTable
+from broker.routes.directory import metadata_reply
+from broker.routes.name_service import NameService, ServicePlace
+from broker.routes.route_table import RouteTable
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.security import principal

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.nameserver.directory import directory_reply
-from broker.nameserver.table import EXPIRE_AFTER_MS, RouteTable
+from broker.routes.directory import directory_reply
+from broker.routes.route_table import EXPIRE_AFTER_MS, RouteTable
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import Turn
 from tests.unit.nameserver.registrants import NODES, Group, master, members, registration

@@ -10,15 +10,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from broker.api import waiting_messages
-from broker.api.waiting_messages import WaitingMessages
+from broker.delivery import waiting_messages
+from broker.delivery.waiting_messages import WaitingMessages
 from broker.metrics import catalog, slow_figures
 from broker.metrics.node_samples import NodeSamples
 from broker.metrics.process_samples import add_process
 from broker.metrics.samples import Samples, SamplesRegistry
 from broker.metrics.slow_figures import SlowLook
 from broker.node import BrokerNode
-from broker.process.process_stats import ProcessStats
+from broker.support.process_stats import ProcessStats
 from dledger_client.aio import Message
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.measures import Histogram

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.config.cluster_file import ClusterConfig
-from broker.registration.known_groups import KnownGroups
-from broker.users.watching import home_of
+from broker.routes.known_groups import KnownGroups
+from broker.security.user_watch import home_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 

@@ -1,1 +1,0 @@
-"""Services that run on the master: delayed delivery, timers, preferred leader."""

@@ -1,0 +1,108 @@
+"""What name servers tell each other: registrations that changed something, and every few seconds which nodes each has heard.
+
+Owns the messages and what is made of them.  What was heard too long ago counts for the fence and for nothing that expires, so late
+messages do no harm.  The age of a message is taken from the two machines' clocks; where these differ by more than expireAfter, each
+name server lives by what nodes tell it itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.nameserver.quorum import Quorum
+from broker.routes.anti_entropy import retold
+from broker.routes.name_service import NameService
+from dledger_wire._pb import routes_pb2
+from dledger_wire.clock import Clock
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.rpc.methods import decode, encode
+
+MAX_HEARD = 2_000  # of one message
+
+
+class Spreading:
+    """Of one name server."""
+
+    def __init__(self, server_id: str, service: NameService, quorum: Quorum, clock: Clock, every_ms: int) -> None:
+        self._id = server_id
+        self._service = service
+        self._quorum = quorum
+        self._clock = clock
+        self._every_ms = every_ms
+        self._waiting: list[routes_pb2.Registration] = []
+        self._scheduled = False
+        self._reached: frozenset[str] = frozenset()
+        service.spread = self.changed
+
+    # To the others
+
+    def changed(self, told: routes_pb2.Registration) -> None:
+        """A registration told something new: the others get it with what else comes in this moment."""
+        self._waiting.append(told)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_changed)
+
+    def _send_changed(self) -> None:
+        waiting, self._waiting, self._scheduled = self._waiting, [], False
+        self._send(registrations=waiting)
+
+    async def run(self) -> None:
+        """Tell every few seconds whom this server heard, and everything to who was away; until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_ms / 1000)
+            self._tell_those_who_were_away()
+            heard = self._heard()
+            for start in range(0, len(heard), MAX_HEARD):
+                self._send(heard=heard[start : start + MAX_HEARD])
+
+    def _tell_those_who_were_away(self) -> None:
+        """A name server that comes back may not be reached by every node.  One of the others is enough to tell it."""
+        state = self._quorum.state()
+        back, self._reached = state.reachable - self._reached, state.reachable
+        if not back or state.role != "leader":
+            return
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        for heard_ms, told in retold(self._service.table, self._service.place.cluster):
+            message = routes_pb2.Spread(name_server=self._id, sent_at_ms=max(0, wall_ms - (now_ms - heard_ms)), registrations=[told])
+            self._quorum.spread(encode(message))
+
+    def _heard(self) -> list[routes_pb2.HeardNode]:
+        """The nodes that this server knows to live, by whomever they were heard: age adds up on the way."""
+        now_ms, table = self._clock.monotonic_ms(), self._service.table
+        rows = [(group.name, group.epoch, row) for group in table.groups for row in group.rows.values()]
+        rows += [("", 0, row) for row in table.spares]
+        return [
+            routes_pb2.HeardNode(
+                group=group,
+                node_id=row.id,
+                term=row.order.term,
+                started_at_ms=row.order.started_at_ms,
+                sequence=row.order.sequence,
+                age_ms=max(0, now_ms - row.heard_ms),
+                group_epoch=epoch,
+            )
+            for group, epoch, row in rows
+            if not row.expired
+        ]
+
+    def _send(self, *, registrations: list[routes_pb2.Registration] | None = None, heard: list[routes_pb2.HeardNode] | None = None) -> None:
+        message = routes_pb2.Spread(name_server=self._id, sent_at_ms=self._clock.wall_ms(), registrations=registrations, heard=heard)
+        self._quorum.spread(encode(message))
+
+    # From the others
+
+    def deliver(self, data: bytes) -> None:
+        """Merge what a name server spread.  Bytes that are no such message are left out."""
+        try:
+            message = decode(routes_pb2.Spread, data)
+        except InvalidArgumentError:
+            return
+        if message.name_server == self._id:
+            return
+        table, service, now_ms = self._service.table, self._service, self._clock.monotonic_ms()
+        age_ms = max(0, self._clock.wall_ms() - message.sent_at_ms)
+        for told in message.registrations:
+            service.changed(table.register(told, now_ms, age_ms=age_ms))
+        for node in message.heard:
+            service.changed(table.heard(node, now_ms, age_ms=age_ms + node.age_ms))

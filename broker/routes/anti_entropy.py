@@ -1,0 +1,90 @@
+"""What a name server knows, as registrations again: for another one that was away and that some nodes may not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.routes.group_table import GroupRow, NodeRow
+from broker.routes.route_table import RouteTable
+from dledger_wire._pb import routes_pb2
+from dledger_wire.status import REMOVED
+
+
+def retold(table: RouteTable, cluster: str) -> Iterator[tuple[int, routes_pb2.Registration]]:
+    """When each live node was heard, and its registration; one of each group has what the nodes of the group agree on.
+
+    Nodes of a removed group are heard no more: one registration says that it was removed."""
+    for group in table.groups:
+        if group.removed:
+            yield 0, tombstone(group, cluster)
+            continue
+        rows = [row for row in group.rows.values() if not row.expired]
+        speaker = group.leader or (rows[0] if rows else None)
+        for row in rows:
+            yield row.heard_ms, _registration(row, cluster, group, whole=row is speaker)
+    for row in table.spares:
+        yield row.heard_ms, _registration(row, cluster, GroupRow(""), whole=False)
+
+
+def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
+    """As the node told last that the group was removed."""
+    version, order, node_id = group.state_rank
+    return routes_pb2.Registration(
+        cluster=cluster,
+        group=group.name,
+        node_id=node_id,
+        term=max(order.term, group.fence),
+        state=REMOVED,
+        state_version=max(0, version),
+        wanted_voters=group.wanted[0],
+        wanted_learners=group.wanted[1],
+        group_epoch=group.epoch,
+    )
+
+
+def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -> routes_pb2.Registration:
+    told = routes_pb2.Registration(
+        cluster=cluster,
+        group=group.name,
+        node_id=row.id,
+        address=row.address,
+        host=row.host,
+        rack=row.rack,
+        version=row.version,
+        started_at_ms=row.order.started_at_ms,
+        sequence=row.order.sequence,
+        term=row.order.term,
+        role=row.role,
+        master=row.master,
+        in_sync=row.in_sync,
+        topics_version=group.topics_version,
+        state=group.state,
+        state_version=max(0, group.state_rank[0]),
+        wanted_voters=group.wanted[0],
+        wanted_learners=group.wanted[1],
+        group_epoch=group.epoch,
+        node_state=row.node_state,
+        disk_used_percent=row.disk_used_percent,
+        messages_in_per_s=row.messages_in_per_s,
+        bytes_in_per_s=row.bytes_in_per_s,
+        applied_index=row.applied_index,
+        committed_index=row.committed_index,
+        replacing=row.replacing[0],
+        spare=row.replacing[1],
+        absent=row.replacing[2],
+    )
+    if whole:
+        told.configuration_index = max(0, group.members_rank[0])
+        for member in group.members:
+            told.members.add(id=member.id, address=member.address, voter=member.voter, host=member.host, rack=member.rack)
+        told.has_topics = group.topics_known
+        for name, topic in group.topics.items():
+            told.topics.add(
+                topic=name,
+                read_queues=topic.read_queues,
+                write_queues=topic.write_queues,
+                perm=topic.perm,
+                topic_epoch=topic.epoch,
+                groups=topic.groups,
+            )
+    return told

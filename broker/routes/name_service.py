@@ -1,0 +1,232 @@
+"""The name service as nodes and clients call it: Register, Routes, Directory.
+
+Owns the answers and the long polls; the table has what they say.  A name server runs it, and so does every node: for its own replica group,
+and for all groups where the cluster has no name servers of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.routes.directory import directory_reply
+from broker.routes.encoding import Route, unseen_topic
+from broker.routes.route_table import Change, RouteTable
+from broker.routes.route_waiters import RouteWaiters
+from broker.support.limits import at_most
+from broker.support.process_stats import ProcessStats
+from dledger_wire._pb import routes_pb2
+from dledger_wire.clock import Clock
+from dledger_wire.errors import InvalidArgumentError, NotReadyError
+from dledger_wire.names import is_node_name
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.security.principal import Kind, Principal
+
+MAX_WAIT_MS = 60_000
+MAX_GROUPS = 10_000  # a bound on what strangers could fill the memory with
+
+
+@dataclass(slots=True)
+class Figures:
+    """What this process did since its start."""
+
+    registrations: int = 0
+    refused_registrations: int = 0
+    routes_requests: int = 0
+    routes_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlace:
+    """Who answers: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only;
+    ``configured`` has the ids of the nodes that the cluster file names, by replica group."""
+
+    cluster: str
+    name_servers: Sequence[str]
+    max_message_bytes: int
+    server_id: str = ""
+    is_name_server: bool = True
+    configured: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+class NameService:
+    """``before_answer`` brings the table up to date with what the process itself knows; ``spread`` gets what other servers may not know."""
+
+    def __init__(self, table: RouteTable, place: ServicePlace, clock: Clock, *, process: Callable[[], ProcessStats] = ProcessStats) -> None:
+        self.table = table
+        self.place = place
+        self.figures = Figures()
+        self.before_answer: Callable[[], None] = lambda: None
+        self.spread: Callable[[routes_pb2.Registration], None] = lambda _told: None
+        self.servers: Callable[[], list[routes_pb2.NameServerRow]] = list
+        self.name_servers: Callable[[], Sequence[str]] = lambda: place.name_servers
+        self.sees: Callable[[Principal, str], bool] = lambda _caller, _topic: True  # whether a caller may know of a topic
+        self._clock = clock
+        self._process = process
+        self._waiters = RouteWaiters()
+        self._stopped = False
+        self._started_at_ms = clock.wall_ms()
+
+    def register(self, server: Server) -> None:
+        methods.REGISTER.serve(server, self.take_registration)
+        methods.ROUTES.serve_payload(server, self.routes)
+        methods.DIRECTORY.serve(server, self.directory)
+
+    @property
+    def waiting_clients(self) -> int:
+        """How many clients wait for a change of a route."""
+        return len(self._waiters)
+
+    def stop(self) -> None:
+        """Let everybody who waits have an answer; nobody waits any more."""
+        self._stopped = True
+        self._waiters.wake_all()
+
+    # Registrations
+
+    async def take_registration(self, told: routes_pb2.Registration, caller: CallContext) -> routes_pb2.RegisterReply:
+        self._check_caller(told, caller.principal)
+        return self.registered(told)
+
+    def _check_caller(self, told: routes_pb2.Registration, who: Principal) -> None:
+        """NotReadyError for a node that is not known as one of the group: by the cluster file, with a certificate of the group, or by what
+        the members told.  A term or members of its own making would take the routes away from the others."""
+        if who.kind is not Kind.NODE or not told.group:
+            return
+        configured, group = self.place.configured.get(told.group), self.table.group(told.group)
+        by_file = who.group == told.group and (configured is None or told.node_id in configured)
+        if not by_file and (group is None or told.node_id not in {member.id for member in group.members}):
+            raise NotReadyError(f"{told.node_id} is not known here as a node of replica group {told.group}")
+
+    def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply:
+        """Take what a node tells of itself, and say what the table makes of it."""
+        self._check(told)
+        self.figures.registrations += 1
+        change = self.table.register(told, self._clock.monotonic_ms())
+        if not change.accepted:
+            self.figures.refused_registrations += 1
+        self.changed(change)
+        if change.spread:
+            self.spread(told)
+        group = self.table.group(told.group)
+        return routes_pb2.RegisterReply(
+            accepted=change.accepted,
+            group_term=0 if group is None else group.fence,
+            wants_topics=change.wants_topics,
+            directory_version=self.table.directory_version,
+            topics_version=0 if group is None else group.topics_version,
+        )
+
+    def changed(self, change: Change) -> None:
+        """Wake those who wait for it, in the same order in every process."""
+        if change:
+            self._waiters.wake(sorted(change.topics), sorted(change.groups))
+
+    def hint(self, group: str, term: int, leader: str) -> None:
+        """What the process itself knows of a group from its own replica; see ``RouteTable.hint``."""
+        self.changed(self.table.hint(group, term, leader))
+
+    def expire(self) -> None:
+        """Let rows that nobody repeats expire; to be called about once a second."""
+        self.changed(self.table.expire(self._clock.monotonic_ms()))
+
+    def _check(self, told: routes_pb2.Registration) -> None:
+        if told.cluster != self.place.cluster:
+            raise InvalidArgumentError(f"this is the name service of cluster {self.place.cluster}, not of {told.cluster}")
+        if not is_node_name(told.node_id) or (told.group and not is_node_name(told.group)):
+            raise InvalidArgumentError(f"a registration of node {told.node_id!r} of replica group {told.group!r}: expected names")
+        if told.group and self.table.known_groups >= MAX_GROUPS and not self.table.knows(told.group):
+            raise InvalidArgumentError(f"more than {MAX_GROUPS} replica groups")
+
+    # Routes
+
+    async def routes(self, request: routes_pb2.RoutesRequest, caller: CallContext) -> bytes:
+        """What changed of the topics and groups asked for, as a RoutesReply; waits for a change as the request says."""
+        at_most(len(request.topics) + len(request.groups), "topics and groups")
+        topics = {each.name: each.version for each in request.topics}
+        groups = {each.name: each.version for each in request.groups}
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, MAX_WAIT_MS)
+        self.figures.routes_requests += 1
+        while True:
+            self.before_answer()
+            changed = self._changed_routes(topics, groups, caller.principal)
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if changed or left_ms <= 0 or self._stopped:
+                data = b"".join((self._head(), *(route.data for route in changed)))
+                self.figures.routes_bytes += len(data)
+                return data
+            if not await self._waiters.wait(topics, self._groups_of(self._seen(topics, caller.principal), groups), left_ms / 1000):
+                deadline_ms = 0
+
+    def _seen(self, topics: Iterable[str], caller: Principal) -> list[str]:
+        return [name for name in topics if self.sees(caller, name)]
+
+    def _groups_of(self, topics: Iterable[str], groups: dict[str, int]) -> dict[str, None]:
+        """Those asked for, and those that the topics are in."""
+        found = dict.fromkeys(groups)
+        for topic in topics:
+            found.update(dict.fromkeys(self.table.groups_of(topic)))
+        return found
+
+    def _changed_routes(self, topics: dict[str, int], groups: dict[str, int], caller: Principal) -> list[Route]:
+        """What is new to who knows these versions; of a topic that the caller may not know of only that."""
+        table = self.table
+        routes = {name: table.topic_route(name) if self.sees(caller, name) else unseen_topic(name, str(caller)) for name in topics}
+        found = [route for name, route in routes.items() if route.version != topics[name]]
+        for name in self._groups_of(self._seen(topics, caller), groups):
+            route = table.group_route(name)
+            if route.version != groups.get(name, 0):
+                found.append(route)
+        return found
+
+    def _head(self) -> bytes:
+        """The fields of a RoutesReply beside routes."""
+        place = self.place
+        head = routes_pb2.RoutesReply(
+            cluster=place.cluster,
+            complete=place.is_name_server and self.table.is_complete,
+            name_servers=self.name_servers(),
+            max_message_bytes=place.max_message_bytes,
+            is_name_server=place.is_name_server,
+        )
+        data: bytes = head.SerializeToString()
+        return data
+
+    # Directory
+
+    @property
+    def directory_version(self) -> int:
+        return self.table.directory_version
+
+    async def directory(self, request: routes_pb2.DirectoryRequest, _caller: CallContext) -> routes_pb2.DirectoryReply:
+        whole = self.whole_directory(request.known_version)
+        if not request.names_only:
+            return whole
+        names = routes_pb2.DirectoryReply(cluster=whole.cluster, version=whole.version, unchanged=whole.unchanged, complete=whole.complete)
+        for group in whole.groups:
+            names.groups.add(name=group.name, state=group.state)
+        return names
+
+    def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply:
+        """Everything that is known, unless that is still what ``known_version`` was."""
+        self.before_answer()
+        reply = directory_reply(self.table, self._clock.monotonic_ms(), known_version)
+        reply.cluster, reply.complete = self.place.cluster, self.place.is_name_server and self.table.is_complete
+        reply.name_servers.extend(self.servers())
+        figures, process = self.figures, self._process()
+        reply.figures.CopyFrom(
+            routes_pb2.NameServerFigures(
+                id=self.place.server_id,
+                topics=self.table.topic_count,
+                waiting_clients=len(self._waiters),
+                registrations=figures.registrations,
+                refused_registrations=figures.refused_registrations,
+                routes_requests=figures.routes_requests,
+                routes_bytes=figures.routes_bytes,
+                rss_bytes=process.rss_bytes,
+                cpu_s=process.cpu_s,
+                started_at_ms=self._started_at_ms,
+            )
+        )
+        return reply

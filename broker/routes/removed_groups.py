@@ -1,0 +1,78 @@
+"""The replica groups that were removed, over a restart of whoever serves the names: ``removed.json``.
+
+Owns what is in the file.  Nodes of a removed group are gone and tell nobody that it was, so a name service that forgot would wait for them.
+One that cannot read or write the file works as well, with what the other name servers remember.
+"""
+
+from __future__ import annotations
+
+from broker.routes.anti_entropy import tombstone
+from broker.routes.route_table import RouteTable
+from broker.support.json_list_file import KeptRows
+from dledger.runtime.env import Disk
+from dledger_wire._pb import routes_pb2
+from dledger_wire.names import is_node_name
+from dledger_wire.status import REMOVED
+from dledger_wire.tasks import BackgroundTasks
+
+PATH = "removed.json"
+MAX_BYTES = 4 << 20
+
+
+class KeptRemovals:
+    """Of one name service: ``open`` it, then ``keep`` those of its table."""
+
+    def __init__(self, disk: Disk, cluster: str) -> None:
+        self._cluster = cluster
+        self._told: list[routes_pb2.Registration] = []
+        self._table = RouteTable()
+        self._file = KeptRows(disk, PATH, "removed", self._rows, max_bytes=MAX_BYTES)
+
+    async def open(self, tasks: BackgroundTasks) -> None:
+        """Read what earlier runs kept."""
+        lost = "which replica groups were removed is learned anew"
+        self._told = await self._file.open(tasks, lambda row: _told(row, self._cluster), lost=lost)
+
+    def keep(self, table: RouteTable) -> None:
+        """Let the table know what was kept, and keep what it comes to know."""
+        for told in self._told:
+            table.register(told, 0)
+        self._table, table.removals_changed = table, self._file.changed
+
+    async def close(self) -> None:
+        """What was not written yet is, when this returns; call it when the tasks have ended."""
+        await self._file.close()
+
+    def _rows(self) -> list[dict[str, object]]:
+        return [_row(tombstone(group, self._cluster)) for group in self._table.groups if group.removed]
+
+
+def _row(told: routes_pb2.Registration) -> dict[str, object]:
+    return {
+        "name": told.group,
+        "epoch_ms": told.group_epoch,
+        "term": told.term,
+        "version": told.state_version,
+        "voters": told.wanted_voters,
+        "learners": told.wanted_learners,
+        "node": told.node_id,
+    }
+
+
+def _told(row: dict[str, object], cluster: str) -> routes_pb2.Registration:
+    name, node = str(row["name"]), str(row["node"])
+    if not is_node_name(name) or not is_node_name(node):
+        raise ValueError(f"{name[:70]!r}, {node[:70]!r}: expected names")
+    numbers = (int(str(row[field])) for field in ("epoch_ms", "term", "version", "voters", "learners"))
+    epoch, term, version, voters, learners = numbers
+    return routes_pb2.Registration(
+        cluster=cluster,
+        group=name,
+        node_id=node,
+        term=term,
+        state=REMOVED,
+        state_version=version,
+        group_epoch=epoch,
+        wanted_voters=voters,
+        wanted_learners=learners,
+    )

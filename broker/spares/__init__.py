@@ -1,1 +1,0 @@
-"""Spare nodes: they wait until a replica group takes them in, and take the place of a member that is away."""

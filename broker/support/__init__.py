@@ -1,0 +1,1 @@
+"""Small helpers that several parts of a node use; none knows a service."""
