@@ -12,21 +12,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from broker.api.admin import AdminService
-from broker.api.checksums import FoundDamage
 from broker.api.diagnostics import DiagnosticsService
 from broker.api.fetch import FetchService
 from broker.api.health import HealthService
+from broker.api.log_segments import FoundDamage, LogSegmentService
 from broker.api.log_tail import LogTailService
 from broker.api.metadata import MetadataService
+from broker.api.node_status import NodeStatusService
 from broker.api.produce import ProduceService
 from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
 from broker.api.read_advice import ReadAdvice
 from broker.api.reflection import ReflectedServer
-from broker.api.retention import RetentionService
-from broker.api.topic_creation import AutoCreateService
+from broker.api.topics import TopicService
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
 from broker.context import ServiceContext
@@ -42,8 +41,10 @@ from broker.leadership.leader_spread import LeaderSpread
 from broker.leadership.preferred_leader import PreferredLeader
 from broker.leadership.role_manager import RoleManager
 from broker.leadership.step_down import YieldingMaster
+from broker.leadership.transfer import TransferService
 from broker.membership.bound_spare import BoundService
 from broker.membership.feature_level import FeatureLevelService
+from broker.membership.member_changes import MemberService
 from broker.membership.replacement import SpareTaking
 from broker.membership.replica_group import ReplicaGroupService
 from broker.process.folder_formats import refuse_newer_files
@@ -252,18 +253,20 @@ class BrokerNode:
             ProducerIdService(context),
             GroupOffsetsService(context, sessions.offsets_reset),
             sessions,
-            AutoCreateService(context, registrar.topics_registered),
             transactions,
             SendBackService(context),
             DeadLetterService(context),
             QueryService(context),
             GroupSettingsService(context),
-            AdminService(context, self._process, self.identity.store_id, registrar, self.security.certificate, self.damage),
+            TopicService(context, registrar.topics_registered),
+            NodeStatusService(context, self._process, self.identity.store_id, self.security.certificate, self.damage),
+            TransferService(context),
+            MemberService(context, registrar),
             DiagnosticsService(context, self._process, self.leader_history),
             LogTailService(self.log_ring, self.settings.group.name, self.settings.node.id),
             ReplicaGroupService(context),
             FeatureLevelService(context),
-            RetentionService(context),
+            LogSegmentService(context, self.damage),
             BoundService(self.settings),
             *self.security.services(context, registrar.groups),
             HealthService(self._serving),

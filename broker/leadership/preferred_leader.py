@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from broker.context import ServiceContext
-from broker.leadership.eligibility import unfit_voters
+from broker.leadership.transfer import unfit_voters
 from dledger.core.causes import Cause
 from dledger.settings import PeerStatus
 from dledger_wire.errors import DledgerError

@@ -12,7 +12,7 @@ import logging
 
 from broker.config.units import span
 from broker.context import ServiceContext
-from broker.leadership.eligibility import unfit_voters
+from broker.leadership.transfer import unfit_voters
 from dledger.core.causes import Cause
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks

@@ -1,4 +1,4 @@
-"""Part of the Admin service: the state and the wishes of this replica group, and what is left in it.
+"""The state and the settings of this replica group, and what is left in it.
 
 Owns the check before a group is removed.  It is made on the master's applied state; the command that removes the group is refused when
 anything was written after the check, and the check is made again.

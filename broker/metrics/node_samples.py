@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker.api.checksums import committed_end
+from broker.api.log_segments import committed_end
 from broker.api.node_state import conditions_of
 from broker.metrics.catalog import ALARMS
 from broker.metrics.process_samples import add_services

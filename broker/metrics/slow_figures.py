@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.api.checksums import FoundDamage
+from broker.api.log_segments import FoundDamage
 from broker.context import ServiceContext
 from broker.delivery.verified_reads import read_with_repair
 from broker.delivery.waiting_messages import WaitingMessages

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from broker.api.membership_steps import membership_steps
+from broker.membership.membership_steps import membership_steps
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
 from dledger_wire.feature_levels import THIS_BUILD

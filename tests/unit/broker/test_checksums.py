@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.checksums import FoundDamage, check_segment, committed_end, segment_sums
+from broker.api.log_segments import FoundDamage, check_segment, committed_end, segment_sums
 from dledger.log.log import Log
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.log.crash_disk import CrashDisk

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.leadership.eligibility import unfit_voters
+from broker.leadership.transfer import unfit_voters
 from dledger.core.causes import Cause
 from dledger_client.aio import Message, TransactionState
 from dledger_client.fetch.records import ReceivedMessage

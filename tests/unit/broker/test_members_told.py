@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.membership_steps import check_new_member
+from broker.membership.membership_steps import check_new_member
 from dledger_client.aio import Message
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.api.new_member_check import refuse_other_log
+from broker.membership.member_changes import refuse_other_log
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.api import admin as admin_service
+from broker.api import topics as topic_service
 from broker.context import ServiceContext
 from broker.delivery import waiting_for_topic
 from dledger_client.aio import Message, TransactionState
@@ -212,7 +212,7 @@ def test_nothing_is_taken_for_a_topic_between_the_look_at_what_waits_for_it_and_
             await asyncio.sleep(1)
             return found
 
-        monkeypatch.setattr(admin_service, "waiting_for", slow)
+        monkeypatch.setattr(topic_service, "waiting_for", slow)
         await rig.topic()
         async with rig.admin() as admin, rig.producer() as producer:
             request = admin_pb2.TopicSpec(name="t", group="g0", only_if="empty")

@@ -11,7 +11,7 @@ import pytest
 
 import dledger_client
 import dledger_client.aio
-from broker.leadership.eligibility import AWAY_MS, unfit_voters
+from broker.leadership.transfer import AWAY_MS, unfit_voters
 from dledger_client.admin import consumer_groups, replica_comparison
 from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset

@@ -1,7 +1,8 @@
-"""Checksums of a replica's committed log, segment by segment: what ``dledger verify --online`` compares.
+"""The segments of a node's log for operators: checksums of what is committed, and deletion of old segments.
 
-Replicas are byte-identical up to any position that all of them have committed, so equal checksums prove equal content.  The bytes of the
-files are compared, even where the log has them in memory; only bytes not written yet are taken from memory.
+Replicas are byte-identical up to any position that all of them have committed, so equal checksums prove equal content: that is what
+``dledger verify --online`` compares.  The bytes of the files are compared, even where the log has them in memory; only bytes not written
+yet are taken from memory.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from broker.context import ServiceContext
 from dledger.log.log import Log
+from dledger_wire._pb import admin_pb2, retention_pb2
 from dledger_wire.checksum import crc32c
-from dledger_wire.errors import StorageDamagedError
+from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
 
 PIECE_BYTES = 4 << 20
 
@@ -98,3 +103,45 @@ async def check_segment(log: Log, start_pos: int, upto_pos: int) -> None:
             while last >= segment.first_index and (log.locate(last) or await log.find(last)).end_pos > upto_pos:
                 last -= 1
             await log.check_stored(segment.first_index, last)
+
+
+class LogSegmentService:
+    """Every node serves it for its own log."""
+
+    def __init__(self, context: ServiceContext, damage: FoundDamage) -> None:
+        self._context = context
+        self._damage = damage
+
+    def register(self, server: Server) -> None:
+        methods.SEGMENT_CHECKSUMS.serve(server, self.segment_checksums)
+        methods.EXPIRE.serve(server, self.expire)
+
+    async def segment_checksums(self, request: admin_pb2.ChecksumRequest, _caller: CallContext) -> admin_pb2.ChecksumReply:
+        log, raft = self._context.raft.log, self._context.raft
+        committed_pos = await committed_end(log, raft.commit_index)
+        asked = request
+        wanted = asked.upto_pos or committed_pos
+        if wanted > committed_pos:
+            raise InvalidArgumentError(f"position {wanted} is not committed here yet (committed: {committed_pos})")
+        if asked.HasField("checked_segment"):
+            try:
+                await check_segment(log, asked.checked_segment, wanted)
+            except StorageDamagedError as damage:
+                log.measures.corruptions += self._damage.add(damage)
+                raise
+        reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
+        for found in await segment_sums(log, wanted):
+            reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
+        return reply
+
+    async def expire(self, request: retention_pb2.ExpireRequest, _caller: CallContext) -> retention_pb2.ExpireReply:
+        done = await self._context.store.expiry.expire(request.reserved_ms if request.has_reserved else None)
+        reply = retention_pb2.ExpireReply(
+            id=self._context.settings.node.id,
+            segments=done.segments,
+            size_bytes=done.size_bytes,
+            first_index=done.first_index,
+            first_pos=done.first_pos,
+            held_by=done.held_by,
+        )
+        return reply
