@@ -42,11 +42,11 @@ from broker.leadership.preferred_leader import PreferredLeader
 from broker.leadership.role_manager import RoleManager
 from broker.leadership.step_down import YieldingMaster
 from broker.leadership.transfer import TransferService
-from broker.membership.bound_spare import BoundService
 from broker.membership.feature_level import FeatureLevelService
 from broker.membership.member_changes import MemberService
 from broker.membership.replacement import SpareTaking
 from broker.membership.replica_group import ReplicaGroupService
+from broker.membership.spare_binding import BoundService
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity

@@ -12,14 +12,15 @@ from collections import deque
 from functools import partial
 
 from broker.api.produce_request import NOTHING, Request, Slice, slices_of
-from broker.api.send_status import waiting_for
 from broker.context import ServiceContext
 from broker.support.measures import method_name
+from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
+from dledger_wire.status import SendStatus
 from store.append.prepared import BatchOutcome
 from store.commands.security import Action
 
@@ -228,3 +229,31 @@ class _ProduceStream:
         """Whether a client is to be told what its oldest request waits for: after a while, and on a full disk at once."""
         waited_s = self._loop.time() - self._waits_since_s
         return waited_s >= self._timeout_s or (waited_s >= self._look_s and self._context.is_out_of_disk)
+
+
+def waiting_for(context: ServiceContext) -> tuple[SendStatus, str]:
+    """Why the oldest uncommitted entry waits, as RocketMQ's send status (docs/reference/semantics.md), and for which nodes.
+
+    The reasons: the master's own disk, too few connected replicas, or replicas that do not confirm.  Each node
+    comes with what is known of its disk.
+    """
+    status = context.raft.status()
+    sync = context.settings.cluster.store.flushDiskType == "SYNC_FLUSH"
+    if sync and status.durable.index <= status.commit_index < status.last.index:
+        return SendStatus.FLUSH_DISK_TIMEOUT, f"{status.node_id}: {_own_disk(status)}"
+    voters = [peer for peer in status.peers if peer.voter]
+    timeout_ms = context.settings.cluster.raft.election_timeout_ms
+    connected = [peer for peer in voters if peer.node_id == status.node_id or peer.answers(timeout_ms)]
+    kind = SendStatus.FLUSH_SLAVE_TIMEOUT if len(connected) > len(voters) // 2 else SendStatus.SLAVE_NOT_AVAILABLE
+    late = [peer for peer in voters if peer.node_id != status.node_id and peer.match_index <= status.commit_index]
+    return kind, ", ".join(f"{peer.node_id}: {_peer(peer, timeout_ms)}" for peer in late)
+
+
+def _own_disk(status: RaftStatus) -> str:
+    return "its disk is full" if status.disk_full else f"a write takes {status.slowest_flush_s:.1f} s to be on its disk"
+
+
+def _peer(peer: PeerStatus, timeout_ms: int) -> str:
+    if peer.low_on_space:
+        return "its disk is full or nearly so"
+    return "connected, does not confirm" if peer.answers(timeout_ms) else "does not answer"

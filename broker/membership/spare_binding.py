@@ -1,6 +1,6 @@
 """Which replica group a spare node belongs to: ``spare.json``, written once, before anything of that group reaches the folder.
 
-Owns the file, and what a bound node takes from the cluster file.
+Owns the file, what a bound node takes from the cluster file, and its answer to a leader that binds it once more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, N
 from broker.config.replicas import SpareConfig
 from dledger.runtime.env import Disk, read_file
 from dledger_wire import strict_json
-from dledger_wire.errors import DataDirectoryError
+from dledger_wire._pb import admin_pb2
+from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
 
 BINDING_FILE = "spare.json"
 
@@ -54,3 +57,24 @@ def bound_settings(cluster: ClusterConfig, spare: SpareConfig, binding: Binding)
     else:
         group = known.model_copy(update={"nodes": [*known.nodes, own]})
     return NodeSettings(cluster, group, own)
+
+
+class BoundService:
+    """A spare node that is bound confirms it to its own group, and refuses others.
+
+    A master may fail between the binding of a spare node and the change of its membership; its successor asks again.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+
+    def register(self, server: Server) -> None:
+        methods.TAKE_SPARE.serve(server, self.take)
+
+    async def take(self, request: admin_pb2.TakeSpareRequest, _caller: CallContext) -> admin_pb2.TakeSpareReply:
+        cluster, group, node = self._settings.cluster.cluster, self._settings.group.name, self._settings.node.id
+        if (request.cluster, request.node_id) != (cluster, node):
+            raise InvalidArgumentError(f"this is node {node} of cluster {cluster}, not {request.node_id}")
+        if request.group != group:
+            raise InvalidArgumentError(f"spare node {node} belongs to replica group {group}")
+        return admin_pb2.TakeSpareReply(group=group)

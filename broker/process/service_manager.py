@@ -9,15 +9,17 @@ serves: when that hangs they cease, and the manager starts the process anew.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from broker.process.notify_socket import NotifySocket
+from dledger_wire.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,29 @@ EVERY_S = 1.0
 PATIENCE_S = 20.0
 EXTENSION_S = 60
 WATCHDOG_BEATS = 4  # in one period of the watchdog: late ones are no reason to end the process
+
+
+class NotifySocket:
+    """The socket of sd_notify at the address of ``NOTIFY_SOCKET``: a path, or ``@name`` in Linux's abstract namespace.
+
+    It never blocks the event loop: what the manager does not take now is sent again later by the caller.
+    """
+
+    def __init__(self, address: str) -> None:
+        if address[:1] not in ("/", "@"):
+            raise ValueError(f"NOTIFY_SOCKET is {address!r}; expected a path or @NAME")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)
+
+    def send(self, **lines: str | int) -> None:
+        """Say all ``lines`` at once.  OSError when the manager does not take them; BlockingIOError when it does not at the moment."""
+        text = "\n".join(f"{name}={printable(str(value))}" for name, value in lines.items())
+        self._socket.sendto(text.encode(), self._address)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
 
 
 @dataclass(frozen=True, slots=True)

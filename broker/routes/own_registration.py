@@ -10,14 +10,34 @@ from collections.abc import Callable, Iterable
 
 from broker.config.cluster_file import NodeConfig
 from broker.context import ServiceContext
-from broker.routes.rates import Rates
 from broker.support.process_stats import ProcessStats
 from dledger.core.types import NodeId
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import Turn
 from store.state.topics import Topic
 
+RATE_SPAN_MS = 5_000  # a rate is of at least that long
 KEPT_CHANGES = 10_000  # of topics; a name server that is further behind gets the whole table
+
+
+class Rates:
+    """Messages and bytes stored a second, from counters that are sampled now and then."""
+
+    def __init__(self) -> None:
+        self.messages_per_s = 0.0
+        self.bytes_per_s = 0.0
+        self._at_ms = -1
+        self._messages = self._bytes = 0
+
+    def sample(self, now_ms: int, messages: int, log_bytes: int) -> None:
+        """``messages`` and ``log_bytes`` so far; after a copy of the state they may have jumped, or have gone back."""
+        passed_ms = now_ms - self._at_ms
+        if self._at_ms >= 0 and passed_ms < RATE_SPAN_MS:
+            return
+        if self._at_ms >= 0:
+            self.messages_per_s = max(0, messages - self._messages) * 1000 / passed_ms
+            self.bytes_per_s = max(0, log_bytes - self._bytes) * 1000 / passed_ms
+        self._at_ms, self._messages, self._bytes = now_ms, messages, log_bytes
 
 
 class OwnRegistration:

@@ -7,11 +7,13 @@ other groups watch that group, and have a copy in theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from google.protobuf.message import Message
 
 from broker.config.cluster_file import NodeSettings
 from broker.context import ServiceContext
 from broker.routes.known_groups import KnownGroups
-from broker.security.absent import WithoutAudit, WithoutUsers
 from broker.security.access import AccessControl
 from broker.security.audit_service import AuditService
 from broker.security.audited import AuditGate, Inside
@@ -23,7 +25,9 @@ from broker.security.user_watch import Replica, SecurityCopies, SecurityWatch, h
 from dledger.core.causes import Cause
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
-from dledger_wire.rpc.transport import Server
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security import principal
 from dledger_wire.tasks import BackgroundTasks
 from store.state.security import SecurityState
@@ -146,3 +150,25 @@ class ReplicaSecurity:
         if raft is None:
             return {}
         return {"voters": sorted(raft.membership.voters), "learners": sorted(raft.membership.learners), "leader": raft.leader or ""}
+
+
+class WithoutUsers:
+    """Of a node of a cluster without users."""
+
+    def register(self, server: Server) -> None:
+        asked = (methods.PUT_USER, methods.DELETE_USER, methods.LIST_USERS, methods.CHANGE_RULES, methods.LIST_RULES, methods.CHECK_ACCESS)
+        for method in asked:
+            method.serve(server, self._refuse)
+
+    async def _refuse(self, _request: Message, _caller: CallContext) -> NoReturn:
+        raise DledgerError("this cluster has no users and rules: everybody may do everything (security.users of the cluster file)")
+
+
+class WithoutAudit:
+    """Of a process that writes no audit log."""
+
+    def register(self, server: Server) -> None:
+        methods.AUDIT_TAIL.serve(server, self._refuse)
+
+    async def _refuse(self, _request: Message, _caller: CallContext) -> NoReturn:
+        raise DledgerError("no audit log is written (block security of the cluster file)")

@@ -45,7 +45,7 @@ def console(
     host, port = _split(address)
     cluster = None if given_bootstrap(config) else load_config(config)
     if of_node and cluster is not None and cluster.console is not None:
-        from broker.process.low_priority import take_low_priority
+        from broker.process.kernel_limits import take_low_priority
 
         take_low_priority(cluster.console.maxMemory)
     settings = ConsoleSettings(

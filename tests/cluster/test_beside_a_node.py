@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.process.low_priority import NICENESS, OOM_SCORE_ADJ
+from broker.process.kernel_limits import NICENESS, OOM_SCORE_ADJ
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from tests.cluster.harness import Cluster

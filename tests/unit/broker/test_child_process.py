@@ -17,7 +17,7 @@ from broker.config.cluster_file import ClusterConfig
 from broker.process import child_process
 from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.child_process import ChildProcess
-from broker.process.low_priority import NICENESS, OOM_SCORE_ADJ
+from broker.process.kernel_limits import NICENESS, OOM_SCORE_ADJ
 from dledger_cli.commands import node
 from tests.waiting import wait_until
 
@@ -27,7 +27,7 @@ LIMIT = 300 << 20
 # Hangs, so that it never sees its standard input end.
 SECOND = f"""
 import os, sys, signal
-from broker.process.low_priority import take_low_priority
+from broker.process.kernel_limits import take_low_priority
 take_low_priority({LIMIT})
 try:
     bytearray({LIMIT})

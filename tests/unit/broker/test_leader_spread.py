@@ -8,7 +8,7 @@ import random
 import pytest
 
 from broker.leadership.leader_spread import Leader, better_place
-from broker.routes.rates import Rates
+from broker.routes.own_registration import Rates
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig, until
 

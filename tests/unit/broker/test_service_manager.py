@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.notify_socket import NotifySocket
-from broker.process.service_manager import PATIENCE_S, ServiceManager, Told
+from broker.process.service_manager import PATIENCE_S, NotifySocket, ServiceManager, Told
 from tests.waiting import until
 
 STARTING, SERVES = Told(ready=False, text="recovers"), Told(ready=True, text="leader, term 3")
