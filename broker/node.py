@@ -40,11 +40,11 @@ from broker.leadership.leader_history import LeaderHistory
 from broker.leadership.leader_spread import LeaderSpread
 from broker.leadership.preferred_leader import PreferredLeader
 from broker.leadership.role_manager import RoleManager
-from broker.leadership.step_down import YieldingMaster
+from broker.leadership.step_down import StepDown
 from broker.leadership.transfer import TransferService
 from broker.membership.feature_level import FeatureLevelService
 from broker.membership.member_changes import MemberService
-from broker.membership.replacement import SpareTaking
+from broker.membership.replacement import SpareReplacement
 from broker.membership.replica_group import ReplicaGroupService
 from broker.membership.spare_binding import BoundService
 from broker.process.folder_formats import refuse_newer_files
@@ -54,9 +54,9 @@ from broker.process.level_stamp import LevelStamp
 from broker.process.log_ring import LogRing
 from broker.routes.name_service import NameService, ServicePlace
 from broker.routes.registrar import Registrar
-from broker.routes.removed_groups import KeptRemovals
+from broker.routes.removed_groups import RemovedGroups
 from broker.routes.route_table import RouteTable
-from broker.security.decommission_gate import RemovedGate
+from broker.security.decommission_gate import DecommissionGate
 from broker.security.replica_security import ReplicaSecurity
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.support.measures import MeasuredServer, ServiceMeasures
@@ -139,7 +139,7 @@ class BrokerNode:
             failed=self.fail,
         )
         self.leader_history = LeaderHistory(node_id, env.clock, env.disk, lambda: self.store.recovery.clean, self._disk_held_s)
-        self._removals = KeptRemovals(env.disk, settings.cluster.cluster)
+        self._removed_groups = RemovedGroups(env.disk, settings.cluster.cluster)
         self.security = ReplicaSecurity(security, settings, env, self.store)
         self.damage = FoundDamage()
         self._stopping = False
@@ -201,7 +201,7 @@ class BrokerNode:
         self.roles.start()
         await self.leader_history.open(self._tasks)
         if settings.runs_name_service:
-            await self._removals.open(self._tasks)
+            await self._removed_groups.open(self._tasks)
         try:
             self._raft = await RaftNode.open(
                 raft_identity,
@@ -235,13 +235,13 @@ class BrokerNode:
     def _services(self, context: ServiceContext) -> Sequence[RpcService]:
         """The services that clients call; those that run on the master only are registered with the role manager."""
         sessions, transactions = SessionService(context), TransactionService(context)
-        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), YieldingMaster(context))
+        background = (DelayLevelService(context), TimerService(context), PreferredLeader(context), StepDown(context))
         for service in (*background, sessions, transactions):
             self.roles.register(service)
         names = self._names = self._name_service()
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail, self.added_name_servers)
         self.roles.register(LeaderSpread(context, registrar.directory))
-        self.roles.register(SpareTaking(context, registrar, self._env.network))
+        self.roles.register(SpareReplacement(context, registrar, self._env.network))
         names.sees = lambda caller, topic: context.access.may_topic(caller, Action.DESCRIBE, topic)
         names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers
         return (
@@ -278,7 +278,7 @@ class BrokerNode:
         names = [group.name for group in cluster.groups] if everything else [self.settings.group.name]
         table = RouteTable(names, expire_after_ms=cluster.name_service.expireAfter)
         if everything:
-            self._removals.keep(table)
+            self._removed_groups.keep(table)
         size = cluster.store.maxMessageSize
         place = ServicePlace(cluster.cluster, (), size, is_name_server=everything, configured=cluster.node_ids())
         return NameService(table, place, self._env.clock, process=self._process)
@@ -287,7 +287,7 @@ class BrokerNode:
         """Serve the same on every address."""
         for address in self.settings.addresses:
             served = self.security.guarded(MeasuredServer(self._env.network.serve(address), self.measures))
-            gate = RemovedGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
+            gate = DecommissionGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             server = ReflectedServer(gate)
             self.raft.register(server)
             for service in services:
@@ -304,7 +304,7 @@ class BrokerNode:
         await self._tasks.stop()
         await self.looks.stop()
         await self.leader_history.close()
-        await self._removals.close()
+        await self._removed_groups.close()
         if self._registrar is not None:
             await self._registrar.stop()
         if self._names is not None:

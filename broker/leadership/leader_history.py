@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from broker.leadership.leader_reasons import explained
-from broker.support.json_list_file import KeptRows
+from broker.support.json_list_file import JsonListFile
 from dledger.core.effects import RoleChanged
 from dledger.runtime.env import Disk
 from dledger_wire.clock import Clock
@@ -54,7 +54,7 @@ class LeaderHistory:
     ) -> None:
         self._own, self._clock, self._stopped_in_order, self._disk_held_s = own, clock, stopped_in_order, disk_held_s
         self._changes: deque[LeaderChange] = deque(maxlen=KEPT_CHANGES)
-        self._file = KeptRows(disk, PATH, "changes", self._rows, max_bytes=MAX_BYTES, write_after_s=WRITE_AFTER_S)
+        self._file = JsonListFile(disk, PATH, "changes", self._rows, max_bytes=MAX_BYTES, write_after_s=WRITE_AFTER_S)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept, and keep what comes from now on."""

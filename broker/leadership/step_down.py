@@ -24,8 +24,8 @@ TRANSFER_TIMEOUT_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class YieldingMaster:
-    """Implements ``broker.context.MasterService``."""
+class StepDown:
+    """Moves leadership away from a master that must not lead.  Implements ``broker.context.MasterService``."""
 
     name = "yielding"
 

@@ -49,7 +49,7 @@ class Left:
         return words[self.kind]
 
 
-async def left_in_group(context: ServiceContext) -> list[Left]:
+async def remaining_messages(context: ServiceContext) -> list[Left]:
     """Everything that is left, by topic.  Takes the state as it is while it runs: nothing may be written meanwhile."""
     store = context.store
     readers = store.consumer_offsets.readers()

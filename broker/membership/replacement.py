@@ -57,8 +57,8 @@ class Turns(Protocol):
     async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None: ...
 
 
-class SpareTaking:
-    """Implements ``broker.context.MasterService``."""
+class SpareReplacement:
+    """Replaces members that are away.  Implements ``broker.context.MasterService``."""
 
     name = "spare nodes"
 

@@ -7,7 +7,7 @@ anything was written after the check, and the check is made again.
 from __future__ import annotations
 
 from broker.context import ServiceContext
-from broker.membership.drain_check import DISCARDABLE, Left, left_in_group
+from broker.membership.drain_check import DISCARDABLE, Left, remaining_messages
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnsafeShrinkError
 from dledger_wire.rpc import methods
@@ -66,7 +66,7 @@ class ReplicaGroupService:
         for attempt in range(1, REMOVE_ATTEMPTS + 1):
             await context.raft.apply_all(COMMAND_TIMEOUT_S)
             at_index = context.store.applied_index
-            left = [row for row in await left_in_group(context) if not (discard and row.kind in DISCARDABLE)]
+            left = [row for row in await remaining_messages(context) if not (discard and row.kind in DISCARDABLE)]
             if left:
                 more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
                 found = "; ".join(row.text for row in left[:SHOWN])
@@ -90,7 +90,7 @@ class ReplicaGroupService:
             learners=wanted.learners,
             replace_after_ms=wanted.replace_after_ms,
         )
-        for row in (await left_in_group(context))[:MAX_ROWS]:
+        for row in (await remaining_messages(context))[:MAX_ROWS]:
             reply.left.append(_row(row))
         return reply
 

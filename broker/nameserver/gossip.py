@@ -1,4 +1,4 @@
-"""What name servers tell each other: registrations that changed something, and every few seconds which nodes each has heard.
+"""Gossip between name servers: registrations that changed something and, every few seconds, which nodes registered with each.
 
 Owns the messages and what is made of them.  What was heard too long ago counts for the fence and for nothing that expires, so late
 messages do no harm.  The age of a message is taken from the two machines' clocks; where these differ by more than expireAfter, each
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.nameserver.quorum import Quorum
-from broker.routes.anti_entropy import retold
+from broker.routes.anti_entropy import registrations_of
 from broker.routes.name_service import NameService
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock
@@ -20,7 +20,7 @@ from dledger_wire.rpc.methods import decode, encode
 MAX_HEARD = 2_000  # of one message
 
 
-class Spreading:
+class Gossip:
     """Of one name server."""
 
     def __init__(self, server_id: str, service: NameService, quorum: Quorum, clock: Clock, every_ms: int) -> None:
@@ -63,7 +63,7 @@ class Spreading:
         if not back or state.role != "leader":
             return
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        for heard_ms, told in retold(self._service.table, self._service.place.cluster):
+        for heard_ms, told in registrations_of(self._service.table, self._service.place.cluster):
             message = routes_pb2.Spread(name_server=self._id, sent_at_ms=max(0, wall_ms - (now_ms - heard_ms)), registrations=[told])
             self._quorum.spread(encode(message))
 

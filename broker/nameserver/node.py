@@ -14,12 +14,12 @@ from broker.api.health import HealthService
 from broker.api.log_tail import LogTailService
 from broker.api.reflection import ReflectedServer
 from broker.config.name_servers import NameServerSettings
-from broker.nameserver.gossip import Spreading
+from broker.nameserver.gossip import Gossip
 from broker.nameserver.quorum import Quorum
 from broker.process.log_ring import LogRing
 from broker.routes.directory import metadata_reply
 from broker.routes.name_service import NameService, ServicePlace
-from broker.routes.removed_groups import KeptRemovals
+from broker.routes.removed_groups import RemovedGroups
 from broker.routes.route_table import RouteTable
 from broker.security.audit_service import AuditService
 from broker.security.setup import NO_SECURITY, ProcessSecurity
@@ -68,14 +68,14 @@ class NameServerNode:
         place = ServicePlace(cluster.cluster, cluster.registration_addresses, size, own_id, configured=cluster.node_ids())
         self.service = NameService(self.table, place, env.clock, process=process)
         self.service.servers = self._rows
-        self._spreading = Spreading(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
+        self._gossip = Gossip(settings.server.id, self.service, quorum, env.clock, service.registerInterval)
         self._users = SecurityWatch(env.network, self._first_group)
         self._users.on_change(security.users_changed)
         if security.admission is not None:
             security.admission.is_current = lambda: self._users.is_current
         self._failed: asyncio.Future[BaseException] | None = None
         self._tasks = BackgroundTasks(settings.server.id, self.fail)
-        self._removals = KeptRemovals(env.disk, cluster.cluster)
+        self._removed_groups = RemovedGroups(env.disk, cluster.cluster)
         self._server: Server | None = None
         self.measures = ServiceMeasures(env.stopwatch)
         self.access = security.access(self.users)
@@ -98,8 +98,8 @@ class NameServerNode:
         self._failed = asyncio.get_running_loop().create_future()
         try:
             access = self.access
-            await self._removals.open(self._tasks)
-            self._removals.keep(self.table)
+            await self._removed_groups.open(self._tasks)
+            self._removed_groups.keep(self.table)
             self.service.sees = lambda caller, topic: access.may_topic(caller, Action.DESCRIBE, topic)
             server = ReflectedServer(
                 self._security.guarded(MeasuredServer(self._env.network.serve(self.settings.server.listened), self.measures), access)
@@ -112,8 +112,8 @@ class NameServerNode:
             HealthService(lambda name: not self.failed.done() if name == "" else None).register(server)
             await server.start()
             self._server = server
-            await self._quorum.start(self._spreading.deliver)
-            self._tasks.spawn(self._spreading.run(), "spreading")
+            await self._quorum.start(self._gossip.deliver)
+            self._tasks.spawn(self._gossip.run(), "gossip")
             self._tasks.spawn(self._expire(), "expiry")
             self._tasks.spawn(self.certificate.run(), "watch the certificate")
             self._tasks.spawn(self._security.sum_up(), "sum up refusals")
@@ -126,7 +126,7 @@ class NameServerNode:
     async def stop(self) -> None:
         """End every answer that waits, and listen no more.  Idempotent."""
         await self._tasks.stop()
-        await self._removals.close()
+        await self._removed_groups.close()
         self.service.stop()
         server, self._server = self._server, None
         if server is not None:

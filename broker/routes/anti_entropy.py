@@ -1,4 +1,4 @@
-"""What a name server knows, as registrations again: for another one that was away and that some nodes may not reach."""
+"""The route table as registrations: a name server sends them to another that was away, or that some nodes cannot reach."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dledger_wire._pb import routes_pb2
 from dledger_wire.status import REMOVED
 
 
-def retold(table: RouteTable, cluster: str) -> Iterator[tuple[int, routes_pb2.Registration]]:
-    """When each live node was heard, and its registration; one of each group has what the nodes of the group agree on.
+def registrations_of(table: RouteTable, cluster: str) -> Iterator[tuple[int, routes_pb2.Registration]]:
+    """(time of the last registration, registration) of each live node; one of each group has what the nodes of the group agree on.
 
-    Nodes of a removed group are heard no more: one registration says that it was removed."""
+    Nodes of a removed group register no more: one registration says that it was removed.
+    """
     for group in table.groups:
         if group.removed:
             yield 0, tombstone(group, cluster)

@@ -1,6 +1,6 @@
-"""The replica groups that were removed, over a restart of whoever serves the names: ``removed.json``.
+"""The replica groups that were removed, kept over restarts of a name service in ``removed.json``.
 
-Owns what is in the file.  Nodes of a removed group are gone and tell nobody that it was, so a name service that forgot would wait for them.
+Owns what is in the file.  Nodes of a removed group are gone and cannot report that, so a name service that forgot would wait for them.
 One that cannot read or write the file works as well, with what the other name servers remember.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from broker.routes.anti_entropy import tombstone
 from broker.routes.route_table import RouteTable
-from broker.support.json_list_file import KeptRows
+from broker.support.json_list_file import JsonListFile
 from dledger.runtime.env import Disk
 from dledger_wire._pb import routes_pb2
 from dledger_wire.names import is_node_name
@@ -19,14 +19,14 @@ PATH = "removed.json"
 MAX_BYTES = 4 << 20
 
 
-class KeptRemovals:
+class RemovedGroups:
     """Of one name service: ``open`` it, then ``keep`` those of its table."""
 
     def __init__(self, disk: Disk, cluster: str) -> None:
         self._cluster = cluster
         self._told: list[routes_pb2.Registration] = []
         self._table = RouteTable()
-        self._file = KeptRows(disk, PATH, "removed", self._rows, max_bytes=MAX_BYTES)
+        self._file = JsonListFile(disk, PATH, "removed", self._rows, max_bytes=MAX_BYTES)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept."""

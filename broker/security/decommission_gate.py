@@ -26,7 +26,7 @@ _STILL_SERVED = {
 _SERVICES = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/", methods.PACKAGE + "Diagnostics/", *PUBLIC)
 
 
-class RemovedGate(WrappedServer):
+class DecommissionGate(WrappedServer):
     """A server whose handlers refuse calls while ``removed`` says so."""
 
     def __init__(self, server: Server, removed: Callable[[], bool], group: str) -> None:

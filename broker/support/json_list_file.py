@@ -20,7 +20,7 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class KeptRows:
+class JsonListFile:
     """``rows``: what the list is now, asked when it is written, ``write_after_s`` behind the first of some changes."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
-from broker.membership.replacement import SpareTaking
+from broker.membership.replacement import SpareReplacement
 from broker.membership.replacement_steps import (
     Begin,
     Change,
@@ -157,7 +157,7 @@ def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room_or_is_stuck
     cluster = ClusterConfig.parse("cluster: shop\ngroups: [{name: g0, nodes: [{id: n0, address: '127.0.0.1:1'}]}]\n", "cluster.yaml")
     store = SimpleNamespace(replica_group=SimpleNamespace(taken=()))
     context = SimpleNamespace(raft=raft, settings=SimpleNamespace(cluster=cluster), store=store)
-    taking = SpareTaking(cast(Any, context), cast(Any, None), cast(Any, None))
+    taking = SpareReplacement(cast(Any, context), cast(Any, None), cast(Any, None))
 
     def seen(now_ms: int, peer: PeerStatus) -> Seen:
         told[0] = peer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
-from broker.nameserver.gossip import Spreading
+from broker.nameserver.gossip import Gossip
 from broker.nameserver.quorum import NoQuorum, QuorumState
 from broker.routes.directory import metadata_reply
 from broker.routes.name_service import NameService, ServicePlace
@@ -184,10 +184,10 @@ class Wire(NoQuorum):
 def test_name_servers_tell_each_other_what_changed_and_whom_they_hear(world: World) -> None:
     async def main() -> None:
         wire, clock = Wire(), SimClock(world.loop)
-        spreading = Spreading("ns0", world.service, wire, clock, 5_000)
+        gossip = Gossip("ns0", world.service, wire, clock, 5_000)
         other = NameService(RouteTable(expire_after_ms=20_000), ServicePlace("c", [], 0, "ns1"), clock)
-        far = Spreading("ns1", other, NoQuorum(), clock, 5_000)
-        telling = asyncio.ensure_future(spreading.run())
+        far = Gossip("ns1", other, NoQuorum(), clock, 5_000)
+        telling = asyncio.ensure_future(gossip.run())
         told = master("g0", topics={"t": 2})
         for _ in range(7):
             world.service.registered(told)
@@ -220,18 +220,18 @@ def test_a_name_server_that_was_away_is_told_everything(world: World) -> None:
 
     async def main() -> None:
         wire, clock = Leading(), SimClock(world.loop)
-        spreading = Spreading("ns0", world.service, wire, clock, 5_000)
+        gossip = Gossip("ns0", world.service, wire, clock, 5_000)
         world.service.registered(master("g0", topics={"t": 2}))
         world.service.registered(registration("g0", "n1", topics_version=1))
         world.service.registered(master("g1", "m0", term=4, state="draining", state_version=3, group_epoch=7))
         world.service.registered(registration("", "s0", term=0, members=[]))
-        telling = asyncio.ensure_future(spreading.run())
+        telling = asyncio.ensure_future(gossip.run())
         await asyncio.sleep(6)
         wire.sent.clear()
         wire.away = False
         await asyncio.sleep(5)
         other = NameService(RouteTable(expire_after_ms=20_000), ServicePlace("c", [], 0, "ns1"), clock)
-        far = Spreading("ns1", other, NoQuorum(), clock, 5_000)
+        far = Gossip("ns1", other, NoQuorum(), clock, 5_000)
         for data in wire.sent:
             far.deliver(data)
         assert other.table.directory_version == world.table.directory_version
