@@ -58,7 +58,7 @@ class LeaderHistory:
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept, and keep what comes from now on."""
-        self._changes.extend(await self._file.open(tasks, _change, lost="the history of leaders begins anew"))
+        self._changes.extend(await self._file.open(tasks, _change, lost="the history of leaders is reset"))
 
     async def close(self) -> None:
         """What was not written yet is, when this returns; call it when the tasks have ended."""

@@ -18,35 +18,35 @@ class LogEvent(NamedTuple):
 
 
 _REPLACE = "[Replace the node](../guides/replace-a-node.md)."
-_DISK = "Free disk space, see [disk](../guides/disk.md). The node goes on by itself."
-_NOTHING = "Nothing."
+_DISK = "Free disk space, see [disk](../guides/disk.md). The node continues by itself."
+_NOTHING = "None."
 
 PROCESS = (
     LogEvent("started", "The node or name server serves; the line has its addresses.", _NOTHING),
-    LogEvent("stopping", "It was asked to stop, or failed.", "Nothing, when somebody stopped it. Otherwise read the line before."),
-    LogEvent("stopped", "It ended by an error, which the line names.", "Mend what the text names, then start it again."),
-    LogEvent("not_stopped", "It did not stop in order in time, and ends at once.", "Check the disk."),
+    LogEvent("stopping", "The process is shutting down.", "None if the shutdown was intentional. Otherwise read the line before."),
+    LogEvent("stopped", "The process ended with the error in the line.", "Fix the reported error and restart the process."),
+    LogEvent("not_stopped", "The shutdown timed out; the process exits at once.", "Check the disk."),
+    LogEvent("task_failed", "An essential task failed; the node exits. The line has the traceback.", "Report it as a bug."),
     LogEvent(
-        "task_failed", "A task failed that nothing goes on without; the node ends. The line has the traceback.", "Report it as a bug."
-    ),
-    LogEvent(
-        "handler_failed", "A request met an error nobody expected; its caller was told. The line has the traceback.", "Report it as a bug."
+        "handler_failed",
+        "A request failed with an unexpected error, which its caller got. The line has the traceback.",
+        "Report it as a bug.",
     ),
     LogEvent(
         "figures_failed",
-        "Lags and waiting messages could not be found out for the metrics, which leave them out. The line has the traceback.",
-        "Look whether the disk has errors. Otherwise report it as a bug.",
+        "Lags and waiting messages could not be computed; the metrics omit them. The line has the traceback.",
+        "Check the disk for errors. Otherwise report it as a bug.",
     ),
     LogEvent("no_file_handles", "The process is out of file handles and waits for one.", "Raise the limit of open files (`LimitNOFILE`)."),
     LogEvent(
         "connection_refused",
-        "A limit of connections or of received bytes is reached; the line says which.",
-        "Look who connects so often, or raise `security.limits`.",
+        "A limit of connections or of received bytes is reached; the line names it.",
+        "Find the client that connects so often, or raise `security.limits`.",
     ),
     LogEvent(
         "child_process_ended",
-        "The console that the node started has ended; the node is not affected.",
-        "Read its output in the lines before: its address may be in use. The node starts it again, after 1 s at first and 60 s at last.",
+        "The console process ended; the node is not affected.",
+        "Read its output in the lines before: its address may be in use. The node restarts it, after 1 s at first and up to 60 s later.",
     ),
     LogEvent(
         "child_process_not_started",
@@ -54,52 +54,52 @@ PROCESS = (
         "Install the extra `console` and start the node again, or remove the block `console`.",
     ),
     LogEvent(
-        "service_manager_not_told",
-        "The socket in `NOTIFY_SOCKET` takes nothing: systemd does not learn that the process is ready, and ends it after a while.",
-        "Remove what keeps the process from the socket, such as `RestrictAddressFamilies` without `AF_UNIX`.",
+        "service_manager_not_notified",
+        "The socket in `NOTIFY_SOCKET` is not writable: systemd does not see that the process is ready, and kills it later.",
+        "Allow the socket: for example add `AF_UNIX` to `RestrictAddressFamilies`.",
     ),
-    LogEvent("foreign_files", "Files in the data folder are not the node's own.", "Move them away; they are neither read nor deleted."),
+    LogEvent(
+        "foreign_files",
+        "The data folder has files that do not belong to the node.",
+        "Move them away; the node neither reads nor deletes them.",
+    ),
     LogEvent(
         "cluster_file_advice",
-        "The group in the cluster file is allowed, and not what is recommended.",
+        "The group in the cluster file is valid but not recommended.",
         "See [the cluster file](configuration.md).",
     ),
     LogEvent(
         "cluster_file_stale",
-        "The replica group that serves the names has other nodes than the cluster file names.",
-        "Correct the cluster file on every machine.",
+        "The replica group of the name service has other nodes than the cluster file.",
+        "Correct the cluster file on every host.",
     ),
     LogEvent(
         "name_servers_added",
-        "The cluster file names name servers that it did not name when the node was started; it registers with them, too.",
-        "Nothing. Everything else that was changed in the file counts when the node is started again.",
+        "Name servers were added to the cluster file since the node started; it registers with them.",
+        "None. Other changes of the file take effect at the next start.",
     ),
     LogEvent(
         "audit_log_failed",
         "Records of the audit log are lost: its file cannot be written.",
-        "Free disk space, or mend the folder's rights.",
+        "Free disk space, or fix the permissions of the folder.",
     ),
-    LogEvent("audit_log_recovered", "The audit log is written again.", _NOTHING),
+    LogEvent("audit_log_recovered", "The audit log is writable again.", _NOTHING),
 )
 LEADERSHIP = (
     LogEvent(
         "leader_changed",
-        "Another node leads, or leads another term; the line says why. `dledger leader history` shows the same.",
-        "When it repeats, mend what the reason names.",
+        "A new leader or term; the line has the reason. `dledger leader history` shows the same.",
+        "If it repeats, fix the reported reason.",
     ),
+    LogEvent("leadership_not_handed_over", "A stopping node could not transfer leadership in time; the others elect a leader.", _NOTHING),
     LogEvent(
-        "leadership_not_handed_over", "A node that stops could not hand leadership over in time; the others elect a leader.", _NOTHING
+        "transfer_failed", "A transfer of leadership failed and is retried.", "Check `dledger status`: maybe no other voter is ready."
     ),
-    LogEvent(
-        "transfer_failed", "Leadership could not be given away; it is tried again.", "Check `dledger status`: no other voter may be ready."
-    ),
-    LogEvent(
-        "link_failed", "A connection between two nodes cannot be made, or is refused.", "Check the other node, the address and the network."
-    ),
+    LogEvent("link_failed", "A connection between two nodes failed or was refused.", "Check the other node, the address and the network."),
     LogEvent(
         "link_refused",
-        "A node that does not belong here, or with another data folder, was refused.",
-        "Compare cluster files and data folders; [replace the node](../guides/replace-a-node.md) when its folder is new.",
+        "A node of another cluster, group or data folder was refused.",
+        "Compare cluster files and data folders; [replace the node](../guides/replace-a-node.md) if its folder is new.",
     ),
     LogEvent(
         "left_behind",
@@ -109,135 +109,131 @@ LEADERSHIP = (
     LogEvent(
         "member_moved",
         "The leader wrote the new address of a member into the log.",
-        "Change the address in the cluster file of every machine; see [move](../guides/move.md).",
+        "Change the address in the cluster file on every host; see [move](../guides/move.md).",
     ),
     LogEvent(
         "clock_compared",
-        "This machine's clock left, or came back to, that of the group's majority.",
-        "Let the machine synchronize its clock.",
+        "The clock of this host diverged from the majority of the group, or agrees again.",
+        "Synchronize the clock of the host.",
     ),
     LogEvent(
         "certificate_expired",
-        "The leader's certificate has expired; it hands leadership over.",
-        "Replace its file; it is read without a restart.",
+        "The leader's certificate has expired; it transfers leadership.",
+        "Replace its file; no restart is needed.",
     ),
-    LogEvent("clock_off", "The leader's clock is off; it hands leadership over.", "Let the machine synchronize its clock."),
+    LogEvent("clock_off", "The leader's clock is wrong; it transfers leadership.", "Synchronize the clock of the host."),
     LogEvent(
         "clocks_disagree",
-        "No majority of clocks agrees; the earliest that is not behind the log counts.",
-        "Let all machines synchronize their clocks.",
+        "No majority of clocks agrees; the earliest clock that is not behind the log is used.",
+        "Synchronize the clocks of all hosts.",
     ),
-    LogEvent(
-        "group_time_lags", "The clocks of the group jumped; its time follows slowly.", "Check the clocks. When they are right, nothing."
-    ),
+    LogEvent("group_time_lags", "The clocks of the group jumped; its time adjusts slowly.", "Check the clocks. None if they are right."),
     LogEvent("group_time_agrees", "The clocks of the group agree with its time again.", _NOTHING),
-    LogEvent(
-        "core_failed", "The consensus core met a state that its rules exclude; the node stops.", "Keep the log and report it as a bug."
-    ),
+    LogEvent("core_failed", "An invariant of the consensus core was violated; the node stops.", "Keep the log and report it as a bug."),
 )
 STORAGE = (
-    LogEvent("disk_full", "The log cannot be written. The node takes nothing new; a majority of others may lead.", _DISK),
-    LogEvent("disk_has_room", "The disk takes writes again.", _NOTHING),
-    LogEvent("disk_watermark", "The disk is used beyond a limit of the cluster file; the line says what the node does.", _DISK),
+    LogEvent("disk_full", "The log cannot be written. The node accepts no new data; another node may lead.", _DISK),
+    LogEvent("disk_has_room", "The disk is writable again.", _NOTHING),
+    LogEvent("disk_watermark", "Disk usage exceeds a limit of the cluster file; the line has the consequence.", _DISK),
     LogEvent(
         "storage_failed",
-        "A sync failed: nothing written since can be trusted, and the node stops.",
+        "An fsync failed: later writes cannot be trusted, and the node stops.",
         "Replace the disk, then [replace the node](../guides/replace-a-node.md).",
     ),
-    LogEvent("write_deferred", "The disk is full; files made from the log are written or removed later.", _DISK),
+    LogEvent("write_deferred", "The disk is full; files derived from the log are written or removed later.", _DISK),
     LogEvent(
         "log_damaged",
-        "Bytes of the log are damaged on this disk; they are fetched from the other replicas.",
-        "Bring all replicas up. When it repeats, replace the disk.",
+        "The log is damaged on this disk and is repaired from the other replicas.",
+        "Start all replicas. If it repeats, replace the disk.",
     ),
-    LogEvent("log_repaired", "The log is whole again.", "When it repeats, replace the disk."),
+    LogEvent("log_repaired", "The log is repaired.", "If it repeats, replace the disk."),
+    LogEvent("log_truncated", "The log was truncated at a damaged entry that was never acknowledged.", "If it repeats, replace the disk."),
+    LogEvent("entry_repaired", "A damaged entry was fetched from another replica.", "If it repeats, replace the disk."),
     LogEvent(
-        "log_truncated", "The end of the log was cut at a damaged entry that was never acknowledged.", "When it repeats, replace the disk."
+        "entry_not_repaired", "No reachable replica has an intact copy of a damaged entry; retried.", "Start all replicas. " + _REPLACE
     ),
-    LogEvent("entry_repaired", "A damaged entry was fetched from another replica.", "When it repeats, replace the disk."),
-    LogEvent("entry_not_repaired", "No replica that answers has a damaged entry; it is tried again.", "Bring all replicas up. " + _REPLACE),
-    LogEvent("apply_waits", "The store waits for a damaged entry.", "Bring all replicas up."),
-    LogEvent("index_unit_repaired", "A wrong unit of the log's index was rewritten.", "When it repeats, replace the disk."),
-    LogEvent("index_unit_not_written", "A unit of the log's index could not be rewritten; the next start does it.", "Check the disk."),
-    LogEvent("queue_file_rebuilt", "A damaged file of a queue was made anew from the log.", "When it repeats, replace the disk."),
+    LogEvent("apply_waits", "The store waits for a damaged entry.", "Start all replicas."),
+    LogEvent("index_unit_repaired", "A wrong unit of the log's index was repaired.", "If it repeats, replace the disk."),
+    LogEvent("index_unit_not_written", "A unit of the log's index could not be repaired; retried at the next start.", "Check the disk."),
+    LogEvent("queue_file_rebuilt", "A damaged queue file was rebuilt from the log.", "If it repeats, replace the disk."),
     LogEvent(
         "queue_files_not_written",
-        "Files of queues could not be written at the stop; the next start makes them from the log.",
+        "Queue files could not be written at shutdown; the next start rebuilds them from the log.",
         "Check the disk.",
     ),
     LogEvent(
         "queue_files_wait",
-        "Missing files of queues cannot be made from the log yet: an entry is damaged and no replica has its bytes, or the disk is full; "
-        "reads of these queues are refused on this node.",
-        "Bring all replicas up, or make room on the disk; the text says which. The node goes on by itself.",
+        "Missing queue files cannot be rebuilt from the log yet: an entry is damaged on all reachable replicas, or the disk is full. "
+        "Reads of these queues fail on this node.",
+        "Start all replicas, or free disk space, as the line says. The node continues by itself.",
     ),
-    LogEvent("key_index_rebuilt", "A damaged file of the key index is made anew from the log.", "When it repeats, replace the disk."),
-    LogEvent("key_index_pauses", "The disk is full; messages are found by key only up to here.", _DISK),
+    LogEvent("key_index_rebuilt", "A damaged file of the key index is rebuilt from the log.", "If it repeats, replace the disk."),
+    LogEvent("key_index_pauses", "The disk is full; newer messages are not found by key.", _DISK),
     LogEvent(
         "key_index_waits",
-        "An entry that the key index is made from is damaged, and no replica has its bytes; messages behind it are not found by key.",
-        "Bring all replicas up. The node goes on by itself.",
+        "An entry is damaged on all reachable replicas; later messages are not found by key.",
+        "Start all replicas. The node continues by itself.",
     ),
-    LogEvent("key_index_not_written", "The key index could not be written; the next start makes it from the log.", "Check the disk."),
+    LogEvent("key_index_not_written", "The key index could not be written; the next start rebuilds it from the log.", "Check the disk."),
     LogEvent(
         "feature_level",
         "The feature level of the replica group has risen, and the data folder is marked with it.",
-        "Nothing. Older releases are refused from here on.",
+        "None. Nodes of older releases are refused from now on.",
     ),
     LogEvent(
         "file_not_written",
-        "A small file of the data folder could not be written; what it has is known in memory.",
-        "Check the disk and the folder's rights.",
+        "A state file of the data folder could not be written; its content is kept in memory.",
+        "Check the disk and the permissions of the folder.",
     ),
-    LogEvent("file_not_removed", "What is left of a catch-up copy could not be removed.", "Check the disk and the folder's rights."),
-    LogEvent("file_rebuilt", "A file was damaged; it is made anew from the log.", _NOTHING),
     LogEvent(
-        "file_begins_anew",
-        "The history of leaders, which replica groups were removed, or what is known of peers' data folders, could not be read; "
-        "it begins anew.",
+        "file_not_removed", "Files of a finished catch-up copy could not be removed.", "Check the disk and the permissions of the folder."
+    ),
+    LogEvent("file_rebuilt", "A damaged file is rebuilt from the log.", _NOTHING),
+    LogEvent(
+        "file_reset",
+        "The history of leaders, the list of removed replica groups, or the list of peers' data folders could not be read; it was reset.",
         _NOTHING,
     ),
-    LogEvent("retention_paused", "Old messages cannot be deleted now.", "Read the text. A full disk: " + _DISK),
+    LogEvent("retention_paused", "Old messages cannot be deleted at the moment.", "Read the line. If the disk is full: " + _DISK),
     LogEvent(
         "retention_held",
-        "Old messages are kept because something still needs them; the line names it.",
-        "Read the dead letters, or end the transactions, that hold it.",
+        "Old messages are retained because they are still needed; the line has the reason.",
+        "Process the dead letters or end the transactions that hold them.",
     ),
     LogEvent(
         "power_lost",
-        "ASYNC_FLUSH: the machine lost power with entries not synced; the node helps to elect nobody until it has them again.",
-        "Nothing, when a leader is there. See [troubleshoot](../guides/troubleshoot.md).",
+        "ASYNC_FLUSH: the machine lost power with entries not synced; the node does not vote until it has them again.",
+        "None if the group has a leader. See [troubleshoot](../guides/troubleshoot.md).",
     ),
-    LogEvent("power_loss_recovered", "ASYNC_FLUSH: it has every entry again that it may have acknowledged.", _NOTHING),
+    LogEvent("power_loss_recovered", "ASYNC_FLUSH: the node has every entry again that it may have acknowledged.", _NOTHING),
     LogEvent(
         "log_diverged",
-        "ASYNC_FLUSH: power was lost before a majority had synced what was committed here. This replica begins anew; `quarantine` has the "
-        "old log.",
-        "Compare the kept log when messages are missing.",
+        "ASYNC_FLUSH: power was lost before a majority had synced entries that were committed here. This replica starts over; its old log "
+        "is in `quarantine`.",
+        "If messages are missing, look for them in the kept log.",
     ),
     LogEvent(
         "peer_contradicts",
-        "A follower denied entries that it had acknowledged, or acknowledged what the leader does not have.",
-        "The disk of `peer` lost what it had synced, or its memory is damaged. Look at that host; "
-        "[replace the node](../guides/replace-a-node.md).",
+        "A follower denied entries that it had acknowledged, or acknowledged entries that the leader does not have.",
+        "The disk of `peer` lost synced data, or its memory is faulty. Check that host; [replace the node](../guides/replace-a-node.md).",
     ),
     LogEvent(
         "snapshot_needed",
-        "The node is so far behind that it copies segments from another one.",
-        "Nothing; `dledger status` shows how far it is.",
+        "The node is too far behind and copies segments from another node.",
+        "None; `dledger status` shows the progress.",
     ),
-    LogEvent("snapshot_failed", "The copy was interrupted; it goes on.", "When it lasts, check the network and the other node."),
+    LogEvent("snapshot_failed", "The copy was interrupted and is resumed.", "If it persists, check the network and the other node."),
     LogEvent("snapshot_installed", "The copy is complete and in use.", _NOTHING),
-    LogEvent("snapshot_resumed", "The node follows again after a copy.", _NOTHING),
+    LogEvent("snapshot_resumed", "The node replicates again after a copy.", _NOTHING),
 )
 SERVICES = (
     LogEvent(
         "service_failing",
-        "A service of the master fails until somebody acts; the line names it and the error.",
-        "Do what the error says, see [errors](errors.md).",
+        "A service of the master fails permanently; the line names it and the error.",
+        "Fix the error, see [errors](errors.md).",
     ),
     LogEvent("service_recovered", "The service works again.", _NOTHING),
-    LogEvent("delayed_messages_dropped", "Delayed messages were dropped: their topic was deleted.", _NOTHING),
+    LogEvent("delayed_messages_dropped", "Delayed messages were dropped because their topic was deleted.", _NOTHING),
     LogEvent(
         "properties_changed",
         "A waiting message had properties that cannot be stored again, as older releases took them from other clients. It is stored with "
@@ -246,57 +242,57 @@ SERVICES = (
     ),
     LogEvent(
         "message_held",
-        "A delayed message is due and cannot be read: its bytes are damaged. The others are delivered.",
-        "Bring all replicas up; it is delivered once one has the bytes.",
+        "A due delayed message cannot be read because it is damaged. Other messages are delivered.",
+        "Start all replicas; it is delivered once a replica has an intact copy.",
     ),
     LogEvent("held_message_delivered", "A held message was repaired and delivered.", _NOTHING),
-    LogEvent("held_message_lost", "A held message expired before any replica had its bytes.", "Its producer has to send it again."),
-    LogEvent("message_unreadable", "A message that waits cannot be read now; it stays.", "Bring all replicas up."),
+    LogEvent("held_message_lost", "A held message expired before it could be repaired.", "Send it again."),
+    LogEvent("message_unreadable", "A waiting message cannot be read at the moment; it stays.", "Start all replicas."),
     LogEvent(
         "half_messages_lost",
-        "Half messages of transactions expired before they ended.",
-        "Check the producers: nobody ended their transactions.",
+        "Half messages of transactions expired before the transactions ended.",
+        "Check the producers: they did not end their transactions.",
     ),
     LogEvent(
         "half_messages_parked",
-        "No producer knew how transactions ended; they were moved away.",
-        "`dledger transaction list` shows them; check the producers.",
+        "No producer knew the outcome of transactions; they were put aside.",
+        "List them with `dledger transaction list`; check the producers.",
     ),
-    LogEvent("half_message_unreadable", "A half message cannot be read now.", "Bring all replicas up."),
+    LogEvent("half_message_unreadable", "A half message cannot be read at the moment.", "Start all replicas."),
 )
 SECURITY = (
     LogEvent(
         "refused",
-        "A caller was refused; the line has who, from where and why. The audit log has the same.",
-        "Check the rules, or look who tries.",
+        "A request was refused; the line has user, address and reason, as the audit log.",
+        "Check the rules, or the client.",
     ),
     LogEvent(
-        "replica_refused", "Somebody who is no member called what only replicas call.", "Look who tries: the certificate may be stolen."
+        "replica_refused", "A caller that is not a member used an RPC for replicas.", "Check the caller: its certificate may be stolen."
     ),
     LogEvent(
         "quorum_strangers",
-        "Connections to the quorum of name servers did not know its password.",
-        "Look who tries; compare the secrets of the name servers.",
+        "Connections to the quorum of name servers had a wrong password.",
+        "Check the addresses; compare the secrets of the name servers.",
     ),
     LogEvent(
         "quorum_unnamed",
-        "A name server with the right password comes from an address that this one does not know: it was moved or added.",
+        "A name server with the right password connected from an unknown address: it was moved or added.",
         "Restart this name server with the new cluster file.",
     ),
     LogEvent(
-        "quorum_step_failed", "The quorum of name servers met an error; it goes on. The line has the traceback.", "Report it as a bug."
+        "quorum_step_failed", "The quorum of name servers failed once and continues. The line has the traceback.", "Report it as a bug."
     ),
     LogEvent(
         "users_not_copied",
-        "Users and rules could not be fetched from the group that has them; it is tried again.",
-        "Check that this group has a leader.",
+        "Users and rules could not be fetched from their replica group; retried.",
+        "Check that the group has a leader.",
     ),
-    LogEvent("certificate_expires", "The certificate expires soon.", "Replace its file; it is read without a restart."),
-    LogEvent("certificate_unusable", "A new certificate cannot be used; the old one stays in use.", "Mend the file that the text names."),
+    LogEvent("certificate_expires", "The certificate expires soon.", "Replace its file; no restart is needed."),
+    LogEvent("certificate_unusable", "A new certificate is unusable; the old one stays in use.", "Fix the file that the line names."),
     LogEvent(
         "plaintext_accepted",
-        "`security.tls.step` still lets connections without TLS in; the line may have the address of one.",
-        "Go on to the next step, see [secure a running cluster](../guides/secure-a-running-cluster.md).",
+        "`security.tls.step` still accepts connections without TLS; the line may have the address of one.",
+        "Continue with the next step, see [secure a running cluster](../guides/secure-a-running-cluster.md).",
     ),
 )
 

@@ -84,7 +84,7 @@ class ServiceManager:
         try:
             return cls(NotifySocket(address), watchdog_s)
         except ValueError as error:
-            logger.warning("%s", error, extra={"event": "service_manager_not_told"})
+            logger.warning("%s", error, extra={"event": "service_manager_not_notified"})
             return cls()
 
     @asynccontextmanager
@@ -149,6 +149,6 @@ class ServiceManager:
             if not self._refused:
                 self._refused = True
                 text = "the service manager cannot be told how this process fares: %s"
-                logger.warning(text, error, extra={"event": "service_manager_not_told"})
+                logger.warning(text, error, extra={"event": "service_manager_not_notified"})
             return False
         return True

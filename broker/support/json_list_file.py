@@ -43,9 +43,7 @@ class JsonListFile:
         try:
             found = [decode(row) for row in await self._read()]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _logger.warning(
-                "%s cannot be read, %s: %s", self._disk.local_path(self._path), lost, error, extra={"event": "file_begins_anew"}
-            )
+            _logger.warning("%s cannot be read, %s: %s", self._disk.local_path(self._path), lost, error, extra={"event": "file_reset"})
         tasks.spawn(self._keep(), f"keep {self._path}")
         return found
 

@@ -41,7 +41,7 @@ class PeerStores:
         try:
             self._stores, self._boots, self._keys = await read_stores(self._disk)
         except DataDirectoryError as error:
-            _logger.warning("%s: it begins anew", error.message, extra={"event": "file_begins_anew"})
+            _logger.warning("%s: reset", error.message, extra={"event": "file_reset"})
 
     def check(self, peer: NodeId, said: Handshake, named: str, index: int, *, dialled: bool) -> None:
         """InvalidArgumentError when ``peer`` is on another folder than the one that is ``named`` (empty: the one first met), or on an older

@@ -13,7 +13,7 @@ Nodes and name servers log to stderr, or to the file that `--log-file` names: JS
 Every line has `at` (UTC), `level`, `node`, `text` and `logger`; lines of a node have its `group` and, once it is known, the Raft `term`.
 Every warning and every error has an `event`, which stays the same over versions: search and alert by it, not by the text.
 
-The same line is written once in 60 seconds, and of lines that differ only in details 20. What was left out is told afterwards:
+The same line is written once in 60 seconds, and of lines that differ only in details 20. A summary of repeated lines follows:
 `repeated 37 times in 60 s: ...`, with the number as `repeated`.
 
 Each process keeps its newest 2000 lines in memory: `dledger log tail --node n1 --level warning --follow` reads them over the network.

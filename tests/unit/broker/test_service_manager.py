@@ -178,5 +178,5 @@ def test_without_a_manager_nothing_is_said_and_a_wrong_one_is_named_once(tmp_pat
     nobody.beat(lambda: SERVES)
     nobody.beat(lambda: SERVES)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert {record.__dict__["event"] for record in caplog.records} == {"service_manager_not_told"}
+    assert {record.__dict__["event"] for record in caplog.records} == {"service_manager_not_notified"}
     assert "NOTIFY_SOCKET is 'vsock:2:1'; expected a path or @NAME" in caplog.text
