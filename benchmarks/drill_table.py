@@ -1,4 +1,4 @@
-"""The table by fault of one drill or several, as it stands in results.md: ``python -m benchmarks.drill_table FILE.json ...``."""
+"""The table by fault of one drill or several, in Markdown: ``python -m benchmarks.drill_table FILE.json ...``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a large cluster does to its name servers: fake nodes that register, and fake clients that wait for routes.  They speak the real
 protocol and store nothing.
 
-``python -m benchmarks.scale_load nodes|clients`` is a process that takes a command a line from its input, as JSON, and answers with a line.
-``benchmarks/scale.py`` starts as many as it needs.
+``benchmarks/scale.py`` starts as many processes as it needs, with ``nodes`` or ``clients``.  Each takes a command a line from its input, as
+JSON, and answers with a line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Direct writes: any position and any size of a file, in whole aligned blocks with O_DIRECT.
 
 A write through the page cache into blocks that are not cached costs some 2.7 s of CPU a GB (pages are allocated, zeroed and written back),
-a direct one 0.1 s (benchmarks/results.md); the log's own cache serves tail reads.  Owns one file's alignment: the bytes around a write
+a direct one 0.1 s (benchmarks/history); the log's own cache serves tail reads.  Owns one file's alignment: the bytes around a write
 inside its first and last block are preserved.  The file's size is rounded up to whole blocks; what is beyond the bytes written reads as
 zeros.  Used by one thread at a time, the disk's write thread.
 """

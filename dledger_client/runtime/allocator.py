@@ -1,7 +1,7 @@
 """The C allocator's settings in a process that has a client.
 
 A producer encodes batches of 1 MiB, a consumer receives chunks of 2 MiB.  By default glibc maps memory anew for each and gives it back,
-some 250 page faults a batch, which costs as much as encoding it (benchmarks/results.md).  Told to keep blocks of up to 32 MiB in its heap,
+some 250 page faults a batch, which costs as much as encoding it (benchmarks/history).  Told to keep blocks of up to 32 MiB in its heap,
 it serves them from there; up to 64 MiB at the heap's end stay with the process.
 """
 

@@ -16,7 +16,7 @@ OFTEN_S = 5.0  # where nodes stand still as often as that, the timeout hardly ev
 QUIET_MS = 70_000.0
 MEDIAN_MS = 350.0  # issue 17, and the worst of a hundred
 WORST_MS = 600.0
-# Of two counts of some thirty elections; benchmarks/results.md has those of hundreds of runs.
+# Of two counts of some thirty elections; benchmarks/history/2026-11.md has those of hundreds of runs.
 NOISE = 1.75
 
 

@@ -112,16 +112,22 @@ def test_the_packaged_cluster_file_is_the_shipped_one() -> None:
 
 
 def test_a_benchmark_is_a_module() -> None:
-    """``python -m benchmarks.NAME``, from a clone: results.md names them so.  One that imports its neighbours as a script would not run."""
+    """``python -m benchmarks.NAME`` is how every page names one; README.md has a row for each command."""
     folder = ROOT / "benchmarks"
     modules = {file.stem for file in folder.glob("*.py")}
     found: list[str] = []
     for file in sorted(folder.rglob("*.py")):
         starts = [node.module for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
         found += [f"{name(file)}: imports {module}; expected benchmarks.{module}" for module in starts if module in modules]
-    results = (folder / "results.md").read_text(encoding="utf-8")
-    found += [f"results.md: {command}" for command in re.findall(r"python benchmarks/\w+", results)]
-    found += [f"results.md: no benchmarks.{each}" for each in re.findall(r"-m benchmarks\.(\w+)", results) if not named(folder / each)]
+    for page in (folder / "README.md", *(folder / "history").glob("*.md"), ROOT / "docs" / "why" / "performance.md"):
+        text = page.read_text(encoding="utf-8")
+        found += [f"{name(page)}: {command}" for command in re.findall(r"python benchmarks/\w+", text)]
+        found += [f"{name(page)}: no benchmarks.{each}" for each in re.findall(r"-m benchmarks\.(\w+)", text) if not named(folder / each)]
+    listed = (folder / "README.md").read_text(encoding="utf-8")
+    for each in sorted(modules):
+        command = f"python -m benchmarks.{each}"
+        if command in (folder / f"{each}.py").read_text(encoding="utf-8") and f"`{command}`" not in listed:
+            found.append(f"benchmarks/README.md: expected a row for {command}")
     assert not found, "\n".join(found)
 
 
