@@ -17,6 +17,7 @@ from dledger_cli.command_table import RootGroup
 from dledger_cli.contexts import variables_of
 from dledger_cli.given import not_empty, value_of
 from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
+from dledger_client.runtime.allocator import keep_large_blocks
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
 
@@ -71,6 +72,7 @@ def main() -> None:
     """Entry point of ``dledger``."""
     end_quietly_at_closed_pipe()
     show_log_lines()
+    keep_large_blocks()
     try:
         try:
             app()

@@ -1,45 +1,7 @@
 """Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
 
-from dledger_client.admin.audit import AuditLog, AuditRecord
-from dledger_client.admin.calls import Listed
-from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
-from dledger_client.admin.consumer_checks import ConsumersStatus
-from dledger_client.admin.consumer_groups import (
-    ConsumerGroup,
-    ConsumerGroupDescription,
-    ConsumerGroupSettings,
-    OffsetReset,
-    QueueLag,
-)
-from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.diagnostics import (
-    DataFiles,
-    DelayLevel,
-    LeaderChange,
-    LogLine,
-    LogTail,
-    NodeDetails,
-    NodeTraffic,
-    TopicCounts,
-    WaitingDelays,
-    WaitingMessage,
-)
-from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
-from dledger_client.admin.group_answers import GroupMember
-from dledger_client.admin.group_progress import GroupProgress, GroupState, StandingQueue
-from dledger_client.admin.membership import LeaderTransfer, Membership
-from dledger_client.admin.message_query import QueryResult
-from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
-from dledger_client.admin.name_servers import NameServerStatus
-from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
-from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
-from dledger_client.admin.retention import NodeExpiry
-from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
-from dledger_client.admin.send_back import SendBackResult, SentBack
-from dledger_client.admin.topic_route import RoutePart, TopicRoute
-from dledger_client.admin.topics import ChangedTopic, QueueRange
-from dledger_client.admin.upgrade import GroupUpgrade, NodeBuild, RaisedLevel, UpgradeCheck
+from typing import TYPE_CHECKING, Any
+
 from dledger_client.cluster.bootstrap import Bootstrap
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
@@ -68,6 +30,9 @@ from dledger_client.transactions.resolver import CheckListener, TransactionOutco
 from dledger_wire.security.tls import TlsSettings
 from dledger_wire.status import Perm
 from dledger_wire.trace_context import TraceContext
+
+if TYPE_CHECKING:
+    from dledger_client.admin.results import *  # noqa: F403
 
 __all__ = [
     "AccessDecision",
@@ -179,3 +144,14 @@ __all__ = [
     "consistent_hash",
     "machine_room_nearby",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The results of ``Admin``, which are loaded when the first of them is used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from dledger_client.admin import results
+
+        globals().update({each: getattr(results, each) for each in results.__all__})
+        return globals()[name]

@@ -19,6 +19,7 @@ import weakref
 from dledger_client.producer.core import ProducerCore
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.runtime.loop_thread import LoopThread
+from dledger_wire.forked import run_in_children
 
 GRACE_S = 1.0  # beyond the send timeout: the producers give up by themselves
 
@@ -31,6 +32,7 @@ _logger = logging.getLogger(__name__)
 def watch(producer: ProducerCore) -> None:
     """Flush a synchronous producer when the process ends, unless it is closed before."""
     _producers.add(producer)
+    run_in_children(_forget_inherited)
     if not _registered:  # late, so that it runs before what the network registered for itself
         _registered.append(1)
         atexit.register(_at_exit)
@@ -99,7 +101,7 @@ def _not_stored(held: list[tuple[DeliveryReport, int]], why_open: str) -> tuple[
     return lost, why
 
 
-def forget_inherited() -> None:
+def _forget_inherited() -> None:
     """In a forked child: the parent sends what its producers hold; the child's copies take nothing."""
     for producer in list(_producers):
         producer.disown()

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from dledger_client.runtime.allocator import keep_large_blocks
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -48,6 +50,8 @@ class PerProcess(Generic[Key, Value]):
         """The value of ``key``, made when there is none."""
         if self._process_id != os.getpid():
             self._values, self._process_id = {}, os.getpid()
+            if is_spark_worker():
+                keep_large_blocks()
         if key not in self._values:
             self._values[key] = make()
         return self._values[key]

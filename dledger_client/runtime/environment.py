@@ -17,7 +17,7 @@ from typing import TypeAlias, Unpack
 
 from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
-from dledger_client.runtime.allocator import keep_large_blocks
+from dledger_client.runtime.allocator import KEEP_LARGE_BLOCKS, keep_large_blocks
 from dledger_client.runtime.security import SecuritySettings, check_known, network_security
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host
@@ -101,7 +101,8 @@ def _own_network(security: NetworkSecurity) -> Network:
     """This machine's network, of this process: connections are made by the loop that uses them, so a forked child makes its own."""
     from dledger_wire.tcp.network import TcpNetwork
 
-    keep_large_blocks()
+    if os.environ.get(KEEP_LARGE_BLOCKS) == "1":
+        keep_large_blocks()
     return TcpNetwork(security)
 
 

@@ -1,9 +1,10 @@
 """The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
 
 Owns the thread, which nothing ends: it serves all clients of the process.  When the process ends in order its loop stands still, after
-every exit handler that was registered behind the import of this module: a callback of uvloop that comes due when the interpreter is gone
-crashes the process.  After a fork the child gets one of its own: threads do not survive a fork.  The parent's loop is kept in the child as
-it was, and cut off from what parent and child share: freed there, it would take the parent's connections out of the parent's epoll.
+every exit handler that was registered after the first synchronous client was made: a callback of uvloop that comes due when the
+interpreter is gone crashes the process.  After a fork the child gets one of its own: threads do not survive a fork.  The parent's loop is
+kept in the child as it was, and cut off from what parent and child share: freed there, it would take the parent's connections out of the
+parent's epoll.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from dledger_client.runtime.green_threads import check_threads
 from dledger_wire.event_loop import new_event_loop
-from dledger_wire.forked import close_in_child
+from dledger_wire.forked import close_in_child, run_in_children
 
 T = TypeVar("T")
 
@@ -59,7 +60,8 @@ class LoopThread:
         """This process's loop.  RuntimeError when the process has green threads."""
         check_threads()
         with cls._lock:
-            if cls._shared is None or cls._shared.process_id != os.getpid():
+            if cls._shared is None or cls._shared.is_inherited:
+                _hook()
                 cls._shared = cls()
             return cls._shared
 
@@ -113,13 +115,23 @@ class LoopThread:
 
 
 _inherited: list[LoopThread] = []
+_hooked: list[int] = []
+
+
+def _hook() -> None:
+    """What this process and its children do at an exit and after a fork, registered with the first loop."""
+    if not _hooked:
+        _hooked.append(1)
+        atexit.register(_at_exit)
+        run_in_children(_after_fork)
 
 
 def _after_fork() -> None:
     # The lock may have been held by a thread that does not exist here.
     LoopThread._lock = threading.Lock()
-    inherited, LoopThread._shared = LoopThread._shared, None
-    if inherited is not None:
+    inherited = LoopThread._shared
+    if inherited is not None and inherited.is_inherited:  # not one that a hook of the application has made before
+        LoopThread._shared = None
         _inherited.append(inherited)
         handle = getattr(inherited.loop, "_get_backend_id", lambda: -1)()  # uvloop's epoll
         if handle > 2:
@@ -130,7 +142,3 @@ def _at_exit() -> None:
     shared = LoopThread._shared
     if shared is not None and not shared.is_inherited and not shared.loop.is_closed():
         shared.park()
-
-
-atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -232,6 +231,3 @@ class ProducerBase(SyncClient[AsyncProducer]):
             return self._run(look(), LOOK_S)
         except TimeoutError:
             return True  # a callback holds the loop up, maybe until the caller goes on
-
-
-os.register_at_fork(after_in_child=unclosed.forget_inherited)

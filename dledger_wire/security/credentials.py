@@ -14,6 +14,7 @@ import threading
 from typing import Protocol
 
 from dledger_wire.errors import ConfigError
+from dledger_wire.forked import run_in_children
 from dledger_wire.security.principal import USER_NAME, Principal, is_user_name
 from dledger_wire.security.scram import ClientExchange, hashed_password
 
@@ -127,6 +128,7 @@ _hashing = threading.Lock()
 
 def _hashed_once(user: str, password: str, salt: bytes) -> str:
     """Connections that are dialled at the same moment wait for one hash instead of making one each."""
+    run_in_children(_after_fork)
     with _hashing:
         return hashed_password(user, password, salt)
 
@@ -134,9 +136,6 @@ def _hashed_once(user: str, password: str, salt: bytes) -> str:
 def _after_fork() -> None:
     global _hashing
     _hashing = threading.Lock()  # a thread that is not here may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class ClusterCredentials:

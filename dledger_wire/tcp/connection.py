@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import socket
 import struct
 import threading
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, UnreachableError
-from dledger_wire.forked import close_in_child
+from dledger_wire.forked import close_in_child, run_in_children
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.security.tls import certificate_alert
@@ -131,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         # The base class joins, which copies; what has a way of its own hands both parts to one system call.
         self._gathers = type(self.transport).writelines is not asyncio.WriteTransport.writelines
         _connections.add(self)
+        run_in_children(_after_fork)
         self.set_write_buffer(self._write_buffer)
         if self.socket is not None:
             watch_for_death(self.socket)
@@ -438,9 +438,6 @@ def _after_fork() -> None:
     for connection in list(_connections):
         if connection.socket is not None and connection.socket.fileno() > 2:
             close_in_child(connection.socket.fileno())
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def fresh(error: DledgerError) -> DledgerError:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+
+from dledger_wire.forked import run_in_children
 
 LOOKUP_S = 1.0  # the longest that a connection waits for the resolver when it has said something of that name before
 AT_ONCE_S = 0.05
@@ -109,6 +110,7 @@ class Resolver:
             if lookup is not None:
                 return lookup, said
             lookup = self._running[host] = _Lookup()
+        run_in_children(_after_fork)
         threading.Thread(target=self._run, args=(host, lookup), name=f"resolve {host}", daemon=True).start()
         return lookup, said
 
@@ -149,4 +151,7 @@ def _counting(error: BaseException | None, said: Addresses) -> Addresses:
 
 
 RESOLVER = Resolver()
-os.register_at_fork(after_in_child=RESOLVER.begin_anew)
+
+
+def _after_fork() -> None:
+    RESOLVER.begin_anew()

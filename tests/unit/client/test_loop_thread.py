@@ -46,11 +46,11 @@ async def begin():
     asyncio.get_running_loop().create_task(beat(), name="beat")
     await asyncio.sleep(0.01)
 
-def early():  # as an application's own handler: clients can be used in it
+def early():  # a handler that an application registers after its first client: clients can be used in it
     print(LoopThread.shared().call(lambda: "still there"))
 
-atexit.register(early)
 LoopThread.shared().run(begin())
+atexit.register(early)
 """
 
 
