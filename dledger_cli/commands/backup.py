@@ -23,11 +23,11 @@ from dledger_cli.output import clear_progress, note, note_unanswered, print_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
-    from dledger_cli.backup.manifest import GroupBackup, Manifest
-    from dledger_cli.backup.repository import Repository
-    from dledger_cli.backup.take import Taken
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.aio import Admin
+    from dledger_offline.backup.manifest import GroupBackup, Manifest
+    from dledger_offline.backup.repository import Repository
+    from dledger_offline.backup.take import Taken
     from dledger_wire.errors import DledgerError, StorageDamagedError
 
 EPILOG = (
@@ -61,7 +61,7 @@ def backup(
 
     The next backup to the same place adds only what is new. It has everything, also users.
     """
-    from dledger_cli.backup.repository import found_repository, open_repository
+    from dledger_offline.backup.repository import found_repository, open_repository
 
     if show:
         _list(found_repository(to), as_json=as_json)
@@ -89,7 +89,7 @@ def _take(
     repository: Repository, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int
 ) -> tuple[Manifest, dict[str, Taken], dict[str, Exception]]:
     """The last: replica groups that gave none, while others did.  One group's failure is no reason to have no backup of the others."""
-    from dledger_cli.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
+    from dledger_offline.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
     from dledger_wire.clock import SystemClock
     from dledger_wire.errors import NotReadyError, UnreachableError
 
@@ -160,7 +160,7 @@ def _progress(group: str) -> Callable[[int], None]:
 
 
 def _removed(repository: Repository, keep: int) -> list[str]:
-    from dledger_cli.backup.retention import keep_newest
+    from dledger_offline.backup.retention import keep_newest
 
     clear_progress()
 
@@ -196,8 +196,8 @@ def _group_json(backup: GroupBackup) -> dict[str, object]:
 
 def _list(repository: Repository, *, as_json: bool) -> None:
     from broker.config.units import format_size
-    from dledger_cli.backup.manifest import Manifest
-    from dledger_cli.backup.point import time_text
+    from dledger_offline.backup.manifest import Manifest
+    from dledger_offline.backup.point import time_text
 
     found = repository.manifests()
     manifests = [each for each in found.values() if isinstance(each, Manifest)]

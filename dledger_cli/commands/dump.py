@@ -50,7 +50,7 @@ def _is_of_a_node(file: Path) -> bool:
 
 
 def _rows(file: Path, from_pos: int, *, messages: bool) -> Iterator[dict[str, Any]]:
-    from dledger_cli.files import index_rows, log_rows, other_rows
+    from dledger_offline.files import index_rows, log_rows, other_rows
 
     above = [folder.name for folder in file.resolve().parents]
     kind = "consumequeue" if above[2:3] == ["consumequeue"] else above[0]  # consumequeue/TOPIC/QUEUE/FILE, the others KIND/FILE

@@ -124,7 +124,7 @@ def unsafe_recover(
     from broker.config.cluster_file import ClusterConfig
     from broker.process.data_dir_lock import DataFolderLock
     from broker.process.private_folder import UMASK
-    from dledger_cli.recovery.only_voter import check_others_wait, look_at, make_only_voter
+    from dledger_offline.recovery.only_voter import check_others_wait, look_at, make_only_voter
 
     cluster, folder = ClusterConfig.load(config_path(config)), Path(data) / node_id
     cluster.addresses_of(node_id)  # ConfigError unless the file has it

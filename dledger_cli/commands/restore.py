@@ -14,9 +14,9 @@ from dledger_cli.output import clear_progress, note, print_json, print_line, sho
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, NodeSettings
-    from dledger_cli.backup.manifest import Manifest
-    from dledger_cli.backup.point import Point
-    from dledger_cli.backup.repository import Repository
+    from dledger_offline.backup.manifest import Manifest
+    from dledger_offline.backup.point import Point
+    from dledger_offline.backup.repository import Repository
 
 EPILOG = (
     "Examples: dledger restore --from /backup/orders --config new.yaml --data data | dledger restore --from s3://bucket/orders "
@@ -42,7 +42,7 @@ def restore(
     Restore every node of a replica group from the same backup, to the same time, before the first one starts.
     """
     from broker.config.cluster_file import ClusterConfig
-    from dledger_cli.backup.repository import found_repository
+    from dledger_offline.backup.repository import found_repository
 
     cluster = ClusterConfig.load(config)
     repository = found_repository(source)
@@ -77,8 +77,8 @@ def _make_private(data: str) -> None:
 
 def _readable(repository: Repository) -> list[Manifest]:
     """The backups that a time may be restored from, oldest first; a line on stderr for each damaged one."""
-    from dledger_cli.backup.manifest import Manifest
-    from dledger_cli.backup.point import with_true_times
+    from dledger_offline.backup.manifest import Manifest
+    from dledger_offline.backup.point import with_true_times
 
     found = repository.manifests().values()
     for each in found:
@@ -89,7 +89,7 @@ def _readable(repository: Repository) -> list[Manifest]:
 
 def _manifest(repository: Repository, manifests: list[Manifest], names: set[str], backup_id: str, at_ms: int) -> Manifest:
     """The backup to restore the replica groups ``names`` from.  Unless it is named, it has each of them of which there is a backup."""
-    from dledger_cli.backup.point import backup_for, time_text
+    from dledger_offline.backup.point import backup_for, time_text
     from dledger_wire.errors import InvalidArgumentError
 
     if not backup_id and at_ms:
@@ -135,7 +135,7 @@ def _nodes(cluster: ClusterConfig, node_id: str, manifest: Manifest, file: str) 
 
 
 def _points(repository: Repository, manifests: list[Manifest], manifest: Manifest, groups: list[str], at_ms: int) -> dict[str, Point]:
-    from dledger_cli.backup.point import end_of, point_at
+    from dledger_offline.backup.point import end_of, point_at
 
     if not at_ms:
         return {name: end_of(manifest.groups[name]) for name in groups}
@@ -143,7 +143,7 @@ def _points(repository: Repository, manifests: list[Manifest], manifest: Manifes
 
 
 def _check_node(point: Point, node: NodeSettings, folder: Path) -> None:
-    from dledger_cli.backup.node_folder import check_empty, check_settings
+    from dledger_offline.backup.node_folder import check_empty, check_settings
 
     check_settings(node, point)
     check_empty(folder)
@@ -153,7 +153,7 @@ def _restore_nodes(
     repository: Repository, manifest: Manifest, points: dict[str, Point], nodes: list[NodeSettings], data: Path
 ) -> list[dict[str, object]]:
     """All of them are marked before the first one is made: nodes that an interrupted restore did not come to must not start empty."""
-    from dledger_cli.backup.node_folder import mark
+    from dledger_offline.backup.node_folder import mark
 
     made: list[dict[str, object]] = []
     folders = [data / node.node.id for node in nodes]
@@ -178,8 +178,8 @@ def _restore_nodes(
 
 
 def _restore_node(repository: Repository, manifest: Manifest, point: Point, node: NodeSettings, folder: Path) -> dict[str, object]:
-    from dledger_cli.backup.node_folder import NodeFolder
-    from dledger_cli.backup.point import time_text
+    from dledger_offline.backup.node_folder import NodeFolder
+    from dledger_offline.backup.point import time_text
 
     done = 0
 

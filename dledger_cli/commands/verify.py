@@ -48,8 +48,8 @@ def verify(
 
 
 def _verify_backup(url: str, *, as_json: bool) -> bool:
-    from dledger_cli.backup.check import check_repository
-    from dledger_cli.backup.repository import found_repository
+    from dledger_offline.backup.check import check_repository
+    from dledger_offline.backup.repository import found_repository
 
     repository = found_repository(url)
     damages = 0
@@ -152,7 +152,7 @@ def _verify_offline(data: str, *, as_json: bool) -> bool:
 
 async def _verify_node(folder: Path, *, as_json: bool) -> int:
     """Print what is wrong with one node's files; the number of damages."""
-    from dledger_cli.files.check import check_node
+    from dledger_offline.files.check import check_node
 
     damages = remarks = 0
 

@@ -18,7 +18,7 @@ import pytest
 from dledger_cli.local.private_cluster import PrivateCluster
 
 ROOT = Path(__file__).resolve().parents[2]
-LINKED = ("dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill", "pyproject.toml")
+LINKED = ("dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill", "dledger_offline", "pyproject.toml")
 UNIT = (
     "accumulator",
     "bad_input",

@@ -24,7 +24,7 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
-WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill"}
+WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill", "dledger_offline"}
 # The gRPC side of nodes, and what issues certificates.
 NODES_ONLY = {
     "dledger_wire.rpc.grpc_channel",

@@ -11,7 +11,7 @@ import random
 
 from dledger.core.types import EntryId
 from dledger.log.log import Log
-from dledger_cli.recovery.only_voter import Survivor, check_others_wait, look_at_disk, make_only_voter
+from dledger_offline.recovery.only_voter import Survivor, check_others_wait, look_at_disk, make_only_voter
 from dledger_wire.errors import DataDirectoryError, DledgerError, StorageDamagedError
 from dledger_wire.security.network_security import OPEN
 from tests.sim import operators

@@ -19,6 +19,7 @@ PACKAGES = (
     "dledger_cli",
     "dledger_console",
     "dledger_drill",
+    "dledger_offline",
 )
 OTHERS = ("tests", "benchmarks", "scripts")
 

@@ -189,7 +189,8 @@ def transaction() -> str:
 def layers() -> str:
     picture = Canvas(800, 400, "Packages and the direction of their imports")
     picture.box(20, 20, 760, 44, "dledger_cli - command line", fill=GREY)
-    picture.box(20, 84, 760, 44, "dledger_drill - faults on purpose, and checks", fill=GREY)
+    picture.box(20, 84, 360, 44, "dledger_offline - backup, recovery, checks", fill=GREY)
+    picture.box(420, 84, 360, 44, "dledger_drill - faults on purpose, and checks", fill=GREY)
     picture.box(20, 150, 360, 50, "broker - services of one node", fill=GREEN)
     picture.box(20, 220, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
     picture.box(20, 290, 360, 50, "dledger - Raft and the log", fill=GREEN)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dledger.core.effects import Effect, RoleChanged
 from dledger.core.events import Campaign, LowOnSpace, TransferRequested
 from dledger.core.types import Membership, NodeId, Role
-from dledger_cli.recovery.new_members import TERMS_AHEAD
+from dledger_offline.recovery.new_members import TERMS_AHEAD
 from tests.sim.core import recovery
 from tests.sim.core.node import CoreNode
 from tests.sim.core.world import CONFIG_BYTES, World

@@ -1,7 +1,7 @@
 """Unsafe recovery in the core simulator: an operator makes one survivor the only member, and the group goes on with what that one has.
 
-Owns what the command does to a folder (``dledger_cli/recovery``), and what an acknowledgement of before is still worth: an operation counts
-for the lineage that kept its entry, and for no other.
+Owns what the command does to a folder (``dledger_offline/recovery``), and what an acknowledgement of before is still worth: an
+operation counts for the lineage that kept its entry, and for no other.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from dledger.core.state import DrawSource
 from dledger.core.types import EntryId
 from dledger.replica.admission import PeerAdmission
-from dledger_cli.recovery import new_members, only_voter
+from dledger_offline.recovery import new_members, only_voter
 from tests.sim import recovery
 
 

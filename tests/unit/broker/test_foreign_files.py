@@ -12,7 +12,7 @@ from broker.api.diagnostics import FOLDERS
 from broker.process.foreign_files import describe_foreign, foreign_files
 from dledger.log.report import DamageKind
 from dledger.runtime.real_disk import RealDisk
-from dledger_cli.files.check import check_node
+from dledger_offline.files.check import check_node
 from tests.sim.disk_content import Content, Pending
 from tests.unit.client.sim_rig import Rig
 from tests.unit.store.test_store_recovery import assert_whole, fill, settled

@@ -19,7 +19,7 @@ from broker.node import BrokerNode
 from dledger.log.entry import chain_crc_of, parse_entries
 from dledger.log.hard_state import COPY_BYTES
 from dledger.runtime.real_env import real_environment
-from dledger_cli.files.check import check_node
+from dledger_offline.files.check import check_node
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DataDirectoryError

@@ -15,7 +15,7 @@ from dledger.membership.configuration import Configuration
 from dledger.membership.lineage import PATH, Lineage, Origin, read_lineage
 from dledger.node import RaftNode
 from dledger.repair import serve_entry
-from dledger_cli.recovery.new_members import append_members, begin_lineage, terms_ahead
+from dledger_offline.recovery.new_members import append_members, begin_lineage, terms_ahead
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from tests.unit.dledger.raft_rig import Cluster, MemoryDisk, Text, run

@@ -16,13 +16,13 @@ from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot.plan import StateSnapshot
 from dledger.snapshot.source import Captured, SnapshotSource
 from dledger.transport.link import NodeIdentity
-from dledger_cli.backup.manifest import Manifest
-from dledger_cli.backup.node_folder import NodeFolder
-from dledger_cli.backup.point import Point
-from dledger_cli.backup.repository import Repository, open_repository
-from dledger_cli.backup.take import GroupTaker, Taken, manifest_of, new_id, newest_of
 from dledger_client.admin.replica_copy import Replica
 from dledger_drill.hosts.ports import free_ports
+from dledger_offline.backup.manifest import Manifest
+from dledger_offline.backup.node_folder import NodeFolder
+from dledger_offline.backup.point import Point
+from dledger_offline.backup.repository import Repository, open_repository
+from dledger_offline.backup.take import GroupTaker, Taken, manifest_of, new_id, newest_of
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.clock import SystemClock, system_random
 from dledger_wire.errors import DeadlineExceededError

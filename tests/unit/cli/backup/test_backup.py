@@ -14,12 +14,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dledger_cli.backup.check import check_repository
-from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, decode, encode
-from dledger_cli.backup.point import end_of
-from dledger_cli.backup.repository import Repository, open_repository
-from dledger_cli.backup.retention import keep_newest
 from dledger_client.admin.replica_copy import Replica
+from dledger_offline.backup.check import check_repository
+from dledger_offline.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, decode, encode
+from dledger_offline.backup.point import end_of
+from dledger_offline.backup.repository import Repository, open_repository
+from dledger_offline.backup.retention import keep_newest
 from dledger_wire.errors import ConfigError, InvalidArgumentError, NotReadyError, StorageDamagedError, StorageFailedError, StorageFullError
 from tests.unit.cli.backup.backup_rig import CLUSTER, GROUP, back_up, local, restore, source
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dledger_cli.backup.manifest import MAX_STATE_BYTES, Manifest, encode
-from dledger_cli.backup.manifest import decode as decoded
-from dledger_cli.backup.reading import state_content
-from dledger_cli.backup.repository import READ_BYTES, Repository
+from dledger_offline.backup.manifest import MAX_STATE_BYTES, Manifest, encode
+from dledger_offline.backup.manifest import decode as decoded
+from dledger_offline.backup.reading import state_content
+from dledger_offline.backup.repository import READ_BYTES, Repository
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.cli.backup.backup_rig import GROUP, back_up, local, source
 

@@ -14,10 +14,10 @@ from broker.config.cluster_file import ClusterConfig
 from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
-from dledger_cli.backup.point import end_of
-from dledger_cli.recovery import only_voter
-from dledger_cli.recovery.new_members import terms_ahead
-from dledger_cli.recovery.only_voter import check_others_wait, look_at, make_only_voter
+from dledger_offline.backup.point import end_of
+from dledger_offline.recovery import only_voter
+from dledger_offline.recovery.new_members import terms_ahead
+from dledger_offline.recovery.only_voter import check_others_wait, look_at, make_only_voter
 from dledger_wire.errors import ConfigError, DataDirectoryError, DledgerError, StorageDamagedError
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, back_up, entries_of, local, new_cluster, restore, source
 

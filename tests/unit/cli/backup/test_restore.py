@@ -28,13 +28,13 @@ from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
 from dledger.runtime.real_env import real_environment
 from dledger_cli.app import app
-from dledger_cli.backup import node_folder
-from dledger_cli.backup.manifest import Manifest
-from dledger_cli.backup.node_folder import NodeFolder, check_empty, check_settings
-from dledger_cli.backup.point import Point, backup_for, end_of, point_at
-from dledger_cli.backup.repository import Repository
-from dledger_cli.files.check import check_node
-from dledger_cli.recovery.new_members import terms_ahead
+from dledger_offline.backup import node_folder
+from dledger_offline.backup.manifest import Manifest
+from dledger_offline.backup.node_folder import NodeFolder, check_empty, check_settings
+from dledger_offline.backup.point import Point, backup_for, end_of, point_at
+from dledger_offline.backup.repository import Repository
+from dledger_offline.files.check import check_node
+from dledger_offline.recovery.new_members import terms_ahead
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dledger_cli.app import app
-from dledger_cli.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy
-from dledger_cli.backup.repository import Repository
-from dledger_cli.backup.retention import keep_newest
-from dledger_cli.backup.take import new_id
 from dledger_cli.commands.restore import _manifest, _readable
+from dledger_offline.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy
+from dledger_offline.backup.repository import Repository
+from dledger_offline.backup.retention import keep_newest
+from dledger_offline.backup.take import new_id
 from dledger_wire.errors import InvalidArgumentError
 from tests.unit.cli.backup.backup_rig import CLUSTER, local
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from dledger.log.entry import Header, RawEntry, header_fault, parse_entry
 from dledger.snapshot.receiver import EntryCheck
-from dledger_cli.backup.manifest import GroupBackup, Part, StateFile
-from dledger_cli.backup.repository import Repository
+from dledger_offline.backup.manifest import GroupBackup, Part, StateFile
+from dledger_offline.backup.repository import Repository
 from dledger_wire.errors import CorruptEntryError, StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dledger.log.entry import RawEntry
-from dledger_cli.backup.manifest import GroupBackup, Manifest
-from dledger_cli.backup.reading import entries_from
-from dledger_cli.backup.repository import Repository
+from dledger_offline.backup.manifest import GroupBackup, Manifest
+from dledger_offline.backup.reading import entries_from
+from dledger_offline.backup.repository import Repository
 from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError
 from store.log_view import entry_records

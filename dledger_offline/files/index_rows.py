@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dledger_cli.files.log_rows import map_file
+from dledger_offline.files.log_rows import map_file
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOTS
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dledger.snapshot.receiver import EntryCheck
-from dledger_cli.backup.manifest import GroupBackup, Manifest
-from dledger_cli.backup.reading import check_part, state_content
-from dledger_cli.backup.repository import Repository
+from dledger_offline.backup.manifest import GroupBackup, Manifest
+from dledger_offline.backup.reading import check_part, state_content
+from dledger_offline.backup.repository import Repository
 from dledger_wire.errors import StorageDamagedError
 
 

@@ -32,7 +32,7 @@ from dledger.runtime.env import Disk
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
 from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot import install
-from dledger_cli.recovery.new_members import append_members, begin_lineage
+from dledger_offline.recovery.new_members import append_members, begin_lineage
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import ConfigError, DataDirectoryError, StorageDamagedError
 

@@ -34,11 +34,11 @@ from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot import install
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan, state_files
 from dledger.snapshot.receiver import SnapshotReceiver, received_state_path
-from dledger_cli.backup.manifest import GroupBackup
-from dledger_cli.backup.point import Point
-from dledger_cli.backup.reading import damaged, pieces, state_content
-from dledger_cli.backup.repository import Repository
-from dledger_cli.recovery.new_members import append_members, begin_lineage
+from dledger_offline.backup.manifest import GroupBackup
+from dledger_offline.backup.point import Point
+from dledger_offline.backup.reading import damaged, pieces, state_content
+from dledger_offline.backup.repository import Repository
+from dledger_offline.recovery.new_members import append_members, begin_lineage
 from dledger_wire.errors import ConfigError, CorruptEntryError, DataDirectoryError, StorageFullError
 from store.durability.persistence import ABORT_PATH
 

@@ -22,7 +22,7 @@ from typing import Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from dledger_cli.backup.manifest import Manifest, decode, encode
+from dledger_offline.backup.manifest import Manifest, decode, encode
 from dledger_wire import strict_json
 from dledger_wire.errors import ConfigError, DledgerError, InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from dledger_cli.backup.manifest import Manifest, time_of_id
-from dledger_cli.backup.repository import Repository
+from dledger_offline.backup.manifest import Manifest, time_of_id
+from dledger_offline.backup.repository import Repository
 from dledger_wire.errors import StorageDamagedError
 
 UNFINISHED_KEPT = timedelta(days=1)

@@ -1,0 +1,1 @@
+"""Backup, restore, verification and recovery of clusters, for programs: what ``dledger backup`` and its like print, with typed errors."""
