@@ -12,7 +12,7 @@ from dledger.core.config import CoreConfig
 from dledger.core.status import CoreStatus
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger.log.config import LogConfig
-from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
+from dledger_wire.feature_levels import LEVEL_0, LevelRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class PeerStatus:
     acknowledges: bool = False
     low_on_space: bool = False
     yields: str = ""
-    copied_bytes: int | None = None  # what it has received of snapshots since its start, if its release tells
-    levels: LevelRange = BEFORE_LEVELS  # feature levels that its build can do, by its last handshake; ``version``: of the build
+    copied_bytes: int | None = None  # what it has received of snapshots since its start; None where it is not known
+    levels: LevelRange = LEVEL_0  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
 
     @property

@@ -3,8 +3,6 @@
 Owns the table of levels and the range of this build.  A group has one level, as replicated state.  It begins at 0, and an operator raises
 it once every member has told that its build can do the new one (docs/adr/0027-feature-levels-rise-by-command.md).  Until then a release
 can be taken back; from then on builds below the level are refused, by the group and by their own check of the data folder.
-
-A build from before feature levels tells none, which counts as 0 to 0.
 """
 
 from __future__ import annotations
@@ -22,16 +20,9 @@ class Level:
     switches_on: str
 
 
-LEVELS: Final = (
-    Level(0, "0.1.0", "what every release can do"),
-    Level(
-        1,
-        "0.3.0",
-        "data folders and snapshots name the level they need, and a node stops at a replicated command that it does not know",
-    ),
-)
-MIN_LEVEL: Final = 0
-MAX_LEVEL: Final = 1
+LEVELS: tuple[Level, ...] = (Level(0, "0.1.0", "what every release can do"),)  # a level never changes once it is released
+MIN_LEVEL: Final = LEVELS[0].number
+MAX_LEVEL: Final = LEVELS[-1].number
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +40,7 @@ class LevelRange:
 
 
 THIS_BUILD: Final = LevelRange(MIN_LEVEL, MAX_LEVEL)
-BEFORE_LEVELS: Final = LevelRange()  # builds that tell none
+LEVEL_0: Final = LevelRange()  # also of a build that is not known yet
 
 
 def release_of(level: int) -> str:

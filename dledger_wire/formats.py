@@ -34,11 +34,11 @@ class Format:
         return f"{self.oldest}" if self.oldest == self.current else f"{self.oldest} to {self.current}"
 
 
-IDENTITY: Final = Format("identity of the folder", "identity.json", current=2)
+IDENTITY: Final = Format("identity of the folder", "identity.json")
 HARD_STATE: Final = Format("hard state", "hardstate")
 ENTRY: Final = Format("log entry, by its magic", "commitlog/", current=3)
-RECORD: Final = Format("record in a log entry", "commitlog/", current=2)
-SNAPSHOT: Final = Format("snapshot", "config/applied.json", current=2)
+RECORD: Final = Format("record in a log entry", "commitlog/")
+SNAPSHOT: Final = Format("snapshot", "config/applied.json")
 SECTION: Final = Format("section of a snapshot", "config/")
 KEY_INDEX: Final = Format("marks of the key index", "config/keyIndex.json", rebuilt=True)
 

@@ -201,7 +201,6 @@ class MessageStore:
             sequences=self.sequences.capture(),
             queue_file_units=self.settings.queue_file_units,
             queues_begin_pos=self.queues.begin_pos,
-            feature_level=self.feature_level.level,
         )
 
     # Copies: another replica takes the state from here, or this one was given one

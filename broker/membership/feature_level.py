@@ -12,7 +12,7 @@ from broker.context import ServiceContext
 from dledger.settings import PeerStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
-from dledger_wire.feature_levels import LevelRange, release_of
+from dledger_wire.feature_levels import release_of
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from store.commands.feature_level import RaiseFeatureLevel
@@ -30,11 +30,11 @@ class FeatureLevelService:
         methods.RAISE_FEATURE_LEVEL.serve(server, self.raise_level)
 
     async def raise_level(self, request: admin_pb2.RaiseFeatureLevelRequest, _caller: CallContext) -> admin_pb2.RaiseFeatureLevelReply:
-        """Raise it to the level asked for; 0: to the highest that every member can do, which may be the present one."""
+        """Raise it to the level asked for; 0: to the highest that every member can do."""
         context = self._context
         context.require_master()
         now, peers = context.store.feature_level.now, context.raft.status().peers
-        wanted = request.level or _highest(context.store.feature_level.build, peers)
+        wanted = request.level or _highest(now.level, peers)
         if wanted < now.level:
             raise InvalidArgumentError(f"the replica group is at feature level {now.level}, which is never lowered")
         if wanted > now.level:
@@ -49,9 +49,13 @@ class FeatureLevelService:
         )
 
 
-def _highest(build: LevelRange, peers: Sequence[PeerStatus]) -> int:
-    """What every member that is there can do; one that is away is a reason against any level, and named as one."""
-    return min([build.highest, *(peer.levels.highest for peer in peers if peer.connected and peer.version)], default=0)
+def _highest(now: int, peers: Sequence[PeerStatus]) -> int:
+    """The highest level that every member that is there can do; if that is the present one, the highest that any can, to name the others.
+
+    A member that is away is a reason against any level, and named as one.
+    """
+    can = [peer.levels.highest for peer in peers if peer.connected]
+    return next((level for level in (min(can), max(can)) if level > now), now)
 
 
 def _reasons_against(level: int, peers: Sequence[PeerStatus]) -> Iterator[str]:
@@ -59,4 +63,4 @@ def _reasons_against(level: int, peers: Sequence[PeerStatus]) -> Iterator[str]:
         if not peer.connected:
             yield f"{peer.node_id} is away, and what its build can do is not known"
         elif level not in peer.levels:
-            yield f"{peer.node_id} ({peer.version or 'a release from before feature levels'}) can do levels {peer.levels} only"
+            yield f"{peer.node_id} ({peer.version}) can do levels {peer.levels} only"

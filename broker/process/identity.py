@@ -20,7 +20,6 @@ from dledger_wire.formats import IDENTITY, newer
 from store.queues.queue_files import QUEUE_FOLDER
 
 IDENTITY_FILE = IDENTITY.file
-WITHOUT_LEVEL = 1  # format of a folder whose group is at feature level 0: builds from before feature levels read no other
 OWN_FOLDERS = tuple(f"{folder}/" for folder in (LOG_FOLDER, UNITS_FOLDER, QUEUE_FOLDER, SNAPSHOT_FOLDER))
 RESTORING_MARK = "restoring"  # there while ``dledger restore`` makes the folder
 
@@ -38,7 +37,7 @@ class FolderIdentity:
     release: str = ""
 
     def at_level(self, level: int, release: str) -> FolderIdentity:
-        return replace(self, format_version=IDENTITY.current, feature_level=level, release=release)
+        return replace(self, feature_level=level, release=release)
 
 
 async def open_identity(env: Environment, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
@@ -56,7 +55,7 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
             raise DataDirectoryError(
                 f"data folder {where} {what}; move it away, then restore it from a backup, or: {instead_of_lost(node_id)}"
             )
-        made = FolderIdentity(WITHOUT_LEVEL, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
+        made = FolderIdentity(IDENTITY.current, cluster, group, node_id, f"{env.random.getrandbits(128):032x}")
         await write_identity(env.disk, made)
         return made
     return await own_identity(env.disk, cluster, group, node_id, build)
@@ -78,10 +77,7 @@ async def own_identity(disk: Disk, cluster: str, group: str, node_id: str, build
 
 async def write_identity(disk: Disk, identity: FolderIdentity) -> None:
     """Durable when this returns."""
-    fields = asdict(identity)
-    if identity.format_version == WITHOUT_LEVEL:
-        del fields["feature_level"], fields["release"]
-    await disk.write_atomic(IDENTITY_FILE, json.dumps(fields, indent=1).encode() + b"\n")
+    await disk.write_atomic(IDENTITY_FILE, json.dumps(asdict(identity), indent=1).encode() + b"\n")
 
 
 async def read_identity(disk: Disk) -> FolderIdentity:

@@ -149,7 +149,7 @@ class Following:
         """The leader names what it knows the log that answered it to hold.
 
         That may have been another one: the folder of before its member was replaced may be in its place now, or under ASYNC_FLUSH a crash
-        may have taken its end.  Releases that do not tell the term have to be believed.
+        may have taken its end.  A leader that does not know the term is believed.
         """
         return not message.commit_term or self._core.log.holds(EntryId(message.commit, message.commit_term))
 

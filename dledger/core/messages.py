@@ -63,7 +63,7 @@ class Heartbeat:
     """Keeps leadership.  ``commit`` never exceeds what the leader knows the receiver to hold; ``round`` numbers read-index rounds.
 
     ``newest_commit`` is the leader's own: it commits nothing, it only shows the receiver its lag.  ``commit_term`` is that of the entry
-    ``commit``, since the receiver may have been started on another log meanwhile; 0 from releases that do not tell it.
+    ``commit``, since the receiver may have been started on another log meanwhile; 0 where it is not known.
     ``election_timeout_ms``: the group's, as the leader sees it.  0: the configured one.
     ``wary_ms``: how much longer the sender knows the group to be wary (``silence.py``).
     ``kept_from``, ``kept_upto``: entries that another replica than the receiver has and deletes only by age; 0: none.
@@ -85,9 +85,9 @@ class HeartbeatResponse:
     """Answers a Heartbeat; ``round`` is copied from it and compared as a leader-local counter (etcd #20418); 0 to an older term's.
 
     ``late_ms``: the longest delay of a leader's message that the sender has seen lately.  ``wary_ms``: as in a Heartbeat, by
-    what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led; false from releases that do not tell it.
-    ``seekers``: voters that asked the sender for votes lately, since they hear no leader; none from releases that do not tell them.
-    ``copied_bytes``: what it has received of snapshots since its start; None from releases that do not tell it.
+    what the sender saw itself.  ``low_on_space``: it would refuse new messages if it led.
+    ``seekers``: voters that asked the sender for votes lately, since they hear no leader.
+    ``copied_bytes``: what it has received of snapshots since its start; None where it is not known.
     ``yields``: why it leads only when no other voter can; empty: nothing.  ``keeps_from``: the first entry of its log; 0 while it may
     delete entries of any age for want of space.
     """

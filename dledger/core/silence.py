@@ -131,7 +131,7 @@ class Silence:
             self._before = (None, 0)
 
     def told(self, timeout_ms: int, wary_ms: int) -> None:
-        """What the leader's heartbeat tells; no timeout: it is of an older release."""
+        """What the leader's heartbeat tells; no timeout: the configured one."""
         was_ms = self.timeout_ms
         self._be_wary(wary_ms)
         self._is_told = timeout_ms > 0

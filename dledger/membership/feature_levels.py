@@ -12,7 +12,7 @@ from typing import Protocol
 from dledger.core.types import NodeId
 from dledger.membership.handshake import Handshake
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
-from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange, refusal
+from dledger_wire.feature_levels import LEVEL_0, LevelRange, refusal
 
 TOO_OLD = "feature_level_of"  # detail of a refusal: the node whose build cannot do the group's level
 
@@ -38,14 +38,14 @@ class GroupLevel:
 class FeatureLevels:
     """Of one replica: what its build can do, ``version`` of that build, and where its group is."""
 
-    build: LevelRange = BEFORE_LEVELS
+    build: LevelRange = LEVEL_0
     version: str = ""
     group: Callable[[], AppliedLevel] = GroupLevel
 
     def check(self, peer: NodeId, said: Handshake) -> None:
         """InvalidArgumentError when the peer's build cannot do what the group is at, as this replica knows."""
         now = self.group()
-        who = f"{peer} ({said.version or 'a release from before feature levels'})"
+        who = f"{peer} ({said.version})"
         if text := refusal(who, said.levels, now.level, now.release):
             raise InvalidArgumentError(text, **{TOO_OLD: peer})
 

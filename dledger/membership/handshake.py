@@ -12,7 +12,7 @@ from dledger.membership.boot_history import BootHistory
 from dledger.membership.lineage import FIRST, Origin
 from dledger_wire._pb import raft_pb2
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
+from dledger_wire.feature_levels import LEVEL_0, LevelRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Handshake:
     term: int
     last_index: int
     boots: BootHistory
-    levels: LevelRange = BEFORE_LEVELS
+    levels: LevelRange = LEVEL_0
     group_level: int = 0
     group_release: str = ""
     version: str = ""

@@ -20,7 +20,7 @@ from dledger.replica.opening import OpenedFolder, ReplicaSetup
 from dledger.transport import codec
 from dledger.transport.link import RaftLinks
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
-from dledger_wire.feature_levels import BEFORE_LEVELS, LevelRange
+from dledger_wire.feature_levels import LEVEL_0, LevelRange
 from dledger_wire.tasks import BackgroundTasks
 
 _logger = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class PeerAdmission:
         if peer == self._identity.node_id:
             return self._levels.build, self._levels.version
         said = self._said.get(peer)
-        return (said.levels, said.version) if said is not None else (BEFORE_LEVELS, "")
+        return (said.levels, said.version) if said is not None else (LEVEL_0, "")
 
     def link_state(self, links: RaftLinks, peer: NodeId) -> tuple[bool, str]:
         """Whether a member is connected, and why it does not count as one."""

@@ -69,7 +69,7 @@ def replace_file(file: Path, text: str, source: Path | None = None) -> None:
     mode = FILE_MODE if "security" in yaml.safe_load(text) else _mode_of(source or file)
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         now = stat.S_IMODE(file.stat().st_mode)
-        if now & ~mode:  # an earlier release made it
+        if now & ~mode:  # somebody has opened it to others
             os.chmod(file, now & mode)
         return
     new = file.with_name(f"{file.name}.new")

@@ -99,7 +99,7 @@ class NodeStatus:
         loop_lag_ms: How late its event loop was at most in the last ten to twenty seconds, in milliseconds.
         feature_level: The feature level of its replica group, as far as it has applied the log.
         lowest_level: The lowest feature level that its build can do.
-        highest_level: The highest feature level that its build can do; 0 for a build from before feature levels.
+        highest_level: The highest feature level that its build can do.
         cannot_lead: Why it must not lead now, by what it knows of itself; empty for nothing.
         uncommitted_ms: Of a leader: how long its oldest entry has waited to be committed, in milliseconds; 0 when none waits.
         sync_ms: How long the slowest write of the last half minute took to be on its disk, in milliseconds.

@@ -1,7 +1,6 @@
 """Upgrades: which builds and feature levels the nodes have, what speaks against an upgrade or a downgrade now, and raising the level.
 
-A node from before feature levels tells no levels, which counts as 0 to 0.  What may be done is decided by the leader of a replica group;
-the check here only says it beforehand, and for every node by name.
+What may be done is decided by the leader of a replica group; the check here only says it beforehand, and for every node by name.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.status_checks import find, parse_checks
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import NotReadyError
 from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal, release_of, switched_on
 from dledger_wire.rpc import methods
 from dledger_wire.version import installed_version
@@ -154,12 +152,10 @@ def _waits_for(members: Sequence[NodeStatus], wanted: int) -> Iterator[str]:
 
 
 async def finish(calls: ClusterCalls, groups: Sequence[ReplicaGroupStatus], level: int) -> list[RaisedLevel]:
-    """Raise the level of these replica groups, one after the other, after all of them were looked at.
+    """Raise the level of these replica groups, one after the other.
 
     ``level`` 0: the highest that every member can do.
     """
-    for group in groups:
-        _require_levels(group)
     raised = []
     for group in groups:
         request = admin_pb2.RaiseFeatureLevelRequest(level=level)
@@ -167,11 +163,3 @@ async def finish(calls: ClusterCalls, groups: Sequence[ReplicaGroupStatus], leve
         reply = await calls.ask_leader(group.name, methods.RAISE_FEATURE_LEVEL, request, again=request)
         raised.append(RaisedLevel(group.name, reply.old_level, reply.level, reply.release))
     return raised
-
-
-def _require_levels(group: ReplicaGroupStatus) -> None:
-    """NotReadyError when a member is of a release that does not even know the call."""
-    old = [f"{node.id} ({node.version})" for node in group.nodes if node.reachable and group.is_member(node.id) and not node.highest_level]
-    if old:
-        text = f"{', '.join(old)} can do feature level 0 only; upgrade all members first"
-        raise NotReadyError(f"replica group {group.name} stays at feature level 0: {text}")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
-from broker.process.identity import RESTORING_MARK, WITHOUT_LEVEL, FolderIdentity, write_identity
+from broker.process.identity import RESTORING_MARK, FolderIdentity, write_identity
 from dledger.core.types import EntryId, NodeId
 from dledger.log.config import LogConfig
 from dledger.membership.configuration import Configuration
@@ -40,6 +40,7 @@ from dledger_offline.backup.reading import damaged, pieces, state_content
 from dledger_offline.backup.repository import Repository
 from dledger_offline.recovery.new_members import append_members, begin_lineage
 from dledger_wire.errors import ConfigError, CorruptEntryError, DataDirectoryError, StorageFullError
+from dledger_wire.formats import IDENTITY
 from store.durability.persistence import ABORT_PATH
 
 VERIFIED_AGAIN_BYTES = 16 << 20  # everything was checked as it came
@@ -94,7 +95,7 @@ class NodeFolder:
             await self._begin_anew(configuration, new_lineage(backup_id, self._point, self._node))
             await self._disk.write_atomic(ABORT_PATH, b"")  # as after a crash: queue files and indexes are made by the first start
             own, stores = self._node, dict(configuration.membership.stores)
-            identity = FolderIdentity(WITHOUT_LEVEL, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
+            identity = FolderIdentity(IDENTITY.current, own.cluster.cluster, own.group.name, own.node.id, stores[NodeId(own.node.id)])
             await write_identity(self._disk, identity)
             await self._disk.remove(RESTORING_MARK)
             return configuration

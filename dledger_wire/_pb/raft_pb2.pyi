@@ -42,7 +42,7 @@ class LinkHello(google.protobuf.message.Message):
     starts: builtins.int
     """how often a node was started on the folder"""
     lowest_level: builtins.int
-    """the feature levels that its build can do; a build from before feature levels tells none: 0 to 0"""
+    """the feature levels that its build can do"""
     highest_level: builtins.int
     group_level: builtins.int
     """the replica group's feature level, as far as this replica has applied the log"""
@@ -196,8 +196,8 @@ global___AppendResponse = AppendResponse
 @typing.final
 class Heartbeat(google.protobuf.message.Message):
     """newest_commit: the leader's own; only to tell how far the receiver is behind.
-    commit_term: of the entry at commit; 0: not told (releases before 0.3.0).
-    election_timeout_ms: the group's now, as the leader sees it; 0: not told (older releases), the configured one.
+    commit_term: of the entry at commit; 0: not known.
+    election_timeout_ms: the group's now, as the leader sees it; 0: the configured one.
     wary_ms: how much longer leaders' messages are expected to come late, with the configured timeout.
     """
 
@@ -240,7 +240,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     """late_ms: the longest delay of a leader's message that the sender has seen lately. wary_ms: as in
     Heartbeat, by what the sender saw itself. low_on_space: it would refuse new messages if it led.
     seekers: voters that asked the sender for votes lately, since they hear no leader.
-    copied_bytes: what the sender has received of snapshots since its start; unset by releases that do not tell it.
+    copied_bytes: what the sender has received of snapshots since its start; unset where it is not known.
     yields: why it leads only when no other voter can ; empty: nothing. keeps_from: the first entry of its log,
     0 while it may delete entries of any age for want of space.
     """

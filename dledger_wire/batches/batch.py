@@ -42,8 +42,7 @@ from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, MIN_FRAME_SIZ
 from dledger_wire.frames.frames import HOST_FLAGS, frame_positions, host_kinds, stamp_frames, uniform_stride
 
 MAGIC = 0x444C4252  # "DLBR"
-VERSION = 1
-MUST_BE_KNOWN = RECORD.current  # version of a command that a replica may not skip
+VERSION = RECORD.current
 KIND_MESSAGES = 1
 KIND_COMMAND = 2
 FLAG_SEQUENCED = 1  # producer id, epoch and first sequence mean something
@@ -162,26 +161,22 @@ def stamp_sequence(parts: list[Buffer], sequence: Sequence64) -> None:
     _U32.pack_into(header, _CRC_AT, crc32c(*parts))
 
 
-def encode_command(kind: str, arguments: dict[str, Any], *, must_be_known: bool = False) -> bytes:
-    """A group-state command as a record; ``arguments`` is plain JSON data.
-
-    ``must_be_known``: a build that does not know the command stops at the record, those from before record version 2 as well.
-    """
+def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
+    """A group-state command as a record; ``arguments`` is plain JSON data."""
     require("kind" not in arguments, "a command's arguments may not be called kind")
     body = json.dumps({"kind": kind, **arguments}, sort_keys=True, separators=(",", ":")).encode()
     size = _padded(COMMAND_HEADER_SIZE + len(body))
-    header = COMMAND_HEADER.pack(MAGIC, size, MUST_BE_KNOWN if must_be_known else VERSION, KIND_COMMAND, 0, len(body))
+    header = COMMAND_HEADER.pack(MAGIC, size, VERSION, KIND_COMMAND, 0, len(body))
     return header + body + bytes(size - COMMAND_HEADER_SIZE - len(body))
 
 
 class CommandView:
     """A command record: ``kind`` and the other arguments."""
 
-    __slots__ = ("arguments", "kind", "must_be_known", "pos", "size")
+    __slots__ = ("arguments", "kind", "pos", "size")
 
     def __init__(self, data: memoryview, pos: int) -> None:
         self.pos, self.size = pos, len(data)
-        self.must_be_known = data[8] >= MUST_BE_KNOWN
         length = int.from_bytes(data[12:16], "big")
         try:
             loaded = strict_json.parse(bytes(data[COMMAND_HEADER_SIZE : COMMAND_HEADER_SIZE + length]))
@@ -289,7 +284,7 @@ class BatchView:
         return starts
 
 
-_KNOWN = {(VERSION, KIND_MESSAGES), (VERSION, KIND_COMMAND), (MUST_BE_KNOWN, KIND_COMMAND)}
+_KNOWN = {(VERSION, KIND_MESSAGES), (VERSION, KIND_COMMAND)}
 
 
 def iter_records(body: Buffer) -> Iterator[BatchView | CommandView]:

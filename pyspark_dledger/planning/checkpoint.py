@@ -1,6 +1,6 @@
 """The offsets of a stream as its checkpoint has them: a JSON object of offsets per topic and queue.
 
-Owns the form, which does not change: a query restarts at what an older version wrote.  With many queues it takes long
+Owns the form, which does not change: a query restarts at what an earlier release wrote.  With many queues it takes long
 to make and to read, so a reader remembers what it and Spark told each other last (``KnownOffsets``).
 """
 

@@ -46,8 +46,7 @@ from pyspark_dledger.write.staged_batches import FrameStamp, StagedBatchReader, 
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE
 from pyspark_dledger.write.targets import telling_of_fewer_queues
 
-FORMAT_VERSION = 2
-READ_VERSIONS = (1, FORMAT_VERSION)  # 1: parts without a target
+FORMAT_VERSION = 1
 MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of control messages of a write
 DONE_BODY = b"done"
 UNNAMED_JOB, QUERY = "job:", "query:"  # what applications begin with
@@ -63,7 +62,7 @@ MAX_TOPICS, SHOWN_TOPICS = 1_000, 5  # that a manifest names, that an error list
 class StagedRange:
     """The staged batches of one task: messages with ``tag`` in [``first``, ``end``) of one queue of the staging topic,
     with total size and crc32c of their bodies.  ``target``: the replica group of all the queues that they are for; "" if
-    they are for several groups, as an older version staged them.
+    they are for several groups.
     """
 
     group: str
@@ -113,7 +112,7 @@ class Published:
 
 
 class Manifest(NamedTuple):
-    """``topic``: the option of the write; "" when rows name theirs; None: not known, as of one by an older version.  ``topics``: those of
+    """``topic``: the option of the write; "" when rows name theirs; None: not known.  ``topics``: those of
     its rows; none when they are not known, or too many.
     """
 
@@ -127,7 +126,7 @@ def read_manifest(body: bytes) -> Manifest | None:
     """Decode a control message if it is a manifest of a known version."""
     try:
         loaded: dict[str, Any] = strict_json.parse(decompress(body, Compression.ZLIB, limit=MAX_MANIFEST_BYTES))
-        if loaded["version"] not in READ_VERSIONS:
+        if loaded["version"] != FORMAT_VERSION:
             return None
         parts = [StagedRange(**part) for part in loaded["parts"]]
         topic, topics = loaded.get("topic"), [str(each) for each in loaded.get("topics", ())]
@@ -269,7 +268,7 @@ class Publisher:
             raise OffsetOutOfRangeError(text, **error.details) from None
         loaded = read_manifest(found[0].body) if found else None
         if loaded is None:
-            raise CorruptBatchError(f"offset {offset} of {self._queue} has no manifest of version {' or '.join(map(str, READ_VERSIONS))}")
+            raise CorruptBatchError(f"offset {offset} of {self._queue} has no manifest of version {FORMAT_VERSION}")
         if loaded.write != write:
             raise InvalidArgumentError(
                 f"applications {write.application!r} and {loaded.write.application!r} have the same producer id; rename one"

@@ -44,7 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 PLAIN_COLUMNS = frozenset({"body", "tags", "keys", "queue_key", "queue_id"})
 STAGED_BATCH_BYTES = 512 << 10
-MAX_BODY_BYTES = 4 << 20  # of brokers that do not tell their maxMessageSize: its default
+MAX_BODY_BYTES = 4 << 20  # where no topic is known: the default of maxMessageSize
 _HEADER = struct.Struct(">IB")  # size of the record, length of the group's name
 
 

@@ -18,7 +18,7 @@ from dledger_wire.names import TIMER_TOPIC
 from store.append.message_log import MessageLog
 from store.append.prepared import VOID
 from store.commands.feature_level import GroupLevel, RaiseFeatureLevel
-from store.commands.registry import decode_command
+from store.commands.registry import COMMANDS, decode_command
 from store.commands.topics import DeleteTopic
 from store.log_view import entry_records
 from store.queues.queue_table import QueueTable
@@ -95,12 +95,12 @@ class Dispatcher:
             return
         self.applied.store_ms = max(self.applied.store_ms, int(record.arguments.get("at_ms", 0)))
         context = CommandContext(entry.index, entry.term, pos, self.applied.store_ms)
+        if record.kind not in COMMANDS:  # skipping it would make this replica differ from those that know it
+            text = f"entry {entry.index} of the log: unknown command {record.kind!r}: it is of a newer release, start that one"
+            raise DataDirectoryError(text)
         try:
             command = decode_command(record.kind, record.arguments)
-        except DledgerError as error:  # of a newer version: every replica of this version refuses it
-            if record.must_be_known:
-                text = f"entry {entry.index} of the log: {error.message}: it is of a newer release, start that one"
-                raise DataDirectoryError(text) from None
+        except DledgerError as error:  # malformed: every replica refuses it
             outcome = CommandOutcome(error=error)
         else:
             if isinstance(command, RaiseFeatureLevel):

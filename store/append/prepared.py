@@ -120,8 +120,7 @@ class PreparedCommand(Generic[ResultT]):
         self.deletes = command.name if isinstance(command, DeleteTopic) else ""
         self.registers: str | int = command.identity if isinstance(command, InitProducer) else ""
         self._meant = {name: owner.created_pos(name) for name in _topics_meant(command)}
-        must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
-        self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms}, must_be_known=must_be_known)
+        self._record = encode_command(command.KIND, {**command.encode(), "at_ms": at_ms})
         self.size_bytes = len(self._record)
         self.term = 0
         self.outcome: CommandOutcome | None = None

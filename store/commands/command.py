@@ -24,7 +24,6 @@ class Command(ABC, Generic[ResultT]):
     __slots__ = ()
     KIND: ClassVar[str]  # its name in the log
     LEVEL: ClassVar[int] = 0  # the replica group's feature level from which on it may be proposed
-    MUST_BE_KNOWN: ClassVar[bool] = False  # a replica that does not know it stops; otherwise it is skipped, as in logs of old
 
     @abstractmethod
     def encode(self) -> JsonObject:

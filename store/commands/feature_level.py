@@ -20,10 +20,9 @@ class GroupLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaiseFeatureLevel(Command[GroupLevel]):
-    """Raise the level.  A replica that cannot do it stops: see ``MUST_BE_KNOWN``."""
+    """Raise the level.  A replica that cannot do it stops."""
 
     KIND: ClassVar[str] = "feature_level"
-    MUST_BE_KNOWN: ClassVar[bool] = True
     level: int
     release: str
 

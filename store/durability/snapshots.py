@@ -26,8 +26,7 @@ from store.state.sequences import CapturedProducer, QueueKey
 CONFIG_FOLDER = "config"
 APPLIED = "applied.json"
 BACKUP = ".bak"
-FORMAT = 1
-FORMAT_WITH_LEVEL = SNAPSHOT.current  # from feature level 1 on: builds from before it take such a snapshot for none
+FORMAT = SNAPSHOT.current
 
 
 def no_snapshot(first_index: int) -> str:
@@ -53,7 +52,6 @@ class Snapshot:
     sequence_rows: list[Any] = field(default_factory=list)  # in their place in one that was read
     queue_file_units: int = QUEUE_UNITS_PER_FILE
     queues_begin_pos: int = 0  # no queue has a message from before it in the log
-    feature_level: int = 0
 
 
 def config_path(name: str) -> str:
@@ -197,7 +195,7 @@ async def _gathered(made: Iterator[bytes]) -> tuple[list[bytes], int]:
 
 def _applied_pieces(snapshot: Snapshot, checksums: dict[str, int]) -> Iterator[bytes]:
     fields = {
-        "format": FORMAT_WITH_LEVEL if snapshot.feature_level else FORMAT,
+        "format": FORMAT,
         "index": snapshot.index,
         "term": snapshot.term,
         "endPos": snapshot.end_pos,
@@ -244,7 +242,7 @@ def _decode_applied(data: bytes) -> tuple[Snapshot, dict[str, int]] | None:
         return None
     try:
         fields = strict_json.parse(body)
-        if fields["format"] not in (FORMAT, FORMAT_WITH_LEVEL):
+        if fields["format"] != FORMAT:
             return None
         snapshot = Snapshot(fields["index"], fields["term"], fields["endPos"], fields["storeTimestamp"], fields["messages"])
         for topic, queue_id, low, high, first_file, last_end_pos, crcs in fields["queues"]:

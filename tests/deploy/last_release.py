@@ -1,20 +1,23 @@
 """An earlier build, as sources: unpacked from git, and run with the interpreter and the dependencies of these tests.
 
-There is no release yet, so it is the commit from which on files and wire are kept compatible; move it when there is one.  It can do one
-feature level less than this build, as a release before a new level.
+There is no release yet, so it is the commit from which on files and wire are kept compatible; move it when there is one.  It is upgraded
+to this build with one feature level more.
 """
 
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
+from tests.levels import NEXT_LEVEL
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "93a4907bfbb620d5c3fc39a8fb4dcda03ac547ec"
 LEVELS = Path("dledger_wire/feature_levels.py")
-HIGHEST, LOWER = "MAX_LEVEL: Final = 1\n", "MAX_LEVEL: Final = 0\n"
+TABLE_END, NEXT = "),)  # a level", f"), {NEXT_LEVEL})  # a level"
 
 
 def unpack(folder: Path) -> Path:
@@ -24,7 +27,17 @@ def unpack(folder: Path) -> Path:
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.decode()} (the history is needed: git fetch --unshallow)"
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    return folder
+
+
+def next_release(folder: Path) -> Path:
+    """The root of this build's sources, under ``folder``, with one feature level more: as the release after a new level."""
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", "*.py"], capture_output=True, check=True).stdout.decode()
+    for name in names.split("\0")[:-1]:
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
     levels = (folder / LEVELS).read_text(encoding="utf-8")
-    assert levels.count(HIGHEST) == 1
-    (folder / LEVELS).write_text(levels.replace(HIGHEST, LOWER), encoding="utf-8")
+    assert levels.count(TABLE_END) == 1
+    (folder / LEVELS).write_text(levels.replace(TABLE_END, NEXT), encoding="utf-8")
     return folder

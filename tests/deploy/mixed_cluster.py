@@ -16,7 +16,6 @@ from typing import IO, Any
 from dledger_cli.context import nodes_of
 from dledger_client import Admin, PullConsumer
 from tests.cluster.harness import Cluster
-from tests.deploy.last_release import ROOT
 from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
 
@@ -28,9 +27,9 @@ def environment_of(root: Path, **more: str) -> dict[str, str]:
 class MixedCluster(Cluster):
     """``build``: where the sources of what each process runs are; ``old`` in the beginning."""
 
-    def __init__(self, data: Path, old: Path, **options: Any) -> None:
+    def __init__(self, data: Path, old: Path, new: Path, **options: Any) -> None:
         super().__init__(data, **options)
-        self.old = old
+        self.old, self.new = old, new
         self.build: dict[str, Path] = dict.fromkeys(self.local.all_ids(), old)
 
     def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
@@ -125,6 +124,3 @@ class OldProducer:
         self._feeding.join()
         self._process.kill()
         self._process.communicate()
-
-
-NEW = ROOT

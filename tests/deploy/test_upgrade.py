@@ -16,17 +16,22 @@ import pytest
 
 from dledger_client import Admin, Message
 from tests.cluster.world import Member, Sender
-from tests.deploy.last_release import unpack
-from tests.deploy.mixed_cluster import NEW, MixedCluster, OldProducer
+from tests.deploy.last_release import next_release, unpack
+from tests.deploy.mixed_cluster import MixedCluster, OldProducer
 from tests.waiting import LIMIT_MS, wait_until
 
 TOPIC, QUEUES = "orders", 4
-OLD_SAYS = "can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.3.0 or newer"
+OLD_SAYS = "can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.2.0 or newer"
 
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(tmp_path_factory.mktemp("last-release"))
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next_release(tmp_path_factory.mktemp("next-release"))
 
 
 class Load:
@@ -82,8 +87,8 @@ class Load:
 
 
 @pytest.fixture
-def cluster(old: Path, tmp_path: Path) -> Iterator[MixedCluster]:
-    with MixedCluster(tmp_path / "data", old, name_servers=2) as made:
+def cluster(old: Path, new: Path, tmp_path: Path) -> Iterator[MixedCluster]:
+    with MixedCluster(tmp_path / "data", old, new, name_servers=2) as made:
         made.start()
         yield made
         made.end()
@@ -108,7 +113,7 @@ def checked(cluster: MixedCluster) -> dict[str, object]:
 def test_a_cluster_of_the_last_release_is_upgraded_under_load_and_back_until_the_switch(cluster: MixedCluster, load: Load) -> None:
     load.start()
     first = next(node_id for node_id in cluster.local.node_ids() if node_id != cluster.leader())
-    cluster.exchange(first, NEW)
+    cluster.exchange(first, cluster.new)
     load.goes_on()  # an old leader, a new follower
     with Admin(cluster.bootstrap, timeout_ms=LIMIT_MS) as admin:
         admin.transfer_leader(first)
@@ -119,13 +124,13 @@ def test_a_cluster_of_the_last_release_is_upgraded_under_load_and_back_until_the
     assert refused.returncode == 1
     assert "replica group g0 stays at feature level 0" in refused.stderr
     for server in cluster.local.name_server_ids():
-        cluster.exchange(server, NEW)
-    cluster.exchange_all(NEW)
+        cluster.exchange(server, cluster.new)
+    cluster.exchange_all(cluster.new)
     assert checked(cluster)["can_rise_to"] == 1
     load.goes_on()
     cluster.exchange_all(cluster.old)
     load.goes_on()
-    cluster.exchange_all(NEW)
+    cluster.exchange_all(cluster.new)
     cluster.cli_ok("cluster", "upgrade-finish", "--yes")
     load.goes_on()
     assert_the_last_release_is_refused(cluster)
@@ -136,29 +141,27 @@ def test_a_cluster_of_the_last_release_is_upgraded_under_load_and_back_until_the
 def assert_the_last_release_is_refused(cluster: MixedCluster) -> None:
     victim = next(node_id for node_id in cluster.local.node_ids() if node_id != cluster.leader())
     identity = cluster.data / victim / "identity.json"
-    wait_until(lambda: json.loads(identity.read_text())["format_version"] == 2, "the folder is marked with its level")
+    wait_until(lambda: json.loads(identity.read_text())["feature_level"] == 1, "the folder is marked with its level")
     assert cluster.terminate(victim) == 0
     found = cluster.cli("cluster", "upgrade-check")
     assert (found.returncode, f"under-replicated: g0/{victim}" in found.stderr) == (1, True), found.stderr
     assert OLD_SAYS in cluster.refused_start(victim, cluster.old)
     unmark(identity)
     assert OLD_SAYS in cluster.refused_start(victim, cluster.old)  # by its peers: its folder does not say the level
-    cluster.build[victim] = NEW
+    cluster.build[victim] = cluster.new
     cluster.start(victim)
 
 
 def unmark(identity: Path) -> None:
     """Make the folder's identity that of before the switch, as if the power had gone in between."""
-    fields = json.loads(identity.read_text())
-    del fields["feature_level"], fields["release"]
-    identity.write_text(json.dumps(fields | {"format_version": 1}))
+    identity.write_text(json.dumps(json.loads(identity.read_text()) | {"feature_level": 0, "release": ""}))
 
 
 @pytest.mark.timeout(300)
-def test_the_last_release_stops_at_the_switch_where_nobody_tells_it(old: Path, tmp_path: Path) -> None:
+def test_the_last_release_stops_at_the_switch_where_nobody_tells_it(old: Path, new: Path, tmp_path: Path) -> None:
     """A group of one voter has no peers: what stops the old build is the record of the command itself."""
-    with MixedCluster(tmp_path / "data", old, nodes=1) as cluster:
-        cluster.build["n0"] = NEW
+    with MixedCluster(tmp_path / "data", old, new, nodes=1) as cluster:
+        cluster.build["n0"] = cluster.new
         cluster.start()
         cluster.cli_ok("topic", "create", TOPIC, "--queues", "1")
         cluster.cli_ok("cluster", "upgrade-finish", "--yes")
@@ -166,6 +169,6 @@ def test_the_last_release_stops_at_the_switch_where_nobody_tells_it(old: Path, t
         assert cluster.terminate("n0") == 0
         unmark(cluster.data / "n0" / "identity.json")
         assert OLD_SAYS in cluster.refused_start("n0", old)
-        cluster.build["n0"] = NEW
+        cluster.build["n0"] = cluster.new
         cluster.start()
         assert sorted(cluster.stored(TOPIC, 1)) == [b"one", b"two"]

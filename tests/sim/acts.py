@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from broker.node import BrokerNode
 from dledger_wire.errors import DledgerError
-from dledger_wire.feature_levels import MAX_LEVEL, THIS_BUILD
+from tests.levels import NEXT_BUILD, NEXT_LEVEL
 from tests.sim import operators
 from tests.sim.clock import EPOCH_MS
 from tests.sim.cluster import SimCluster, are_equal
@@ -40,7 +40,7 @@ class Acts:
         self._cluster, self._workloads = cluster, workloads
         self._plans = [list(plan) for plan in plans]
         self._keep = keep
-        self._upgrades = any(host.levels != THIS_BUILD for host in cluster.hosts.values())
+        self._upgrades = any(host.levels != NEXT_BUILD for host in cluster.hosts.values())
         voters = len(cluster.groups["g0"].node_ids)
         self._watch = ReplacementWatch(cluster, voters) if cluster.spares.hosts else None
         self._strangers = Strangers(cluster, random.Random(cluster.random.getrandbits(64))) if cluster.security.is_on else None
@@ -118,19 +118,19 @@ class Acts:
         async with self._workloads[0].admin() as admin:
             while not self._cluster.problems():
                 try:
-                    await admin.finish_upgrade(level=MAX_LEVEL)
+                    await admin.finish_upgrade(level=NEXT_LEVEL.number)
                 except DledgerError as error:
                     self._cluster.trace.note("refused", "finish upgrade", error.code)
                     await asyncio.sleep(RAISE_AGAIN_S)
                 else:
                     break
-        older = [node_id for node_id, host in self._cluster.hosts.items() if host.levels != THIS_BUILD]
+        older = [node_id for node_id, host in self._cluster.hosts.items() if host.levels != NEXT_BUILD]
         if older:
-            self._cluster.invariants.violations.append(f"feature level {MAX_LEVEL} with {older} on a build of before")
+            self._cluster.invariants.violations.append(f"feature level {NEXT_LEVEL.number} with {older} on a build of before")
 
     def _have_risen(self) -> bool:
         nodes = [host.node for host in self._cluster.hosts.values() if host.node is not None and self._cluster.is_up(host)]
-        return all(node.store.feature_level.now.level == MAX_LEVEL for node in nodes)
+        return all(node.store.feature_level.now.level == NEXT_LEVEL.number for node in nodes)
 
     async def _compare(self) -> None:
         cluster = self._cluster

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from broker.node import BrokerNode
 from dledger.runtime.env import Environment
-from dledger_wire.feature_levels import THIS_BUILD, LevelRange
+from dledger_wire.feature_levels import LevelRange
 from dledger_wire.security.network_security import NetworkSecurity
+from tests.levels import NEXT_BUILD
 from tests.sim.clock import SimClock
 from tests.sim.disk import DiskSettings, SimDisk
 from tests.sim.disk_content import Content
@@ -69,7 +70,7 @@ class Host(Machine):
     old_folder: Folder | None = None  # the one of before the member was replaced
     flush_mode: str = ""  # where it is not that of the others
     bad_disk: bool = False  # its disk was made to fail, so its node may stop for that reason
-    levels: LevelRange = THIS_BUILD  # the feature levels that the build on it can do
+    levels: LevelRange = NEXT_BUILD  # the feature levels that the build on it can do
 
     @property
     def node_id(self) -> str:

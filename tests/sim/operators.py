@@ -12,7 +12,7 @@ import random
 from broker.membership.membership_steps import membership_steps
 from dledger.node import RaftNode
 from dledger_wire.errors import DledgerError
-from dledger_wire.feature_levels import THIS_BUILD
+from tests.levels import NEXT_BUILD
 from tests.sim import coverage, rot
 from tests.sim.cluster import SimCluster
 from tests.sim.host import Host
@@ -98,12 +98,12 @@ async def change_flush_mode(cluster: SimCluster, host: Host, draw: random.Random
 
 
 async def upgrade(cluster: SimCluster, host: Host, draw: random.Random, lasts_s: float) -> None:
-    """Start a node with this build, after an orderly stop or a kill."""
+    """Start a node with the build of the next release, after an orderly stop or a kill."""
     if draw.random() < 0.6:
         await cluster.stop(host.node_id)
     else:
         cluster.kill(host.node_id)
-    host.levels = THIS_BUILD
+    host.levels = NEXT_BUILD
     cluster.ensure_running(host.node_id)
     await asyncio.sleep(lasts_s)
 

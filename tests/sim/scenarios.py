@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 
 from dledger.log.config import LogConfig
-from dledger_wire.feature_levels import BEFORE_LEVELS
+from dledger_wire.feature_levels import THIS_BUILD
 from tests.checkers.append_log import check
 from tests.checkers.queues import check_group_offsets
 from tests.sim import one_world
@@ -253,7 +253,7 @@ def _cluster(scenario: Scenario, seed: int, draw: random.Random, readable: bool)
         spares=scenario.spares,
     )
     for host in cluster.hosts.values() if scenario.upgrades else ():
-        host.levels = BEFORE_LEVELS
+        host.levels = THIS_BUILD
     return cluster
 
 

@@ -149,7 +149,15 @@ def _small(name: str, content: object) -> bytes:
 
 
 def _good_small() -> Iterator[bytes]:
-    identity = {"format_version": 1, "cluster": "shop", "group": "g0", "node_id": "n0", "store_id": "0" * 32}
+    identity = {
+        "format_version": 1,
+        "cluster": "shop",
+        "group": "g0",
+        "node_id": "n0",
+        "store_id": "0" * 32,
+        "feature_level": 0,
+        "release": "",
+    }
     applied = {"format": 1, "index": 1, "term": 1, "endPos": 9, "storeTimestamp": 1, "messages": 0, "files": {}, "queueFileUnits": 9}
     yield _small("identity.json", identity)
     yield _small("spare.json", {"group": "g0", "voters": [["n0", "10.0.0.1:9"]]})

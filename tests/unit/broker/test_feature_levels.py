@@ -1,11 +1,12 @@
 """Feature levels: raised once every member can, kept over restarts and copies, and refused to builds that cannot do them.
 
-A build of before is played by this one with a range of its own, so it tells and refuses as later builds will.
+The build of the next release is played by this one with a range of its own (``tests/levels.py``), which is that of simulated nodes.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,23 +16,24 @@ from dledger.core.types import NodeId
 from dledger.membership.boot_history import BootHistory
 from dledger.membership.feature_levels import FeatureLevels, GroupLevel, refuses_build_of
 from dledger.membership.handshake import Handshake, decode
-from dledger_wire._pb import raft_pb2
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError, NotReadyError
-from dledger_wire.feature_levels import BEFORE_LEVELS, LEVELS, MAX_LEVEL, MIN_LEVEL, THIS_BUILD, LevelRange
+from dledger_wire.feature_levels import LEVELS, MAX_LEVEL, MIN_LEVEL, THIS_BUILD, LevelRange
 from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.replica_group import SetReplicaGroup
 from store.durability.snapshots import APPLIED, config_path
-from store.log_view import entry_records
 from store.state.feature_level import FeatureLevelState
+from tests.levels import NEXT_BUILD, next_level
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.log.crash_disk import CrashDisk
-from tests.unit.store.store_rig import StoreRig, run
+from tests.unit.store.store_rig import TINY, StoreRig, run
 from tests.unit.store.test_command_format import Raw
 from tests.unit.store.test_store_recovery import fill, settled
 
-__all__ = ["quiet"]
+__all__ = ["next_level", "quiet"]
+
+pytestmark = pytest.mark.usefixtures("next_level")
 
 NODES = (NodeId("n0"), NodeId("n1"), NodeId("n2"))
 
@@ -62,7 +64,7 @@ async def ended(rig: Rig, node_id: str) -> BaseException:
 
 
 async def stamped(rig: Rig, *node_ids: str) -> None:
-    await until(lambda: all(identity(rig, node_id)["format_version"] == 2 for node_id in node_ids))
+    await until(lambda: all(identity(rig, node_id)["feature_level"] == 1 for node_id in node_ids))
 
 
 def test_the_level_rises_when_every_member_can_and_not_before() -> None:
@@ -70,29 +72,28 @@ def test_the_level_rises_when_every_member_can_and_not_before() -> None:
         await rig.topic()
         await fill(rig, 0, 10)
         victim = rig.followers[0]
-        await exchange(rig, victim, BEFORE_LEVELS)
+        await exchange(rig, victim, THIS_BUILD)
         await settled(rig)
         async with rig.admin() as admin:
             found = (await admin.upgrade_check()).groups[0]
             assert (found.level, found.can_rise_to, found.problems) == (0, 0, ())
-            assert "can do feature levels 0 to 0 only" in found.waits_for[0]
-            with pytest.raises(NotReadyError, match=f"stays at feature level 0: {victim} .* can do feature level 0 only"):
+            with pytest.raises(NotReadyError, match=f"stays at feature level 0: {victim} .* can do levels 0 to 0 only"):
                 await admin.finish_upgrade()
             rig.cluster.kill(victim)
             await until(lambda: rig.cluster.master() is not None)
             with pytest.raises(NotReadyError, match=f"{victim} is away, and what its build can do is not known"):
                 await admin.finish_upgrade(level=1)
-            rig.cluster.hosts[victim].levels = THIS_BUILD
+            rig.cluster.hosts[victim].levels = NEXT_BUILD
             rig.cluster.start(victim)
             await settled(rig)
             found = (await admin.upgrade_check()).groups[0]
             assert (found.can_rise_to, found.waits_for, len(found.switches_on)) == (1, (), 1)
             (raised,) = await admin.finish_upgrade()
-            assert (raised.old_level, raised.level, raised.release) == (0, 1, "0.3.0")
+            assert (raised.old_level, raised.level, raised.release) == (0, 1, "0.2.0")
             (again,) = await admin.finish_upgrade()
             assert (again.old_level, again.level) == (1, 1)
             await stamped(rig, *NODES)
-            assert {(identity(rig, node)["feature_level"], identity(rig, node)["release"]) for node in NODES} == {(1, "0.3.0")}
+            assert {(identity(rig, node)["feature_level"], identity(rig, node)["release"]) for node in NODES} == {(1, "0.2.0")}
             with pytest.raises(NotReadyError, match=r"stays at feature level 1: .* can do levels 0 to 1 only"):
                 await admin.finish_upgrade(level=2)
 
@@ -106,9 +107,9 @@ def test_the_level_outlives_restarts_and_its_snapshots_name_it() -> None:
             await admin.finish_upgrade()
             await stamped(rig, *NODES)
             for node_id in NODES:
-                await exchange(rig, node_id, THIS_BUILD)
+                await exchange(rig, node_id, NEXT_BUILD)
                 await settled(rig)
-                assert content(rig, node_id, config_path(APPLIED)).partition(b"\n")[2].startswith(b'{"format":2,')
+                assert content(rig, node_id, config_path(APPLIED)).partition(b"\n")[2].startswith(b'{"format":1,')
                 node = rig.cluster.hosts[node_id].node
                 assert node is not None
                 assert node.store.feature_level.now.level == 1
@@ -125,14 +126,14 @@ def test_a_build_that_cannot_do_the_level_does_not_start_on_the_folder() -> None
             await admin.finish_upgrade()
         await stamped(rig, *NODES)
         victim = rig.followers[0]
-        await exchange(rig, victim, BEFORE_LEVELS)
+        await exchange(rig, victim, THIS_BUILD)
         reason = await ended(rig, victim)
         assert isinstance(reason, DataDirectoryError)
-        text = "this build can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.3.0 or newer"
+        text = "this build can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.2.0 or newer"
         assert reason.message.startswith("data folder ")
         assert reason.message.endswith(text)
         await fill(rig, 0, 10)
-        await exchange(rig, victim, THIS_BUILD)
+        await exchange(rig, victim, NEXT_BUILD)
         await settled(rig)
 
     Rig(33).run(scenario)
@@ -147,11 +148,11 @@ def test_an_older_build_on_an_empty_folder_is_refused_by_its_peers_and_stops() -
             await stamped(rig, *NODES)
             await admin.remove_member(victim)
         rig.cluster.wipe(victim)
-        rig.cluster.hosts[victim].levels = BEFORE_LEVELS
+        rig.cluster.hosts[victim].levels = THIS_BUILD
         rig.cluster.start(victim)
         reason = await ended(rig, victim)
         assert isinstance(reason, DataDirectoryError)
-        text = "can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.3.0 or newer"
+        text = "can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.2.0 or newer"
         assert reason.message.startswith(victim)
         assert text in reason.message
         await fill(rig, 0, 10)
@@ -177,25 +178,24 @@ def test_a_peer_is_refused_by_name_with_the_release_it_needs() -> None:
 
 
 def test_a_node_takes_its_peers_word_for_a_level_that_it_cannot_do() -> None:
-    levels = FeatureLevels(THIS_BUILD, "0.3.0", lambda: GroupLevel(1, "0.3.0"))
-    levels.check_own(NODES[0], said(LevelRange(0, 9), 1, "0.3.0"))
-    with pytest.raises(DataDirectoryError, match=r"n0 \(0.3.0\) can do .* the replica group is at 2: start dledger 0.4.0 or newer"):
+    levels = FeatureLevels(NEXT_BUILD, "0.2.0", lambda: GroupLevel(1, "0.2.0"))
+    levels.check_own(NODES[0], said(LevelRange(0, 9), 1, "0.2.0"))
+    with pytest.raises(DataDirectoryError, match=r"n0 \(0.2.0\) can do .* the replica group is at 2: start dledger 0.4.0 or newer"):
         levels.check_own(NODES[0], said(LevelRange(0, 9), 2, "0.4.0"))
 
 
-def test_levels_travel_in_the_handshake_and_older_builds_tell_none() -> None:
+def test_levels_travel_in_the_handshake() -> None:
     told = said(LevelRange(1, 4), 2, "0.4.0")
     assert decode(told.encode(NODES[0])) == (NODES[0], told)
-    assert decode(bytes(raft_pb2.LinkHello(node_id="n1", store_id="s").SerializeToString()))[1].levels == BEFORE_LEVELS
 
 
 def test_a_level_this_build_cannot_do_stops_the_replica_at_the_command_and_at_the_snapshot() -> None:
-    text = "this build can do feature levels 0 to 1, and the replica group is at 2: start dledger 0.4.0 or newer"
+    text = "this build can do feature levels 0 to 0, and the replica group is at 1: start dledger 0.2.0 or newer"
 
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk())
         rig.promise()
-        command = RaiseFeatureLevel(level=2, release="0.4.0")
+        command = RaiseFeatureLevel(level=1, release="0.2.0")
         rig.append(rig.store.command(command))
         with pytest.raises(DataDirectoryError, match=text):
             await rig.commit()
@@ -203,17 +203,15 @@ def test_a_level_this_build_cannot_do_stops_the_replica_at_the_command_and_at_th
 
     run(scenario)
     with pytest.raises(DataDirectoryError, match=text):
-        FeatureLevelState().load({"level": 2, "release": "0.4.0", "since_ms": 1})
+        FeatureLevelState().load({"level": 1, "release": "0.2.0", "since_ms": 1})
 
 
-def test_a_command_that_must_be_known_stops_a_replica_that_does_not_know_it() -> None:
+def test_a_command_that_a_replica_does_not_know_stops_it() -> None:
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk())
         rig.promise()
         rig.append(Raw(encode_command("grow_wings", {})))
-        await rig.commit()  # of a log of old: skipped by every replica
-        rig.append(Raw(encode_command("grow_wings", {}, must_be_known=True)))
-        with pytest.raises(DataDirectoryError, match="entry 2 of the log: unknown command 'grow_wings': it is of a newer release"):
+        with pytest.raises(DataDirectoryError, match="entry 1 of the log: unknown command 'grow_wings': it is of a newer release"):
             await rig.commit()
         await rig.log.close()
 
@@ -222,17 +220,15 @@ def test_a_command_that_must_be_known_stops_a_replica_that_does_not_know_it() ->
 
 def test_a_command_is_proposed_from_its_level_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        rig = await StoreRig.open(CrashDisk())
+        rig = await StoreRig.open(CrashDisk(), replace(TINY, levels=NEXT_BUILD))
         rig.promise()
         monkeypatch.setattr(SetReplicaGroup, "LEVEL", 1)
         with pytest.raises(NotReadyError, match="replica_group needs feature level 1, the replica group is at 0: upgrade all nodes"):
             rig.store.command(SetReplicaGroup(voters=3))
-        await rig.command(RaiseFeatureLevel(level=1, release="0.3.0"))
+        await rig.command(RaiseFeatureLevel(level=1, release="0.2.0"))
         assert (await rig.command(SetReplicaGroup(voters=3))).voters == 3
-        (_level, command) = [record for entry in await rig.entries() for _pos, record in entry_records(entry)]
-        assert command.must_be_known
         with pytest.raises(InvalidArgumentError, match="is at feature level 1; expected a higher one than 1"):
-            await rig.command(RaiseFeatureLevel(level=1, release="0.3.0"))
+            await rig.command(RaiseFeatureLevel(level=1, release="0.2.0"))
         await rig.close()
 
     run(scenario)

@@ -37,10 +37,10 @@ def test_a_folder_keeps_its_identity_and_refuses_others(tmp_path: Path) -> None:
                 await open_identity(environment(tmp_path), *other)
         fields = json.loads((tmp_path / "identity.json").read_text())
         (tmp_path / "identity.json").write_text(json.dumps(fields | {"format_version": 9}))
-        with pytest.raises(DataDirectoryError, match=r"identity\.json: format 9; this build reads 1 to 2: start a newer release"):
+        with pytest.raises(DataDirectoryError, match=r"identity\.json: format 9; this build reads 1: start a newer release"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")
         (tmp_path / "identity.json").write_text(json.dumps({"format_version": 3, "something": "new"}))
-        with pytest.raises(DataDirectoryError, match=r"identity\.json: format 3; this build reads 1 to 2"):
+        with pytest.raises(DataDirectoryError, match=r"identity\.json: format 3; this build reads 1"):
             await open_identity(environment(tmp_path), "c", "g0", "n0")
         (tmp_path / "identity.json").write_text("{}")
         with pytest.raises(DataDirectoryError, match=r"identity\.json is damaged: no format_version in it"):

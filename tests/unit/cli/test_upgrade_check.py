@@ -18,12 +18,16 @@ from dledger_cli.commands import upgrade
 from dledger_client.admin.cluster_status import NodeStatus, judge_group
 from dledger_client.admin.upgrade import check
 from dledger_wire.errors import UnreachableError
-from dledger_wire.feature_levels import MAX_LEVEL
+from tests.levels import NEXT_BUILD, NEXT_LEVEL, next_level
 from tests.unit.cli.test_status_command import gone, leader, other
 
 NOW_MS = 1_800_000_000_000
-NEW = {"version": "0.9", "highest_level": MAX_LEVEL}
-OLD = {"version": "0.2"}
+NEW = {"version": "0.2.0", "highest_level": NEXT_LEVEL.number}
+OLD = {"version": "0.1.0"}
+
+__all__ = ["next_level"]
+
+pytestmark = pytest.mark.usefixtures("next_level")
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
 
 def told(file: Path, monkeypatch: pytest.MonkeyPatch, *nodes: NodeStatus, options: tuple[str, ...] = ()) -> Any:
     """The command's outcome where the nodes of the group answer this."""
-    monkeypatch.setattr(upgrade, "ask", lambda *_: check([judge_group("g0", nodes)], NOW_MS))
+    monkeypatch.setattr(upgrade, "ask", lambda *_: check([judge_group("g0", nodes)], NOW_MS, NEXT_BUILD))
     return CliRunner().invoke(app, ["cluster", "upgrade-check", "--config", str(file), *options])
 
 
@@ -51,16 +55,16 @@ def test_it_exits_with_0_when_nothing_speaks_against_stopping_a_node(silent: Pat
     result = told(silent, monkeypatch, *nodes)
     assert result.exit_code == 0
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["g0", "0", "n1", "0.9", "0", "to", str(MAX_LEVEL)] in rows
-    assert ["g0", "0", "n2", "0.2", "0", "to", "0"] in rows
-    assert "g0: a higher level waits: n2 (0.2) can do feature levels 0 to 0 only" in result.stderr
+    assert ["g0", "0", "n1", "0.2.0", "0", "to", str(NEXT_LEVEL.number)] in rows
+    assert ["g0", "0", "n2", "0.1.0", "0", "to", "0"] in rows
+    assert "g0: a higher level waits: n2 (0.1.0) can do feature levels 0 to 0 only" in result.stderr
     assert "the nodes can be upgraded or downgraded to this build" in result.stderr
 
 
 def test_it_says_what_the_switch_brings_when_all_can(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = told(silent, monkeypatch, *with_build(NEW, leader("n0", "n2"), other("n0"), other("n2")))
     assert result.exit_code == 0
-    assert f"g0: dledger cluster upgrade-finish would raise it from level 0 to {MAX_LEVEL}:" in result.stdout
+    assert f"g0: dledger cluster upgrade-finish would raise it from level 0 to {NEXT_LEVEL.number}:" in result.stdout
 
 
 def test_a_node_that_is_away_makes_it_exit_with_1(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,20 +81,20 @@ def test_a_node_that_is_away_makes_it_exit_with_1(silent: Path, monkeypatch: pyt
     assert any("must not stop" in text for text in shown["problems"])
     assert group["waits_for"] == ["n2 does not answer, and what its build can do is not known"]
     assert [(node["id"], node["reachable"], node["highest_level"]) for node in group["nodes"]] == [
-        ("n1", True, MAX_LEVEL),
-        ("n0", True, MAX_LEVEL),
+        ("n1", True, NEXT_LEVEL.number),
+        ("n0", True, NEXT_LEVEL.number),
         ("n2", False, 0),
     ]
 
 
 def test_a_group_at_a_level_of_a_newer_release_is_a_finding(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = {"version": "9.0", "feature_level": MAX_LEVEL + 1, "highest_level": MAX_LEVEL + 1}
+    newer = {"version": "9.0", "feature_level": NEXT_LEVEL.number + 1, "highest_level": NEXT_LEVEL.number + 1}
     nodes = with_build(newer, leader("n0", "n2"), other("n0"), other("n2"))
     result = told(silent, monkeypatch, *nodes)
     assert result.exit_code == 1
     assert "dledger: level: g0: this build" in result.stderr
     (group,) = json.loads(told(silent, monkeypatch, *nodes, options=("--json",)).stdout)["groups"]
-    assert (group["level"], group["needs"]) == (MAX_LEVEL + 1, "")
+    assert (group["level"], group["needs"]) == (NEXT_LEVEL.number + 1, "")
 
 
 def test_it_ends_within_its_timeout_where_connections_are_taken_and_nobody_answers(silent: Path) -> None:

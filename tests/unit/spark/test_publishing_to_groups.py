@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +18,7 @@ from dledger_wire.errors import CorruptBatchError, DledgerError
 from pyspark_dledger.jobs.finish import finish_all
 from pyspark_dledger.write import publisher as publishing
 from pyspark_dledger.write import staged_batches
-from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName, read_manifest
+from pyspark_dledger.write.publisher import Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import RowBatcher, StagedBatchReader, TargetQueue
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.spark.test_publisher import STAGING, TARGET, maker
@@ -209,26 +207,3 @@ def test_a_batch_for_another_group_than_its_part_says_is_refused() -> None:
                 await first.publish(WRITE, [replace(part, target="g1")])
 
     Rig(groups=2).run(scenario)
-
-
-def test_manifests_of_the_version_before_are_finished_in_one_line() -> None:
-    async def scenario(rig: Rig) -> None:
-        await topics(rig)
-        parts = await stage(rig, "first")
-        old = [{name: value for name, value in asdict(part).items() if name != "target"} for part in parts]
-        text = {"version": 1, "application": "query", "number": 0, "parts": old}
-        manifest = read_manifest(zlib.compress(json.dumps(text).encode()))
-        assert manifest is not None
-        write, known = manifest.write, manifest.parts
-        assert (write, {part.target for part in known}) == (WRITE, {""})
-        # Some of the rows were stored under sequence numbers that do not depend on the version.
-        Dying.left = 9
-        async with publisher(rig, Dying) as dying:
-            with pytest.raises(ConnectionAbortedError):
-                await dying.publish(WRITE, parts)
-        async with publisher(rig) as later:
-            assert await later.finish(write, known)
-        assert sorted(await stored(rig)) == list(range(ROWS))
-
-    Rig(groups=2).run(scenario)
-    assert read_manifest(zlib.compress(b'{"version": 3, "application": "a", "number": 0, "parts": []}')) is None

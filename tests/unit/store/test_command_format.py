@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ from store.commands.topics import DRAINED, CreateTopic, DeleteTopic, DeleteTopic
 from store.commands.transactions import CountTransactionChecks, EndTransactions
 from store.state.json_pieces import encode, pieces
 from store.state.sequences import SequenceTable
+from tests.levels import NEXT_BUILD
 from tests.unit.log.crash_disk import CrashDisk
-from tests.unit.store.store_rig import StoreRig, run
+from tests.unit.store.store_rig import TINY, StoreRig, run
 
 GOLDEN = Path(__file__).parent / "golden"
 FIRST_MS = 1_700_000_000_000
@@ -113,7 +115,7 @@ CASES: list[tuple[str, Command[object]]] = [
             rules=(Rule("alice", Effect.ALLOW, Resource.CLUSTER, "*", Action.ADMINISTER),),
         ),
     ),
-    ("feature_level", RaiseFeatureLevel(level=1, release="0.3.0")),
+    ("feature_level", RaiseFeatureLevel(level=1, release="0.2.0")),
 ]
 
 
@@ -130,8 +132,7 @@ class Raw:
 
 def record_of(number: int) -> bytes:
     command = CASES[number][1]
-    must_be_known = command.MUST_BE_KNOWN or command.LEVEL > 0
-    return encode_command(command.KIND, {**command.encode(), "at_ms": FIRST_MS + number}, must_be_known=must_be_known)
+    return encode_command(command.KIND, {**command.encode(), "at_ms": FIRST_MS + number})
 
 
 def golden_records() -> dict[str, dict[str, str]]:
@@ -171,7 +172,7 @@ def test_a_command_of_a_newer_version_or_with_malformed_fields_is_refused() -> N
 
 async def sections_of(records: Sequence[bytes]) -> dict[str, str]:
     """What a store makes of these records: each section's file."""
-    rig = await StoreRig.open(CrashDisk())
+    rig = await StoreRig.open(CrashDisk(), replace(TINY, levels=NEXT_BUILD))
     rig.promise()
     for record in records:
         rig.append(Raw(record))
