@@ -19,7 +19,6 @@ from dledger_wire.tasks import BackgroundTasks
 
 PATH = "leaders.json"
 KEPT_CHANGES = 100
-MAX_BYTES = 1 << 20
 HELD_LATELY_S = 1.0  # a disk that held the node up before the leader was lost may be why
 WRITE_AFTER_S = 1.0  # a new leader has more urgent things to sync
 
@@ -54,11 +53,11 @@ class LeaderHistory:
     ) -> None:
         self._own, self._clock, self._stopped_in_order, self._disk_held_s = own, clock, stopped_in_order, disk_held_s
         self._changes: deque[LeaderChange] = deque(maxlen=KEPT_CHANGES)
-        self._file = JsonListFile(disk, PATH, "changes", self._rows, max_bytes=MAX_BYTES, write_after_s=WRITE_AFTER_S)
+        self._file = JsonListFile(disk, PATH, "changes", self.changes, decode=_change, encode=asdict, write_after_s=WRITE_AFTER_S)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept, and keep what comes from now on."""
-        self._changes.extend(await self._file.open(tasks, _change, lost="the history of leaders is reset"))
+        self._changes.extend(await self._file.open(tasks, lost="the history of leaders is reset"))
 
     async def close(self) -> None:
         """What was not written yet is, when this returns; call it when the tasks have ended."""
@@ -94,9 +93,6 @@ class LeaderHistory:
         """The newest ones, oldest first; 0: all that are kept."""
         found = list(self._changes)
         return found[-count:] if count else found
-
-    def _rows(self) -> list[dict[str, object]]:
-        return [asdict(change) for change in self._changes]
 
 
 def _change(row: dict[str, object]) -> LeaderChange:

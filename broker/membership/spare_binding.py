@@ -5,15 +5,15 @@ Owns the file, what a bound node takes from the cluster file, and its answer to 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, NodeSettings
 from broker.config.replicas import SpareConfig
-from dledger.runtime.env import Disk, read_file
-from dledger_wire import strict_json
+from dledger.runtime.env import Disk
+from dledger.runtime.json_file import JsonFile
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 
@@ -28,22 +28,25 @@ class Binding:
     voters: tuple[tuple[str, str], ...]
 
 
+def _encode(binding: Binding) -> dict[str, object]:
+    return {"group": binding.group, "voters": [list(voter) for voter in binding.voters]}
+
+
+def _decode(data: Any) -> Binding:
+    return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))
+
+
+_FILE = JsonFile(BINDING_FILE, _decode, _encode, indent=1)
+
+
 async def read_binding(disk: Disk) -> Binding | None:
     """None for a spare node that belongs to no group yet.  DataDirectoryError when the file is damaged."""
-    if not await disk.exists(BINDING_FILE):
-        return None
-    text = await read_file(disk, BINDING_FILE)
-    try:
-        data = strict_json.parse(text)
-        return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataDirectoryError(f"{disk.local_path(BINDING_FILE)} is damaged: {error!r}") from error
+    return await _FILE.read(disk)
 
 
 async def write_binding(disk: Disk, binding: Binding) -> None:
     """Durable when this returns."""
-    data = {"group": binding.group, "voters": [list(voter) for voter in binding.voters]}
-    await disk.write_atomic(BINDING_FILE, json.dumps(data, indent=1).encode() + b"\n")
+    await _FILE.write(disk, binding)
 
 
 def bound_settings(cluster: ClusterConfig, spare: SpareConfig, binding: Binding) -> NodeSettings:

@@ -6,6 +6,8 @@ One that cannot read or write the file works as well, with what the other name s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker.routes.anti_entropy import tombstone
 from broker.routes.route_table import RouteTable
 from broker.support.json_list_file import JsonListFile
@@ -16,7 +18,6 @@ from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
 
 PATH = "removed.json"
-MAX_BYTES = 4 << 20
 
 
 class RemovedGroups:
@@ -24,14 +25,14 @@ class RemovedGroups:
 
     def __init__(self, disk: Disk, cluster: str) -> None:
         self._cluster = cluster
-        self._told: list[routes_pb2.Registration] = []
+        self._told: Sequence[routes_pb2.Registration] = ()
         self._table = RouteTable()
-        self._file = JsonListFile(disk, PATH, "removed", self._rows, max_bytes=MAX_BYTES)
+        self._file = JsonListFile(disk, PATH, "removed", self._rows, decode=lambda row: _told(row, cluster), encode=_row)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept."""
         lost = "which replica groups were removed is learned anew"
-        self._told = await self._file.open(tasks, lambda row: _told(row, self._cluster), lost=lost)
+        self._told = await self._file.open(tasks, lost=lost)
 
     def keep(self, table: RouteTable) -> None:
         """Let the table know what was kept, and keep what it comes to know."""
@@ -43,8 +44,8 @@ class RemovedGroups:
         """What was not written yet is, when this returns; call it when the tasks have ended."""
         await self._file.close()
 
-    def _rows(self) -> list[dict[str, object]]:
-        return [_row(tombstone(group, self._cluster)) for group in self._table.groups if group.removed]
+    def _rows(self) -> list[routes_pb2.Registration]:
+        return [tombstone(group, self._cluster) for group in self._table.groups if group.removed]
 
 
 def _row(told: routes_pb2.Registration) -> dict[str, object]:

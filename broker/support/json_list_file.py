@@ -6,13 +6,13 @@ Owns when the file is written.  Nothing is decided by such a list: where the fil
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dledger.runtime.env import Disk
-from dledger_wire import strict_json
+from dledger.runtime.json_file import JsonFile
+from dledger_wire.errors import DataDirectoryError
 from dledger_wire.tasks import BackgroundTasks
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class JsonListFile:
+class JsonListFile(Generic[T]):
     """``rows``: what the list is now, asked when it is written, ``write_after_s`` behind the first of some changes."""
 
     def __init__(
@@ -28,23 +28,27 @@ class JsonListFile:
         disk: Disk,
         path: str,
         field: str,
-        rows: Callable[[], Sequence[Mapping[str, Any]]],
+        rows: Callable[[], Sequence[T]],
         *,
-        max_bytes: int,
+        decode: Callable[[dict[str, Any]], T],
+        encode: Callable[[T], Mapping[str, Any]],
         write_after_s: float = 0.0,
     ) -> None:
-        self._disk, self._path, self._field, self._rows = disk, path, field, rows
-        self._max_bytes, self._write_after_s = max_bytes, write_after_s
+        self._disk, self._rows, self._write_after_s = disk, rows, write_after_s
+        self._file = JsonFile[Sequence[T]](
+            path, lambda data: [decode(row) for row in data[field]], lambda rows: {field: [encode(row) for row in rows]}
+        )
         self._changed = asyncio.Event()
 
-    async def open(self, tasks: BackgroundTasks, decode: Callable[[dict[str, Any]], T], *, lost: str) -> list[T]:
+    async def open(self, tasks: BackgroundTasks, *, lost: str) -> Sequence[T]:
         """What earlier runs kept; from now on changes are written.  ``lost``: what a file that cannot be read means, for the log."""
-        found: list[T] = []
+        found: Sequence[T] = ()
         try:
-            found = [decode(row) for row in await self._read()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _logger.warning("%s cannot be read, %s: %s", self._disk.local_path(self._path), lost, error, extra={"event": "file_reset"})
-        tasks.spawn(self._keep(), f"keep {self._path}")
+            found = await self._file.read(self._disk) or ()
+        except (OSError, DataDirectoryError) as error:
+            where = self._disk.local_path(self._file.path)
+            _logger.warning("%s cannot be read, %s: %s", where, lost, error, extra={"event": "file_reset"})
+        tasks.spawn(self._keep(), f"keep {self._file.path}")
         return found
 
     def changed(self) -> None:
@@ -56,16 +60,6 @@ class JsonListFile:
         if self._changed.is_set():
             await self._write()
 
-    async def _read(self) -> list[dict[str, Any]]:
-        if not await self._disk.exists(self._path):
-            return []
-        file = await self._disk.open(self._path)
-        try:
-            data = await file.pread(0, self._max_bytes)
-        finally:
-            await file.close()
-        return list(strict_json.parse(data)[self._field])
-
     async def _keep(self) -> None:
         while True:
             await self._changed.wait()
@@ -75,8 +69,8 @@ class JsonListFile:
 
     async def _write(self) -> None:
         self._changed.clear()
-        data = json.dumps({self._field: list(self._rows())}).encode()
         try:
-            await self._disk.write_atomic(self._path, data + b"\n")
+            await self._file.write(self._disk, self._rows())
         except OSError as error:
-            _logger.info("%s cannot be written now: %s", self._disk.local_path(self._path), error)  # written with the next change
+            where = self._disk.local_path(self._file.path)
+            _logger.info("%s cannot be written now: %s", where, error)  # written with the next change

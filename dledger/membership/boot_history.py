@@ -16,11 +16,11 @@ import hmac
 import json
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dledger.core.state import DrawSource
-from dledger.runtime.env import Disk, read_file
-from dledger_wire import strict_json
-from dledger_wire.errors import DataDirectoryError
+from dledger.runtime.env import Disk
+from dledger.runtime.json_file import JsonFile
 
 PATH = "lives.json"
 KEPT = 32  # starts whose value is kept; a peer that saw none of them cannot detect a restore
@@ -81,9 +81,8 @@ async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistor
     boots = await read_boots(disk)
     recorded = boots.recorded(random.getrandbits(DRAW_BITS), now_ms)
     recorded = replace(recorded, secret=recorded.secret or f"{random.getrandbits(SECRET_BITS):032x}")
-    content = {"starts": recorded.starts, "drawn": recorded.drawn, "at_ms": recorded.at_ms, "secret": recorded.secret}
     try:
-        await disk.write_atomic(PATH, json.dumps(content).encode() + b"\n")
+        await _FILE.write(disk, recorded)
     except OSError as error:
         _logger.warning("cannot write %s: %s", disk.local_path(PATH), error, extra={"event": "file_not_written"})
         return replace(boots, at_ms=recorded.at_ms)
@@ -92,20 +91,18 @@ async def record_boot(disk: Disk, random: DrawSource, now_ms: int) -> BootHistor
 
 async def read_boots(disk: Disk) -> BootHistory:
     """The starts up to now; none in a new folder.  DataDirectoryError when the file is damaged."""
-    if not await disk.exists(PATH):
-        return BootHistory()
-    data = await read_file(disk, PATH)
-    try:
-        saved = strict_json.parse(data)
-        boots = BootHistory(int(saved["starts"]), tuple(int(drawn) for drawn in saved["drawn"]), int(saved.get("at_ms", 0)))
-        boots = replace(boots, secret=str(saved.get("secret", "")))
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(disk, str(error)) from None
+    return await _FILE.read(disk) or BootHistory()
+
+
+def _encode(boots: BootHistory) -> dict[str, object]:
+    return {"starts": boots.starts, "drawn": boots.drawn, "at_ms": boots.at_ms, "secret": boots.secret}
+
+
+def _decode(data: Any) -> BootHistory:
+    boots = BootHistory(int(data["starts"]), tuple(int(drawn) for drawn in data["drawn"]), int(data.get("at_ms", 0)))
     if len(boots.drawn) != min(boots.starts, KEPT):
-        raise _damaged(disk, f"{boots.starts} starts, but draws of {len(boots.drawn)}")
-    return boots
+        raise ValueError(f"{boots.starts} starts, but draws of {len(boots.drawn)}")
+    return replace(boots, secret=str(data.get("secret", "")))
 
 
-def _damaged(disk: Disk, what: str) -> DataDirectoryError:
-    path = disk.local_path(PATH)
-    return DataDirectoryError(f"{path} is damaged ({what}): an older copy of the folder would go undetected; replace this node as a member")
+_FILE = JsonFile(PATH, _decode, _encode, advice="an older copy of the folder would go undetected; replace this node as a member")

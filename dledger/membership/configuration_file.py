@@ -7,18 +7,19 @@ index has lost entries, and the node does not start.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dledger.core.types import EntryKind
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.log.lost_end import check_log_reaches
 from dledger.membership.configuration import Configuration
-from dledger.runtime.env import Disk, read_file_unless_lost
-from dledger_wire import strict_json
-from dledger_wire.errors import CorruptEntryError, StorageDamagedError
+from dledger.runtime.env import Disk
+from dledger.runtime.json_file import JsonFile
+from dledger_wire.errors import CorruptEntryError, DataDirectoryError, StorageDamagedError
 
 PATH = "configuration.json"
 SAVE_EVERY = 50_000  # entries: what a start after a crash scans at most
@@ -26,10 +27,35 @@ SAVE_EVERY = 50_000  # entries: what a start after a crash scans at most
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class SavedConfiguration:
+    """The newest ``configuration`` among the entries up to ``last_index``, and its ``index``; 0 and None: the initial membership."""
+
+    last_index: int = 0
+    index: int = 0
+    configuration: Configuration | None = None
+
+
+def _encode(saved: SavedConfiguration) -> dict[str, object]:
+    body = saved.configuration.encode().decode() if saved.configuration is not None else ""
+    return {"upto": saved.last_index, "index": saved.index, "configuration": body}
+
+
+def _decode(data: Any) -> SavedConfiguration:
+    body = str(data["configuration"])
+    try:
+        configuration = Configuration.decode(body.encode()) if body else None
+    except CorruptEntryError as error:
+        raise ValueError(str(error)) from error
+    return SavedConfiguration(int(data["upto"]), int(data["index"]), configuration)
+
+
+_FILE = JsonFile(PATH, _decode, _encode, indent=1)
+
+
 def content(last_index: int, index: int, configuration: Configuration | None) -> str:
     """What the file says of the newest configuration among the entries up to ``last_index``."""
-    body = configuration.encode().decode() if configuration is not None else ""
-    return json.dumps({"upto": last_index, "index": index, "configuration": body}, indent=1) + "\n"
+    return _FILE.content(SavedConfiguration(last_index, index, configuration)).decode()
 
 
 class ConfigurationFile:
@@ -47,8 +73,7 @@ class ConfigurationFile:
         """(index, configuration) of the newest applied configuration and of every later one in the log, oldest first."""
         self._log = log
         self._index, self._configuration, self._last_index = 0, None, 0
-        if await self._disk.exists(PATH):
-            await self._load(log)
+        await self._load(log)
         if self._last_index + 1 < log.first_index:
             path = self._disk.local_path(PATH)
             raise StorageDamagedError(f"{path}: the configuration before entry {log.first_index} is not known", file=path, pos=0)
@@ -98,20 +123,16 @@ class ConfigurationFile:
         """
         last_index = min(self._last_index, self._log.durable.index) if self._log is not None else 0
         if self._index <= last_index:  # else the newest configuration is not on this disk yet
-            await self._disk.write_atomic(PATH, content(last_index, self._index, self._configuration).encode())
+            await _FILE.write(self._disk, SavedConfiguration(last_index, self._index, self._configuration))
             self._saved_index = last_index
         return self._saved_index
 
     async def _load(self, log: Log) -> None:
         try:
-            record = strict_json.parse(await read_file_unless_lost(self._disk, PATH) or b"")
-            last_index, index, body = int(record["upto"]), int(record["index"]), str(record["configuration"])
-            configuration = Configuration.decode(body.encode()) if body else None
-        except (ValueError, KeyError, TypeError, CorruptEntryError) as error:
-            _logger.warning(
-                "%s is unreadable; rebuilding it from the log: %s", self._disk.local_path(PATH), error, extra={"event": "file_rebuilt"}
-            )
-            last_index, index, configuration = 0, 0, None
-        check_log_reaches(last_index, log.last.index, self._disk.local_path(PATH))
-        self._last_index = self._saved_index = last_index
-        self._index, self._configuration = index, configuration
+            saved = await _FILE.read(self._disk) or SavedConfiguration()
+        except DataDirectoryError as error:
+            _logger.warning("%s; rebuilding it from the log", error, extra={"event": "file_rebuilt"})
+            saved = SavedConfiguration()
+        check_log_reaches(saved.last_index, log.last.index, self._disk.local_path(PATH))
+        self._last_index = self._saved_index = saved.last_index
+        self._index, self._configuration = saved.index, saved.configuration

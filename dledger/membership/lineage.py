@@ -12,12 +12,12 @@ and the file is durable before that.  A handshake alone decides nothing: whoever
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from dledger.runtime.env import Disk, read_file
-from dledger_wire import strict_json
-from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
+from dledger.runtime.env import Disk
+from dledger.runtime.json_file import JsonFile
+from dledger_wire.errors import InvalidArgumentError
 
 PATH = "lineage.json"
 ID_DIGITS = 32
@@ -61,25 +61,24 @@ class Lineage:
         self.origin = origin
 
 
+def _decode(data: Any) -> Origin:
+    origin = Origin(str(data["lineage"]), int(data["term"]))
+    if not origin.is_valid:
+        raise ValueError(f"lineage {origin.lineage[:40]!r} from term {origin.term}")
+    return origin
+
+
+_FILE = JsonFile(PATH, _decode, asdict, advice="move the folder away, and replace this node as a member")
+
+
 async def read_lineage(disk: Disk) -> Origin:
     """The first lineage without the file.  DataDirectoryError when it is damaged: the folder could count in a history that it is not of."""
-    if not await disk.exists(PATH):
-        return FIRST
-    data = await read_file(disk, PATH)
-    try:
-        found = strict_json.parse(data)
-        origin = Origin(str(found["lineage"]), int(found["term"]))
-        if not origin.is_valid:
-            raise ValueError(f"lineage {origin.lineage[:40]!r} from term {origin.term}")
-    except (ValueError, KeyError, TypeError) as error:
-        where = disk.local_path(PATH)
-        raise DataDirectoryError(f"{where} is damaged ({error}): move the folder away, and replace this node as a member") from None
-    return origin
+    return await _FILE.read(disk) or FIRST
 
 
 async def write_lineage(disk: Disk, origin: Origin) -> None:
     """Durable when this returns."""
-    await disk.write_atomic(PATH, json.dumps(asdict(origin)).encode() + b"\n")
+    await _FILE.write(disk, origin)
 
 
 def named(lineage: str) -> str:

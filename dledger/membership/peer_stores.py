@@ -10,14 +10,15 @@ Only folders reached at a member's own address are kept: a caller may claim any 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+from dataclasses import dataclass, field
+from typing import Any
 
 from dledger.core.types import Membership, NodeId
 from dledger.membership.boot_history import Boot
 from dledger.membership.handshake import Handshake
-from dledger.runtime.env import Disk, read_file_unless_lost
-from dledger_wire import strict_json
+from dledger.runtime.env import Disk
+from dledger.runtime.json_file import JsonFile
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 
 PATH = "peers.json"
@@ -39,7 +40,8 @@ class PeerStores:
     async def load(self) -> None:
         """A damaged file counts as absent: what it adds to the log is a hint, and peers tell their starts again when they connect."""
         try:
-            self._stores, self._boots, self._keys = await read_stores(self._disk)
+            known = await read_stores(self._disk)
+            self._stores, self._boots, self._keys = known.stores, known.boots, known.keys
         except DataDirectoryError as error:
             _logger.warning("%s: reset", error.message, extra={"event": "file_reset"})
 
@@ -116,30 +118,42 @@ class PeerStores:
     async def save(self) -> None:
         """Write the list; a failure is logged, and what is in memory counts."""
         async with self._saving:
-            boots = {peer: (life.start, life.drawn) for peer, life in sorted(self._boots.items())}
-            content = {"stores": dict(sorted(self._stores.items())), "lives": boots, "keys": dict(sorted(self._keys.items()))}
-            data = json.dumps(content, indent=1).encode() + b"\n"
             try:
-                await self._disk.write_atomic(PATH, data)
+                await _FILE.write(self._disk, KnownPeers(self._stores, self._boots, self._keys))
             except OSError as error:
                 _logger.warning(
                     "%s: cannot write %s: %s", self._own_id, PATH, error, extra={"event": "file_not_written"}
                 )  # known in memory; written with the next one
 
 
-async def read_stores(disk: Disk) -> tuple[dict[NodeId, str], dict[NodeId, Boot], dict[NodeId, str]]:
-    """What the file has, nothing without one.  DataDirectoryError when it is damaged."""
-    data = await read_file_unless_lost(disk, PATH)
-    if data is None:
-        return {}, {}, {}
-    try:
-        saved = strict_json.parse(data)
-        stores = {NodeId(node): str(store) for node, store in saved["stores"].items()}
-        boots = {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in saved.get("lives", {}).items()}
-        keys = {NodeId(node): str(key) for node, key in saved.get("keys", {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataDirectoryError(f"{disk.local_path(PATH)}: not a list of peers' store ids: {error}") from None
-    return stores, boots, keys
+@dataclass(frozen=True, slots=True)
+class KnownPeers:
+    """What the file has, by peer."""
+
+    stores: dict[NodeId, str] = field(default_factory=dict)
+    boots: dict[NodeId, Boot] = field(default_factory=dict)
+    keys: dict[NodeId, str] = field(default_factory=dict)
+
+
+def _encode(known: KnownPeers) -> dict[str, object]:
+    boots = {peer: (life.start, life.drawn) for peer, life in sorted(known.boots.items())}
+    return {"stores": dict(sorted(known.stores.items())), "lives": boots, "keys": dict(sorted(known.keys.items()))}
+
+
+def _decode(data: Any) -> KnownPeers:
+    return KnownPeers(
+        {NodeId(node): str(store) for node, store in data["stores"].items()},
+        {NodeId(node): Boot(int(start), int(drawn)) for node, (start, drawn) in data.get("lives", {}).items()},
+        {NodeId(node): str(key) for node, key in data.get("keys", {}).items()},
+    )
+
+
+_FILE = JsonFile(PATH, _decode, _encode, indent=1)
+
+
+async def read_stores(disk: Disk) -> KnownPeers:
+    """Nothing without the file.  DataDirectoryError when it is damaged."""
+    return await _FILE.read(disk) or KnownPeers()
 
 
 def older_folder(node: NodeId, why: str) -> InvalidArgumentError:

@@ -10,7 +10,6 @@ once what stands in the log is synced.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +18,10 @@ from dledger.core.effects import Diverged, Sound
 from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER
 from dledger.log.start import LOG_START_PATH
-from dledger.runtime.env import Environment, read_file_unless_lost
+from dledger.runtime.env import Environment
 from dledger.runtime.folders import LOG_FOLDER, SNAPSHOT_FOLDER
-from dledger_wire import strict_json
-from dledger_wire.errors import StorageDamagedError
+from dledger.runtime.json_file import JsonFile
+from dledger_wire.errors import DataDirectoryError, StorageDamagedError
 
 PATH = "unsynced.json"
 DIVERGED = "diverged-"  # of the old log's segments, kept in quarantine
@@ -81,7 +80,7 @@ class UnsyncedMark:
             )
             return
         index, leader, self._diverged = effect.index, effect.source, True
-        await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": True, "diverged": index}))
+        await _FILE.write(self._disk, {"boot": self._boot_id, "suspect": True, "diverged": index})
         why = "power was lost before a majority had synced it"
         failed(LogDivergedError(f"entry {index}, committed here, is another one at leader {leader}: {why}; restart this node"))
 
@@ -91,21 +90,17 @@ class UnsyncedMark:
             await self._remove_mark()
 
     async def _read(self) -> dict[str, Any] | None:
-        data = await read_file_unless_lost(self._disk, PATH)
-        if data is None:
-            return None
         try:
-            found = strict_json.parse(data)
-        except ValueError:
-            found = None
-        return found if isinstance(found, dict) else {"suspect": True}
+            return await _FILE.read(self._disk)
+        except DataDirectoryError:
+            return {"suspect": True}
 
     @property
     def _is_needed(self) -> bool:
         return self.suspect or not self._sync_flush
 
     async def _write(self) -> None:
-        await self._disk.write_atomic(PATH, _encode({"boot": self._boot_id, "suspect": self.suspect, "anew": self.anew}))
+        await _FILE.write(self._disk, {"boot": self._boot_id, "suspect": self.suspect, "anew": self.anew})
 
     async def _remove_mark(self) -> None:
         if await self._disk.exists(PATH):
@@ -135,5 +130,10 @@ class UnsyncedMark:
                 await self._disk.remove(path)
 
 
-def _encode(record: dict[str, Any]) -> bytes:
-    return json.dumps(record).encode() + b"\n"
+def _decode(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+_FILE = JsonFile(PATH, _decode, dict)
