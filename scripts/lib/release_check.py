@@ -1,8 +1,8 @@
 """What a release of this commit lacks, one line each; exit status 1 if there is anything.
 
-Owns the checklist: a clean tree, a tag ``vX.Y.Z`` on this commit, the newest section of CHANGELOG.md of that version, with a date and with
-nothing left under Unreleased, and in pyproject.toml the version that a build without tags begins with: the next one.  Formats that changed
-since the release before are named in that section, and every feature level says a release that exists, or between releases the next one.
+Owns the checklist: a clean tree, a tag ``vX.Y.Z`` on this commit, and the version X.Y.Z in pyproject.toml and in the newest section of
+CHANGELOG.md.  Between releases pyproject.toml says ``X.Y.Z.dev0``, the next release.  Formats that changed since the release before are
+named in that section, and every feature level says a release that exists, or the next one.
 """
 
 from __future__ import annotations
@@ -36,42 +36,32 @@ def sections_of(changelog: str) -> list[Section]:
     return [Section(found["name"], found["date"] or "", found["text"].strip()) for found in SECTION.finditer(changelog)]
 
 
-def next_version(version: str) -> str:
-    """What a build of the commits after a release is called, as setuptools-scm does where it finds the tag."""
-    major, minor, patch = version.split(".")
-    return f"{major}.{minor}.{int(patch) + 1}"
-
-
-def fallback_of(pyproject: str) -> str:
-    return str(tomllib.loads(pyproject)["tool"]["setuptools_scm"]["fallback_version"])
+def version_of(pyproject: str) -> str:
+    return str(tomllib.loads(pyproject)["project"]["version"])
 
 
 def lacks_of_files(changelog: str, pyproject: str) -> list[str]:
     """What CHANGELOG.md and pyproject.toml lack, whatever is tagged: true between releases, too."""
     sections = sections_of(changelog)
-    if len(sections) < 2 or sections[0].name != "Unreleased":
-        return ["CHANGELOG.md: expected a section [Unreleased] and the releases below it"]
+    if not sections:
+        return ["CHANGELOG.md: expected a section for each release, ## [1.2.3] - 2026-01-31"]
     found = [f"CHANGELOG.md: [{each.name}]: expected a version and its date, ## [1.2.3] - 2026-01-31"
-             for each in sections[1:] if not VERSION.fullmatch(each.name) or not each.date]  # fmt: skip
+             for each in sections if not VERSION.fullmatch(each.name) or not each.date]  # fmt: skip
     if not found:
-        numbers = [tuple(map(int, each.name.split("."))) for each in sections[1:]]
+        numbers = [tuple(map(int, each.name.split("."))) for each in sections]
         if numbers != sorted(set(numbers), reverse=True):
             found.append("CHANGELOG.md: expected every version once, the newest first")
-        wanted = f"{next_version(sections[1].name)}.dev0"
-        if fallback_of(pyproject) != wanted:
-            found.append(
-                f"pyproject.toml: fallback_version is {fallback_of(pyproject)}; expected {wanted}, what follows {sections[1].name}"
-            )
+        version, newest = version_of(pyproject), sections[0].name
+        number = version.removesuffix(".dev0")
+        is_next = version != number and VERSION.fullmatch(number) is not None and tuple(map(int, number.split("."))) > numbers[0]
+        if version != newest and not is_next:
+            found.append(f"pyproject.toml: version is {version}; expected {newest}, as CHANGELOG.md says, or a later one with .dev0")
     return found
 
 
-def lacks_of_levels(changelog: str, levels: Sequence[Level] = LEVELS) -> list[str]:
-    """Feature levels whose first release is none.  While [Unreleased] has entries it may be the next release, of whatever size."""
-    unreleased, *releases = sections_of(changelog)
-    names = [each.name for each in releases]
-    if unreleased.text:
-        major, minor, _ = map(int, names[0].split("."))
-        names = [f"{major + 1}.0.0", f"{major}.{minor + 1}.0", next_version(names[0]), *names]
+def lacks_of_levels(changelog: str, pyproject: str, levels: Sequence[Level] = LEVELS) -> list[str]:
+    """Feature levels whose first release is none, nor the next one."""
+    names = list(dict.fromkeys([version_of(pyproject).removesuffix(".dev0"), *(each.name for each in sections_of(changelog))]))
     return [
         f"dledger_wire/feature_levels.py: level {level.number} is of release {level.release}; expected one of {', '.join(names)}"
         for level in levels
@@ -79,12 +69,12 @@ def lacks_of_levels(changelog: str, levels: Sequence[Level] = LEVELS) -> list[st
     ]
 
 
-def lacks_of_tag(changelog: str, tags: list[str], *, formats_changed: bool) -> list[str]:
+def lacks_of_tag(changelog: str, pyproject: str, tags: list[str], *, formats_changed: bool) -> list[str]:
     """What is between this commit and a release.  ``tags``: those of this commit."""
-    unreleased, newest, *_ = sections_of(changelog)
+    newest, *_ = sections_of(changelog)
     found = []
-    if unreleased.text:
-        found.append(f"CHANGELOG.md: [Unreleased] has entries; expected them under [{newest.name}] or a new version")
+    if version_of(pyproject) != newest.name:
+        found.append(f"pyproject.toml: version is {version_of(pyproject)}; expected {newest.name}, as CHANGELOG.md says")
     if f"v{newest.name}" not in tags:
         found.append(f"git: this commit has {'no tag' if not tags else ', '.join(tags)}; expected v{newest.name}, as CHANGELOG.md says")
     if formats_changed and "### Formats" not in newest.text:
@@ -99,20 +89,21 @@ def git(*arguments: str) -> list[str]:
 
 def main() -> int:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    found = lacks_of_files(changelog, (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    found = lacks_of_files(changelog, pyproject)
     if not found:
-        found += lacks_of_levels(changelog)
+        found += lacks_of_levels(changelog, pyproject)
     changed = git("status", "--porcelain")
     if changed:
         found.append(f"git: {len(changed)} files are changed or new; expected a clean tree: {changed[0][3:]}")
-    if not found or len(sections_of(changelog)) > 1:
+    if sections_of(changelog):
         before = git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
         differs = bool(before) and bool(git("diff", "--name-only", before[0], "HEAD", "--", *FORMATS))
-        found += lacks_of_tag(changelog, git("tag", "--points-at", "HEAD"), formats_changed=differs)
+        found += lacks_of_tag(changelog, pyproject, git("tag", "--points-at", "HEAD"), formats_changed=differs)
     for line in found:
         print(f"release: {line}", file=sys.stderr)
     if not found:
-        print(f"ready: {sections_of(changelog)[1].name}")
+        print(f"ready: {sections_of(changelog)[0].name}")
     return 1 if found else 0
 
 

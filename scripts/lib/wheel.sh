@@ -8,13 +8,12 @@ rm -rf "$work"
 mkdir -p "$work/source"
 copy_of() { tar -C "$root" --exclude=__pycache__ --exclude='*.egg-info' -c "${@:2}" | tar -C "$1" -x; }
 
-version=$("$root/scripts/release" "$work/release" | sed -n 1p)
+"$root/scripts/release" "$work/release" > /dev/null
 mapfile -t packages < <("$root/.venv/bin/python" "$root/scripts/lib/wheel_projects.py")
 
 # Built from a copy: setuptools would leave build/ and *.egg-info behind, and take old files out of them the next time.
 copy_of "$work/source" pyproject.toml README.md LICENSE "${packages[@]}"
-SETUPTOOLS_SCM_PRETEND_VERSION=$version \
-  "$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work/checkout" "$work/source"
+"$root/.venv/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --no-index -w "$work/checkout" "$work/source"
 rm -rf "$work/source"
 
 "$root/.venv/bin/python" -m venv --without-pip "$work/.venv"

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.waiting import LIMIT_S, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = "cluster-configs/containers/Containerfile"
 EXTRAS = ("console", "otel", "fast")
-IMAGE_VERSION = "0.2.0.dev1"
+IMAGE_VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 SUBNET = "10.89.0"
 
 _START = """
@@ -79,7 +80,7 @@ def build_image(context: Path, version: str) -> Image:
     for folder in (needed_wheels(EXTRAS), _build_wheels()):
         for wheel in folder.glob("*.whl"):
             shutil.copy(wheel, context / "wheelhouse")
-    arguments = {"BASE": base, "VERSION": version, "EXTRAS": ",".join(EXTRAS)}
+    arguments = {"BASE": base, "EXTRAS": ",".join(EXTRAS)}
     options = [part for key, value in arguments.items() for part in ("--build-arg", f"{key}={value}")]
     run(
         ["buildah", "bud", "--isolation=chroot", "--network=host", "--format=docker", *options, "-f", CONTAINERFILE, "-t", name, "."],
@@ -115,7 +116,6 @@ def _build_wheels() -> Path:
                 "-c",
                 str(ROOT / "requirements.lock"),
                 "setuptools",
-                "setuptools-scm",
             ]
         )
 

@@ -49,7 +49,6 @@ def test_the_image_says_what_an_engine_needs(image: Image) -> None:
     assert config["StopSignal"] == "SIGTERM"
     assert config["Healthcheck"]["Test"] == ["CMD", "dledger-probe"]
     assert config["Entrypoint"] == ["dledger"]
-    assert config["Labels"]["org.opencontainers.image.version"] == IMAGE_VERSION
     exposed = {int(port.partition("/")[0]) for port in config["ExposedPorts"]}
     compose = ClusterConfig.load(str(ROOT / "cluster-configs" / "containers" / "cluster.yaml"))
     assert compose.metrics.address is not None

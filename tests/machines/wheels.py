@@ -24,13 +24,13 @@ def wheelhouse(folder: Path, *, version: str | None = None, extras: tuple[str, .
     """Fill ``folder`` with wheels: ``pip install --no-index --find-links FOLDER dledger`` works on a host then.
 
     Args:
-        version: What the project's wheels call themselves; None: what git says.
+        version: What the project's wheels call themselves; None: that of pyproject.toml.
         extras: Of pyproject.toml, whose packages are to be there, too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for wheel in needed_wheels(extras).glob("*.whl"):
         shutil.copy(wheel, folder)
-    environment = dict(os.environ) if version is None else {**os.environ, "SETUPTOOLS_SCM_PRETEND_VERSION": version}
+    environment = dict(os.environ) if version is None else {**os.environ, "DLEDGER_VERSION": version}
     _run([str(ROOT / "scripts" / "wheels"), str(folder)], environment)
     return folder
 
