@@ -1,4 +1,4 @@
-"""The verdicts of a start on one segment (raft.md 5.4).
+"""The verdicts of a start on one segment (its layout: docs/reference/formats.md).
 
 | what stands after the last good entry | index units | verdict |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Workload W1: an append-only log seen through its clients.  Every verdict of raft.md 3.2, in time linear in the history.
+"""Workload W1: an append-only log seen through its clients.  Names every anomaly, in time linear in the history.
 
 An append is identified by (producer, sequence).  Outcomes are three: ACKED (the server said yes and gave an offset), FAILED (it said a
 definite no) and UNKNOWN (timeout, broken connection).  ``check`` returns the anomalies found; an empty list means the history is one

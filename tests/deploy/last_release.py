@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.levels import NEXT_LEVEL
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT = "93a4907bfbb620d5c3fc39a8fb4dcda03ac547ec"
+COMMIT = "6c667b10d35a64bf617a76422664e8c52e60fb81"
 LEVELS = Path("dledger_wire/feature_levels.py")
 TABLE_END, NEXT = "),)  # a level", f"), {NEXT_LEVEL})  # a level"
 

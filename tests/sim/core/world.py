@@ -1,7 +1,7 @@
 """The world of the core simulator: one heap of things to come, links between nodes, disks that take their time, and the driver's rules.
 
 Everything random is drawn from the seed, one source for each concern, so that leaving a fault out changes as little else as possible.
-``Safety`` (raft.md 5.6) and the cores' own invariants are checked after every step.
+``Safety`` (tests/unit/core/safety.py) and the cores' own invariants are checked after every step.
 """
 
 from __future__ import annotations

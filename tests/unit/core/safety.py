@@ -1,6 +1,8 @@
-"""What must hold over a whole group of cores at every moment (raft.md 5.6), checked as things happen.
+"""What must hold over a whole group of cores at every moment, checked as things happen.
 
-Knows every log and every disk, so it asks them and not the cores.  Row numbers in the names are those of raft.md.
+Knows every log and every disk, so it asks them and not the cores.  I1 to I5 are the safety properties of Raft (figure 3 of Ongaro and
+Ousterhout, "In Search of an Understandable Consensus Algorithm"), I6 to I15 what this core promises besides, and D6 the row of
+docs/contributing/conformance.md.
 """
 
 from __future__ import annotations

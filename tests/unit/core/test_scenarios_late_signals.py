@@ -1,4 +1,4 @@
-"""Rows D of the scenario sheet: asynchronous storage and completions that come late."""
+"""Rows D of docs/contributing/conformance.md: asynchronous storage and completions that come late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows E of the scenario sheet: terms, roles, timers."""
+"""Rows E of docs/contributing/conformance.md: terms, roles, timers."""
 
 from __future__ import annotations
 

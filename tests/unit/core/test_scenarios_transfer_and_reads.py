@@ -1,4 +1,4 @@
-"""Rows T and R of the scenario sheet: leadership transfer, linearizable reads."""
+"""Rows T and R of docs/contributing/conformance.md: leadership transfer, linearizable reads."""
 
 from __future__ import annotations
 
