@@ -236,8 +236,8 @@ SERVICES = (
     LogEvent("delayed_messages_dropped", "Delayed messages were dropped because their topic was deleted.", _NOTHING),
     LogEvent(
         "properties_changed",
-        "A waiting message had properties that cannot be stored again, as older releases took them from other clients. It is stored with "
-        "'?' for what is wrong in them; the text names where it waited.",
+        "A waiting message had properties that cannot be stored again. It is stored with '?' for what is wrong in them; the text names "
+        "where it waited.",
         "Compare it with the original there, which stays until retention deletes it; mend the producer.",
     ),
     LogEvent(

@@ -116,8 +116,9 @@ class File(Protocol):
     async def allocate(self, size: int, *, fill: bool) -> None:
         """Grow the file to ``size`` bytes of zeros; never shrinks it nor touches what is there.
 
-        ``fill`` writes the zeros and syncs them, so that later syncs meet written blocks (docs/adr/0005-log-writes-around-the-page-cache.md);
-        otherwise the space is reserved only.  The caller ensures that nothing is written into that range meanwhile.
+        ``fill`` writes the zeros and syncs them, so that later syncs meet written blocks, which is faster
+        (docs/adr/0005-log-writes-around-the-page-cache.md); otherwise the space is reserved only.
+        The caller ensures that nothing is written into that range meanwhile.
         """
         ...
 

@@ -17,8 +17,8 @@ from dledger_wire.names import TIMER_TOPIC
 
 
 def unit_tags(batch: BatchView) -> npt.NDArray[Any]:
-    """One number a message.  The leader checks that messages of the timer topic say when they are due; older releases did not check what
-    they stored again, and one that does not say it is due when it is stored."""
+    """One number a message.  The leader checks that messages of the timer topic say when they are due; one that does not say it
+    is due when it is stored, so that the replica goes on."""
     if batch.topic != TIMER_TOPIC:
         return batch.tag_hashes
     try:

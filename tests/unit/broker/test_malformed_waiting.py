@@ -1,4 +1,4 @@
-"""Waiting messages whose properties cannot be stored again, as older versions took them: they are delivered, and hold up nobody else."""
+"""Waiting messages whose properties cannot be stored again: they are delivered, and hold up nobody else."""
 
 from __future__ import annotations
 
@@ -166,7 +166,6 @@ def test_a_transaction_of_it_ends_and_so_do_others(end: str, bad: bytes, kept: s
 
 
 def test_an_entry_that_does_not_say_when_it_is_due_is_applied_and_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older releases stored such again, and then ended at each start."""
 
     async def scenario() -> None:
         disk = CrashDisk()

@@ -132,7 +132,7 @@ def test_nodes_tell_where_the_name_servers_are(names: int) -> None:
     made.run(scenario)
 
 
-@pytest.mark.parametrize("serves", [False, True], ids=["an older version", "none configured"])
+@pytest.mark.parametrize("serves", [False, True], ids=["no answer", "none configured"])
 def test_without_a_name_service_nodes_are_asked(serves: bool) -> None:
     made = board(2, 0, g0={"t": 2}, g1={"t": 3})
     made.nodes_serve_routes = serves

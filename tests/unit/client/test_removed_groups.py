@@ -145,7 +145,7 @@ def test_a_removal_that_was_broken_off_keeps_no_key_from_its_queue(name_servers:
 
 @pytest.mark.parametrize("name_servers", [0, 3])
 def test_a_cluster_that_remembers_no_removal_is_mended_by_the_same_call(name_servers: int) -> None:
-    """As an earlier version left it.  Nobody knows any more whether g1 was removed or is away: whoever calls does."""
+    """Nobody knows any more whether g1 was removed or is away: whoever calls does."""
 
     async def scenario(rig: Rig) -> None:
         await drain(rig)

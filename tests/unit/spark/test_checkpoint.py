@@ -1,4 +1,4 @@
-"""Offsets of a stream in its checkpoint: the form that older versions wrote and read, and what is remembered of it."""
+"""Offsets of a stream in its checkpoint: the form that earlier releases wrote and read, and what is remembered of it."""
 
 from __future__ import annotations
 
