@@ -81,7 +81,7 @@ def metadata_reply(
     sees: Callable[[str], bool] = lambda _topic: True,
     configured: Sequence[GroupConfig] = (),
 ) -> broker_pb2.MetadataResponse:
-    """What clients of before the name service ask for: all groups, and topics with their queues in each group.
+    """The answer to clients that ask this address as they ask nodes: all groups, and topics with their queues in each group.
 
     A topic that the caller does not see is one that does not exist.  Of the ``configured`` groups those that have not registered yet are
     named, too: who asks takes what it is told for all of the cluster.
