@@ -85,7 +85,8 @@ class Replicas:
 
     def is_current(self, answer: Message) -> bool:
         """Whether an answer is as new as the caller expects; without its leader a group has nothing better."""
-        return self.followers is None or read_at(answer).is_current
+        says_where = "replica" in answer.DESCRIPTOR.fields_by_name  # what groups have consumed is compared by its index instead
+        return self.followers is None or not says_where or read_at(answer).is_current
 
 
 async def call_replica(
