@@ -125,13 +125,13 @@ class ServiceContext:
     @property
     def is_out_of_disk(self) -> bool:
         """Whether the disk is full and that stays so: a leader whose disk fills hands leadership over, and what waits goes on there; one
-        that leads still after ``HAND_OVER_MS`` has nobody to hand it to."""
+        that leads still after ``HAND_OVER_MS`` has no node to hand it to."""
         return self.raft.disk_full_ms > HAND_OVER_MS
 
     def require_disk_room(self) -> None:
         """ReadOnlyError, with the reason, while this node's disk is too full for new messages and producers.
 
-        Who sends is told why, in place of a timeout.
+        Senders get the reason in place of a timeout.
         """
         self.store.require_disk_room()
         if self.is_out_of_disk:
@@ -153,7 +153,7 @@ class ServiceContext:
             self.require_master()
 
     def answering_replica(self) -> types_pb2.AnsweringReplica:
-        """Who answers, and how old its state may be: callers that read at followers decide whether that will do."""
+        """The answering node, and how old its state may be: callers that read at followers decide whether that will do."""
         found = types_pb2.AnsweringReplica(node=self.settings.node.id)
         self.tell_age(found)
         return found

@@ -89,7 +89,7 @@ def _prepare_process() -> int:
 
 
 def _run_replica(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
-    """Serve until a signal or a failure ends it; once more when the log has to begin anew."""
+    """Serve until a signal or a failure ends it; once more when the log has to start from scratch."""
     while True:
         try:
             _run(log, _serve(settings, folder, log, manager))
@@ -256,7 +256,7 @@ async def _until_stopped(
 
 
 async def _stopped_late(stopping: Coroutine[Any, Any, None]) -> bool:
-    """Stop in order; True when that was given up.  It is told here: why a node failed counts more than that it did not stop."""
+    """Stop in order; True when that was given up.  It is logged here: the reason of a failure counts more than a failed stop."""
     try:
         await asyncio.wait_for(stopping, STOP_GRACE_S)
     except TimeoutError:

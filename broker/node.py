@@ -119,7 +119,7 @@ class BrokerNode:
     ) -> None:
         self.settings = settings
         self.log_ring: LogRing | None = None  # of the process, where it has one
-        self.added_name_servers: Callable[[], Awaitable[Sequence[str]]] | None = None  # since its start, where that can be told
+        self.added_name_servers: Callable[[], Awaitable[Sequence[str]]] | None = None  # since its start, where that is known
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
         # What stores and serves lives by the group's time; the log below by this machine's.
@@ -130,7 +130,7 @@ class BrokerNode:
         self._servers: list[Server] = []
         self.measures = ServiceMeasures(env.stopwatch)
         node_id = settings.node.id
-        lease_ms = settings.cluster.raft.election_timeout_ms  # a leader that nobody confirms steps down after that time, too
+        lease_ms = settings.cluster.raft.election_timeout_ms  # an unconfirmed leader steps down after that time, too
         self.roles = RoleManager(env.clock, self, lambda step: _logger.info("%s: %s", node_id, step), lease_ms=lease_ms)
         self.store = MessageStore(
             store_settings or store_settings_of(settings),
@@ -174,7 +174,7 @@ class BrokerNode:
 
     @property
     def name_service(self) -> NameService:
-        """What this node itself answers to who asks for routes."""
+        """This node's own answers to requests for routes."""
         return _opened(self._names)
 
     @property

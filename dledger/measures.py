@@ -21,7 +21,7 @@ Stopwatch = Callable[[], float]  # seconds, fine enough for a sync; see ``Enviro
 
 
 def stands_still() -> float:
-    """The stopwatch of whoever measures nothing."""
+    """The stopwatch of callers that measure nothing."""
     return 0.0
 
 
@@ -93,7 +93,7 @@ class RaftMeasures:
         self.contradictions: Counter[str] = Counter()  # of followers, by ``ContradictionKind``
         self.prevotes = 0
         self.leader_changes = 0
-        self._leader: tuple[int, NodeId] | None = None  # with its term: whoever is elected again is a new leader
+        self._leader: tuple[int, NodeId] | None = None  # with its term: a node that is elected again is a new leader
         self._sent: dict[NodeId, deque[tuple[int, float]]] = {}  # last index and time of requests that are not acknowledged
 
     def sent(self, to: NodeId, request: AppendRequest) -> None:

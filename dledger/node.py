@@ -182,9 +182,9 @@ class RaftNode:
         return self._replica.proposer.propose(payload)
 
     def propose_for(self, payload: Payload, outcome: Outcome) -> None:
-        """As ``propose``, and raises what certainly was not stored; ``outcome`` is told in the callback in which the rest is known.
+        """As ``propose``, and raises what certainly was not stored; ``outcome`` is called in the callback in which the rest is known.
 
-        That is when it is committed: it is applied before that callback ends, or was before ``outcome`` is told.
+        That is when it is committed: it is applied before that callback ends, or was before ``outcome`` is called.
         """
         self._replica.proposer.propose_for(payload, outcome)
 
@@ -232,7 +232,7 @@ class RaftNode:
         return await self._replica.repairer.repair(damage)
 
     def low_on_space(self, on: bool, *, sheds: bool = False) -> None:
-        """Tell whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one.
+        """Report whether new messages are refused for want of room: a leader then hands over to a voter with room, if there is one.
 
         ``sheds``: entries of any age may be deleted here for want of space.
         Of a node that fetches a snapshot only the room for that counts: it cannot lead before it has it.
@@ -255,13 +255,13 @@ class RaftNode:
         return self._replica.yields
 
     def yield_lead(self, cause: Cause, why: str) -> None:
-        """Tell that the node leads only as a last resort, and ``why``; empty: for this cause no more."""
+        """Report that the node leads only as a last resort, and ``why``; empty: for this cause no more."""
         self._replica.yield_lead(cause, why)
 
     # Leadership and membership
 
     async def transfer(self, target: str | None, timeout_s: float, cause: Cause = Cause.TRANSFER) -> str:
-        """Transfer leadership, to the best caught-up voter when ``target`` is None; returns the new leader.  ``cause`` is only told."""
+        """Transfer leadership, to the best caught-up voter when ``target`` is None; returns the new leader.  ``cause`` is only reported."""
         replica = self._replica
         if self.role is not Role.LEADER and not replica.transfer.running:
             raise replica.not_leader()

@@ -111,7 +111,7 @@ class LogRepairer:
                 return False
             whole = await self._is_whole(index)  # it may have been repaired meanwhile
             if not whole:
-                if entry not in self._unrepaired:  # who needs the entry asks again and again
+                if entry not in self._unrepaired:  # readers that need the entry ask again and again
                     self._unrepaired[entry] = damage.message
                     self._log().measures.corruptions += 1
                     _logger.error("%s", damage.message, extra={"event": "log_damaged"})
@@ -356,7 +356,7 @@ class PeerRepair:
                 raise StorageDamagedError(
                     f"entry {entry.index}: it shares a block that cannot be read with the log's end; restart this node", index=entry.index
                 )
-            if following is None:  # opened with damage, so nobody writes; what was behind the last entry was never reported durable
+            if following is None:  # opened with damage, so nothing is written; what was behind the last entry was never reported durable
                 pieces += [bytes(end - behind)]
                 return pos, b"".join(pieces)[pos - entries[0].pos :]
             end = min(end, following.start_pos)

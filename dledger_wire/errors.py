@@ -16,7 +16,7 @@
      |- MessageTooLargeError / CorruptBatchError / CorruptFrameError
      |- OffsetOutOfRangeError     carries min_offset and max_offset
      |- OutOfOrderSequenceError / ProducerFencedError / ProducerForgottenError
-     |- AuthenticationFailedError the caller did not prove who it is, or the server did not
+     |- AuthenticationFailedError the caller or the server did not authenticate
      |- PermissionDeniedError     the caller is known, and may not do this
      |- DataDirectoryError / AddressInUseError / ConfigError
      |- StorageDamagedError       names file and position
@@ -324,7 +324,7 @@ class OffsetsResetError(DledgerError):
 
 
 class AuthenticationFailedError(DledgerError):
-    """One side did not prove who it is: wrong user, password, certificate or cluster secret, or none where one is needed."""
+    """One side did not authenticate: wrong user, password, certificate or cluster secret, or none where one is needed."""
 
     code = "UNAUTHENTICATED"
 

@@ -1,7 +1,7 @@
 """Feature levels: what a replica group may use, since every member can.
 
 Owns the table of levels and the range of this build.  A group has one level, as replicated state.  It begins at 0, and an operator raises
-it once every member has told that its build can do the new one (docs/adr/0027-feature-levels-rise-by-command.md).  Until then a release
+it once every member reported that its build supports the new one (docs/adr/0027-feature-levels-rise-by-command.md).  Until then a release
 can be taken back; from then on builds below the level are refused, by the group and by their own check of the data folder.
 """
 

@@ -3,7 +3,7 @@
 Owns the numbers; the layouts belong to the modules named in docs/reference/formats.md, which has the same table.  A format that gets a new
 number here is written by this build from the feature level on that brings it (``feature_levels.py``), never before.
 
-What has a version tells it in its first bytes, so that a file can be refused by name without being understood.  A JSON file tells it as
+Versioned files state their version in the first bytes, so a file can be refused by name without being understood.  A JSON file has it as
 its first field, ``format``; one without it has format 1.
 """
 
@@ -20,7 +20,7 @@ HEAD_BYTES: Final = 4096  # a version stands in these
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``file``: path in the data folder.  ``rebuilt``: made of the log, so a newer one is written anew instead of being refused."""
+    """``file``: path in the data folder.  ``rebuilt``: made of the log, so a newer one is rewritten instead of being refused."""
 
     name: str
     file: str
@@ -67,7 +67,7 @@ _FIRST_FIELD: Final = re.compile(rb'\A(?:\{"crc32c": *"[0-9a-f]{1,8}"\}\n)?\{\s*
 
 
 def json_version(head: bytes) -> int | None:
-    """The number that a JSON file, or one with a line of checksum before it, tells in its first field; None when it tells none."""
+    """The number that a JSON file, or one with a line of checksum before it, has in its first field; None when it has none."""
     found = _FIRST_FIELD.match(head)
     return None if found is None else int(found.group(1))
 

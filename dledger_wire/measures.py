@@ -1,6 +1,6 @@
 """What is counted where it happens: distributions of values, with fixed bounds.
 
-Owns ``Histogram`` and the bounds that several parts share.  Plain counters are plain integers of whoever counts; whoever collects reads
+Owns ``Histogram`` and the bounds that several parts share.  Plain counters are plain integers of the counting part; the collector reads
 both (``broker/metrics/``).  Nothing here takes a lock: each one belongs to the event loop that counts.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# From a tenth of a millisecond, a sync of a good disk, to ten seconds, when somebody gives up.
+# From a tenth of a millisecond, a sync of a good disk, to ten seconds, when callers give up.
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 BYTES = (128, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)

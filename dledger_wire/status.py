@@ -38,7 +38,7 @@ class Perm(IntFlag):
 
 
 def unread_queues(read_queues: int, write_queues: int) -> str:
-    """The queues of a topic that nobody could read what is written to them, as text; empty when there are none."""
+    """The queues of a topic that no consumer could read from, as text; empty when there are none."""
     return f"queues {read_queues} to {write_queues - 1} would be written to and not read" if write_queues > read_queues else ""
 
 
@@ -66,7 +66,7 @@ COMPRESSION_MASK = 0x700
 
 
 class Turn(IntEnum):
-    """Of a replica group, to take a spare node in: what its master registers, and the directory tells."""
+    """Of a replica group, to take a spare node in: what its master registers, and the directory returns."""
 
     NONE = 0
     ASKED = 1

@@ -1,6 +1,6 @@
 """JSON from outside: what a file, a peer or a user gives.
 
-Owns that everything that is no JSON, or none that can be told on, is a ValueError: nesting too deep for the interpreter, numbers that are
+Owns that everything that is no JSON, or none that can be passed on, is a ValueError: nesting too deep for the interpreter, numbers that are
 not finite, and halves of surrogate pairs, which no UTF-8 text has.
 """
 

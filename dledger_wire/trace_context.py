@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 SAMPLED = 0x01
-MAX_STATE_CHARACTERS = 512  # what everybody has to pass on; a longer one is left out, which the standard allows
+MAX_STATE_CHARACTERS = 512  # what every participant has to pass on; a longer one is left out, which the standard allows
 
 # A later version may add fields behind a further dash; version ff is forbidden.
 _PARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
@@ -62,7 +62,7 @@ class TraceContext:
 
     @property
     def sampled(self) -> bool:
-        """Whether whoever made the context records the trace."""
+        """Whether the context's origin records the trace."""
         return bool(self.flags & SAMPLED)
 
     def properties(self) -> dict[str, str]:

@@ -212,8 +212,8 @@ class MessageStore:
         return StateSnapshot(snapshot.index, await self._snapshots.files(snapshot))
 
     async def suspend(self) -> None:
-        # Topics, users and the other sections stay as they were applied: `recover` puts the copy in their place at once.  Nobody is to see
-        # or be told that there are none, since every connection of a user would end.
+        # Topics, users and the other sections stay as they were applied: `recover` puts the copy in their place at once.  No reader may see
+        # or get the answer that there are none, since every connection of a user would end.
         reader, self._reader = self._reader, None
         expiry, self._expiry, self._query = self._expiry, None, None
         index, self._index = self._index, None

@@ -33,7 +33,7 @@ class Traffic:
     """Of one node; ``exists`` says whether there is a topic.
 
     Attributes:
-        changed: Topics with traffic since whoever collects looked last.
+        changed: Topics with traffic since the last collection.
         sizes: How large messages were.
     """
 
@@ -67,7 +67,7 @@ class Traffic:
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
         self.topics.pop(topic, None)
-        self.changed.pop(topic, None)  # it would stay where nobody collects
+        self.changed.pop(topic, None)  # it would stay where nothing collects
 
     def _of(self, topic: str) -> Counts:
         self.changed[topic] = None

@@ -48,7 +48,7 @@ MAX_ANSWER_BYTES = 256 << 20
 IN_PLACE = 65_536, 8 << 20  # messages and bytes of one chunk when only positions are sent
 # How much one request may filter out; then it is answered with how far it came, and the client asks again.
 MAX_SCANNED_BYTES = 64 << 20
-MAX_FILTERED_MS = 500  # clients give up after seconds, and begin anew: many who read at once would all do so for ever
+MAX_FILTERED_MS = 500  # clients give up after seconds and retry: many readers at once would all do so for ever
 MAX_WAIT_MS = 60_000
 MAX_TAGS = 1024
 _NAME = method_name(methods.FETCH.path)
@@ -122,7 +122,7 @@ class _Answer:
         return topic.topic_epoch
 
     async def first_chunk(self) -> tuple[Chunk, bool]:
-        """The first chunk with messages, after waiting at most as long as the request says; or an empty one that tells how far was read."""
+        """The first chunk with messages, after waiting at most as long as the request says; or an empty one that says how far was read."""
         request = self._request
         deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms, self._max_wait_ms)
         while True:
@@ -288,5 +288,5 @@ class FetchService:
 
 
 def owner_of(caller: CallContext) -> str:
-    """Whom work on the loop is counted for: a user, where there are none a host."""
+    """The owner that work on the loop is counted for: a user, where there are none a host."""
     return host_of(caller.peer) if caller.principal == ANONYMOUS else str(caller.principal)

@@ -2,7 +2,7 @@
 
 Services: ``""`` (the process), ``dledger.raft.GROUP`` (knows a leader), ``dledger.master.GROUP`` (master services are on here).
 The messages are those of grpcio-health-checking.  Its servicers are not used: they attach to a ``grpc.Server``, while our handlers serve
-gRPC, our TCP protocol and the simulator alike, and they are told each change, while our states are asked for.
+gRPC, our TCP protocol and the simulator alike, and they are notified of each change, while our states are asked for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metadata: the replica groups of the cluster, the leader of this one, and the queues of topics.
 
-Any replica answers from its own state, and for other groups from the cluster file and what name servers told it.  ``reachable`` is the
+Any replica answers from its own state, and for other groups from the cluster file and what name servers returned.  ``reachable`` is the
 answering node's own view of its peers.
 """
 
@@ -63,7 +63,7 @@ class MetadataService:
     def _own_group(self) -> broker_pb2.GroupInfo:
         context, raft = self._context, self._context.raft
         own = context.settings.node.id
-        # A leader that is not yet master would refuse writes, so clients are not told of it.
+        # A leader that is not yet master would refuse writes, so clients do not get it.
         leads = raft.leader if raft.leader != own or context.roles.master_term else None
         group = broker_pb2.GroupInfo(name=context.settings.group.name, term=raft.term, leader_id=leads or "")
         voters = raft.membership.voters

@@ -22,7 +22,7 @@ _REPLACE = (
 
 
 class Condition(NamedTuple):
-    """``kind`` is that of the metric ``dledger_alarm``; empty for what needs nobody at once.  ``must_not_lead``: while it is so."""
+    """``kind`` is that of the metric ``dledger_alarm``; empty for what needs no action at once.  ``must_not_lead``: while it is so."""
 
     kind: str
     text: str
@@ -89,7 +89,7 @@ def _clock_problem(clocks: ClockMonitor) -> str:
     """What is wrong with this node's clock or with the group's clocks; empty when nothing is."""
     limit_ms, skew_ms, lag_ms = clocks.time.max_skew_ms, clocks.skew_ms, clocks.time.lag_ms()
     if abs(skew_ms) > limit_ms:
-        return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when nobody else can"
+        return f"clock off by {span(skew_ms)} from the group's majority (maxClockSkewMs {limit_ms}): leads only when no other node can"
     if abs(lag_ms) > limit_ms:
         return f"the clocks of the group jumped by {span(lag_ms)}: its time follows by 1 %, or at once after all nodes were down"
     return ""

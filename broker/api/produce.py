@@ -83,7 +83,7 @@ class _ProduceStream:
         self._timeout_s = context.settings.cluster.store.syncFlushTimeout / 1000
         self._look_s = min(LOOK_S, self._timeout_s)
         self._look: asyncio.TimerHandle | None = None
-        self._waits_since_s = 0.0  # since the oldest request became that, or its client was told what it waits for
+        self._waits_since_s = 0.0  # since the oldest request became that, or its client was sent the reason
 
     # Requests
 
@@ -189,7 +189,7 @@ class _ProduceStream:
         self._answered.set()
 
     def _look_again(self) -> None:
-        """From time to time while requests wait: their client may have to be told what for."""
+        """From time to time while requests wait: their client may have to be sent the reason."""
         self._look = None
         if self._pending and not self._ended:
             self._look = self._loop.call_later(self._look_s, self._look_again)
@@ -226,7 +226,7 @@ class _ProduceStream:
 
     @property
     def _is_late(self) -> bool:
-        """Whether a client is to be told what its oldest request waits for: after a while, and on a full disk at once."""
+        """Whether to send a client what its oldest request waits for: after a while, and on a full disk at once."""
         waited_s = self._loop.time() - self._waits_since_s
         return waited_s >= self._timeout_s or (waited_s >= self._look_s and self._context.is_out_of_disk)
 

@@ -28,9 +28,9 @@ _SIZE = struct.Struct(">I")
 
 @dataclass(slots=True)
 class Slice:
-    """Batches proposed together; told what the log decided (``dledger.replica.proposals.Outcome``), and tells ``waiting`` then.
+    """Batches proposed together; receives what the log decided (``dledger.replica.proposals.Outcome``), and notifies ``waiting`` then.
 
-    ``outcomes`` are valid once nobody is ``waiting`` any more; ``refusal`` is why none of them was accepted.
+    ``outcomes`` are valid once ``waiting`` is empty; ``refusal`` is why none of them was accepted.
     """
 
     outcomes: list[BatchOutcome]
@@ -49,7 +49,7 @@ class Slice:
             waiting()
 
     def set_exception(self, error: DledgerError, /) -> None:
-        """Told from within a step of the core, which is not to do the work of a stream."""
+        """Called from within a step of the core, which must not do the work of a stream."""
         self.refusal = error
         if self.waiting is not None:
             waiting, self.waiting = self.waiting, None

@@ -30,7 +30,7 @@ class ProducerIdService:
         self._context.require_master()
         self._context.require_disk_room()
         if request.producer_id and not stable_id:
-            # The next epoch of an id fences who sends under it.
+            # The next epoch of an id fences its current sender.
             self._context.access.require_producer(caller.principal, *self._context.store.names_of_producer(request.producer_id))
         owner = caller.principal.name if caller.principal.kind is Kind.USER else ""
         command = InitProducer(producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id, owner=owner)

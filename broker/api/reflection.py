@@ -24,7 +24,7 @@ V1 = methods.StreamMethod(V1ALPHA.path.replace("v1alpha", "v1"), ServerReflectio
 
 
 class ReflectedServer(WrappedServer):
-    """A server that tells which services were added to it."""
+    """A server that lists the services that were added to it."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)

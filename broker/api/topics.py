@@ -89,7 +89,7 @@ class TopicService:
     async def _check_incarnation(self, name: str, wanted: str) -> None:
         """TopicNotFoundError unless the topic is the one that is meant.
 
-        It still is when the command of the caller, who holds the lock of deletions, comes through: only this node adds to the log, and
+        It still is when the command of the caller, which holds the lock of deletions, is applied: only this node adds to the log, and
         another topic of that name could be made only behind another deletion.
         """
         self._context.require_master()
@@ -124,7 +124,7 @@ class TopicService:
 
     async def _change_topic(self, command: Command[TopicResult]) -> admin_pb2.TopicReply:
         topic = await self._context.command(command, COMMAND_TIMEOUT_S)
-        await self._registered()  # who reads routes after this reply finds the change
+        await self._registered()  # routes that are read after this reply have the change
         return admin_pb2.TopicReply(
             name=topic.name,
             group=self._context.settings.group.name,

@@ -20,5 +20,5 @@ class MetricsConfig(ConfigModel):
     consumerGroups: Annotated[int, Field(ge=0, le=10_000)] = 50
     # False: plain HTTP, although the other ports speak TLS.
     tls: bool = True
-    # True: whoever reaches the port reads metrics, although there are users.
+    # True: metrics need no credentials, although there are users.
     anonymous: bool = False

@@ -77,7 +77,7 @@ class NameServiceConfig(ConfigModel):
     """How nodes register, and how name servers talk to each other."""
 
     registerInterval: Annotated[int, BeforeValidator(duration(100, 600_000))] = 5_000
-    # A row that nobody repeats for so long does not count any more.
+    # A row that is not repeated for so long expires.
     expireAfter: Annotated[int, BeforeValidator(duration(500, 3_600_000))] = 20_000
     # A file with the password of the name servers' quorum.
     passwordFile: Annotated[str, Field(max_length=4096)] | None = None

@@ -78,13 +78,13 @@ def _name_servers(config: ClusterConfig) -> list[Problem]:
 
 
 def _security(config: ClusterConfig) -> list[Problem]:
-    """Who is to prove something needs something to prove it with, and passwords and messages do not cross a network in the clear."""
+    """Parties that have to authenticate need credentials, and passwords and messages do not cross a network in the clear."""
     security = config.security
     if security is None:
         return []
     problems: list[Problem] = []
     if security.cluster_secret_file is None and (security.tls is None or security.tls.client_auth == "none"):
-        text = "nodes cannot prove who they are: expected cluster_secret_file, or tls with client_auth optional or required"
+        text = "nodes cannot authenticate: expected cluster_secret_file, or tls with client_auth optional or required"
         problems.append(Problem(("security",), text))
     if security.users is not None and security.tls is not None and security.tls.step is not Step.ONLY:
         text = f"expected no users before tls.step is only, got step {security.tls.step}: passwords would cross the network in the clear"
@@ -110,7 +110,7 @@ def _console(config: ClusterConfig) -> list[Problem]:
 
 
 def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:
-    """Passwords of those who read metrics do not cross a network in the clear."""
+    """Passwords of metrics readers do not cross a network in the clear."""
     security, metrics = config.security, config.metrics
     if security is None or security.users is None or metrics.anonymous or (security.tls is not None and metrics.tls):
         return []

@@ -29,7 +29,7 @@ class Step(StrEnum):
     """How far a running cluster is on its way to TLS."""
 
     OFFER = "offer"  # ports take TLS and plaintext, nodes dial plaintext: not all others take TLS yet
-    USE = "use"  # nodes dial TLS; ports still take plaintext, from whoever is not changed yet
+    USE = "use"  # nodes dial TLS; ports still take plaintext, from nodes that are not changed yet
     ONLY = "only"  # there is no plaintext
 
 
@@ -101,7 +101,7 @@ class AuditConfig(ConfigModel):
 
 
 class SecurityConfig(ConfigModel):
-    """What the cluster asks of who connects.  Without the block it trusts everybody who reaches a port."""
+    """What callers must prove.  Without the block every caller that reaches a port is trusted."""
 
     # Where relative paths of this block begin; default: the folder of the cluster file.
     folder: Path | None = None

@@ -36,7 +36,7 @@ async def route_verified(context: ServiceContext, stored: StoredMessages, waitin
 
 
 def log_routed(logger: logging.Logger, service: str, queue: tuple[str, int], routed: Routed) -> None:
-    """Tell what was stored otherwise than its producer would expect; ``queue``: where the messages waited."""
+    """Log what was stored otherwise than its producer would expect; ``queue``: where the messages waited."""
     for offset in routed.changed:
         log_changed(logger, service, queue, offset)
     if routed.dropped:

@@ -104,7 +104,7 @@ class DeadLetterService:
         if not name:
             raise InvalidArgumentError(f"dead letter {frame.queue_offset} of {request.group} does not say where it came from")
         if not request.to_retry_topic:
-            # Where it came from stands in the message, and whoever wrote to the group's topics may have written that.
+            # Where it came from stands in the message, and any writer to the group's topics may have written that.
             if is_system_topic(name):
                 raise InvalidArgumentError(f"dead letter {frame.queue_offset} of {request.group} says it came from topic {name}")
             self._context.access.require_topic(caller, Action.WRITE, name)

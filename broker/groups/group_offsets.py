@@ -123,7 +123,7 @@ class GroupOffsetsService:
         return TopicNotFoundError(f"topic {row.topic!r} {text}", topic=row.topic)
 
     def _rows(self, group: str, rows: Iterable[broker_pb2.GroupOffset]) -> tuple[OffsetRow, ...]:
-        """As they go into the log.  One that names its topic has the generation of now: it is refused when the topic is made anew first."""
+        """As they go into the log.  One that names its topic has the generation of now: it is refused when the topic is recreated first."""
         known = self._context.store.consumer_offsets
         found = []
         for row in rows:
@@ -134,7 +134,7 @@ class GroupOffsetsService:
         return tuple(found)
 
     def _check_topics(self, request: broker_pb2.CommitOffsetsRequest) -> None:
-        """TopicNotFoundError when a group would begin in a topic made anew, or be moved, to where it was meant to in the one before.
+        """TopicNotFoundError when a group would begin in a recreated topic, or be moved, to where it was meant to in the one before.
 
         The topics checked here are still those when the command comes through, or it is refused (``PreparedCommand``).  It is refused
         also behind a deletion that is then refused itself, after which they are there as before.

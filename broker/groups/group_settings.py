@@ -53,7 +53,7 @@ class GroupSettingsService:
         return retry_pb2.GroupSettings(name=request.name)
 
     async def _is_deleted_since(self, name: str, index: int) -> bool:
-        """Whether an earlier attempt, whose answer was lost, has deleted the group: what there is now was made anew."""
+        """Whether an earlier attempt, whose answer was lost, has deleted the group: what there is now was created again."""
         await self._context.raft.apply_all(TIMEOUT_S)
         return self._context.store.consumer_offsets.deleted_at(name) > index
 
@@ -91,7 +91,7 @@ class GroupSettingsService:
                 continue
 
     async def list_groups(self, request: retry_pb2.GroupSettings, caller: CallContext) -> retry_pb2.GroupSettingsList:
-        """Those somebody configured, or the one asked for, with defaults when nobody did."""
+        """Those that were configured, or the one asked for, with defaults when none were."""
         self._context.require_master()
         await self._context.raft.read_barrier(TIMEOUT_S)  # a deletion relies on the index: one from before would spare the group
         name = request.name

@@ -33,7 +33,7 @@ class Session:
 @dataclass(slots=True)
 class GroupSessions:
     """The sessions of one consumer group, by session id; ``expected``: clients that a new master waits for a little;
-    ``next_list_ms``: before that the members are not told again who they are."""
+    ``next_list_ms``: before that the member list is not sent again."""
 
     sessions: dict[str, Session] = field(default_factory=dict)
     expected: dict[str, None] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class GroupSessions:
         return sorted((session.info for session in self.members()), key=lambda info: info.client_id)
 
     def members_message(self) -> bytes:
-        """The message that tells every member who the members are."""
+        """The message with the member list."""
         members = sessions_pb2.GroupMembers(members=self.member_infos())
         return methods.encode(sessions_pb2.MasterMessage(members=members))
 

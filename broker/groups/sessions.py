@@ -1,4 +1,4 @@
-"""The Sessions service: members of consumer groups join here, and operators see who the members are.  Served by the master.
+"""The Sessions service: members of consumer groups join here, and operators list them.  Served by the master.
 
 Owns the calls; the sessions themselves live and end with a term (``term_sessions.py``).
 """
@@ -45,7 +45,7 @@ class SessionService:
             current.end_streams(NotLeaderError(f"{self._context.settings.node.id} is no longer the master", leader_address=""))
 
     def offsets_reset(self, group: str) -> None:
-        """Tell the members of ``group`` that its offsets were reset."""
+        """Notify the members of ``group`` that its offsets were reset."""
         if self._current is not None:
             self._current.announce_reset(group)
 

@@ -274,7 +274,7 @@ class TermSessions:
         self._changed.set()
 
     async def _send_members(self) -> None:
-        pause_s: float | None = None  # until a group that has changed may be told again
+        pause_s: float | None = None  # until the list of a group that has changed may be sent again
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -286,7 +286,7 @@ class TermSessions:
             pause_s = min((wait_ms / 1000 for wait_ms in waiting if wait_ms), default=None)
 
     def _send_list(self, name: str, now_ms: int) -> int:
-        """Tell a group's members who they are, or leave that for later; in how many ms, when that is known."""
+        """Send a group's member list to its members, or leave that for later; in how many ms, when that is known."""
         group = self.table.of(name)
         if group.next_list_ms > now_ms or (group.expected and self._is_settling):
             self._changed_groups[name] = None

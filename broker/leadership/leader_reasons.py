@@ -72,7 +72,7 @@ def _why(loss: LeaderLoss, own: str, leaderless_ms: int, *, last_run_broken: boo
     if loss.cause is Cause.NOT_CONFIRMED:
         return f"{before} stepped down: no majority of the voters answered it for an election timeout"
     if loss.cause is Cause.HIGHER_TERM:
-        return f"{own} followed {before}, and heard of a newer term from {loss.source or 'another node'}"
+        return f"{own} followed {before}, and saw a newer term from {loss.source or 'another node'}"
     if loss.cause is Cause.LEFT_BEHIND:
         return f"{before} stepped down: a voter has the log of a later lineage, which a recovery or a restore began"
     if loss.cause is Cause.REQUESTED:

@@ -81,7 +81,7 @@ class LeaderSpread:
                 _logger.info("leadership transfer to %s failed: %s", target, error.message)
 
     async def _look(self) -> tuple[list[Leader], str | None]:
-        """The leaders of the cluster now, and who should lead here."""
+        """The leaders of the cluster now, and the one that should lead here."""
         found = await self._directory()
         if found is None:
             return [], None

@@ -1,7 +1,7 @@
-"""What is left in a replica group that is to be removed: messages that somebody still waits for.
+"""What is left in a replica group that is to be removed: messages that a consumer still waits for.
 
-A message counts while it is stored: what retention has deleted is not waited for.  Rows say who waits; those of ``DISCARDABLE`` kinds are
-waited for by nobody that could be named, and may be given up.
+A message counts while it is stored: what retention deleted does not.  Rows name the waiting groups; those of ``DISCARDABLE`` kinds are
+waited for by no named group, and may be given up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Raising the feature level of this replica group.
 
-Owns the condition: every member, voter or learner, is connected to the leader and has told that its build can do the level.  A member that
+Owns the condition: every member, voter or learner, is connected to the leader and has reported a build with the level.  A member that
 is away may come back with any build, so it is waited for.
 """
 

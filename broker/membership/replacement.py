@@ -1,7 +1,7 @@
 """Replaces members that are away by spare nodes, if the group's policy says so.  Runs on the master; ``steps.py`` says what comes next.
 
 Owns how a step is carried out: the group's turn among all groups, the spare node that is chosen, its binding, the changes of the
-membership.  The log refuses to promote who has not caught up, and changes that leave no live majority.
+membership.  The log refuses to promote a learner that has not caught up, and changes that leave no live majority.
 
 *One group at a time* spares disks and network; nothing unsafe happens without it.  A group registers that it asks for its turn, and looks
 at the name service once a majority of the name servers has that.  Two majorities share a name server, so of two groups at least one sees
@@ -51,7 +51,7 @@ Who = TypeVar("Who")
 
 
 class Turns(Protocol):
-    """What this node tells name servers, and what they say."""
+    """What this node reports to name servers, and what they return."""
 
     def ask_turn(self, *, asks: bool) -> None: ...
     async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None: ...
@@ -74,7 +74,7 @@ class SpareReplacement:
         self._told = ""
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
-        self._away.clear()  # a new master has waited for nobody yet
+        self._away.clear()  # a new master has waited for no member yet
         self._stuck.clear()
         self._failed.clear()
         self._lacks_learners_since = self._unanswered_since = -1
@@ -135,7 +135,7 @@ class SpareReplacement:
         self._away = {node: self._away.get(node, now_ms) for node in silent}
         in_sync = self._in_sync(status)
         self._full = {peer.node_id for peer in status.peers if peer.low_on_space}
-        # Of one whose release does not tell what it copies, nothing is known while it does.
+        # Nothing is known of a member while it copies without reporting progress.
         behind = [peer for peer in status.peers if peer.node_id not in in_sync and (peer.low_on_space or peer.copied_bytes is not None)]
         places = [(peer.node_id, peer.match_index, peer.copied_bytes) for peer in behind]
         self._stuck = {place: self._stuck.get(place, now_ms) for place in places}
@@ -196,7 +196,7 @@ class SpareReplacement:
         return found[0] if found else (ready, "") if ready else None
 
     async def _choose_again(self, under_way: Replacement) -> None:
-        """The spare node is of no use.  A voter that was removed for it is still to be replaced; else everything begins anew."""
+        """The spare node is of no use.  A voter that was removed for it is still to be replaced; else everything starts again."""
         self._failed[under_way.spare] = self._context.env.clock.monotonic_ms()
         self._unanswered_since = -1
         if not under_way.voter or under_way.absent in self._context.raft.membership:
@@ -273,5 +273,5 @@ class SpareReplacement:
 
 
 def _for(span_ms: int, since: Mapping[Who, int], now_ms: int) -> list[Who]:
-    """Of whom something is true for so long."""
+    """The members for which something has held for that long."""
     return [who for who, since_ms in since.items() if now_ms - since_ms >= span_ms]

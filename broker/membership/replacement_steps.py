@@ -157,7 +157,7 @@ def turns_of_others(own: str, told: Iterable[routes_pb2.DirectoryReply]) -> dict
 
 
 def may_ask(others: Mapping[str, int]) -> bool:
-    """Nobody asks, and nobody has its turn."""
+    """No group asks, and none has its turn."""
     return not others
 
 

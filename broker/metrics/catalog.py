@@ -145,7 +145,7 @@ _PROCESS = (
     _histogram(
         "request_seconds", "Requests, by method and by the code they ended with (OK or a code of the reference).", "method", "code", on=ALL
     ),
-    _gauge("connections", "Open connections, by kind: known, or unknown while it is not known who it is.", "kind", on=ALL),
+    _gauge("connections", "Open connections, by kind: known, or unknown until authenticated.", "kind", on=ALL),
     _counter("refusals_total", "Callers that were refused, by reason.", "reason", on=ALL),
     _counter("backpressure_seconds_total", "Time for which producers were made to wait, summed over their streams."),
     _gauge("alarm", "1 while something needs a person, by kind.", "kind", on=ALL),

@@ -1,7 +1,7 @@
 """Whether a process lives, and whether it is ready: each check with its name and, when it fails, the reason.
 
-Alive: its event loop turned lately and it has not stopped by itself; a process that is not should be started anew.  Ready: clients may be
-sent to it.  Owns what is checked, and the line that tells a service manager of it.
+Alive: its event loop turned lately and it has not stopped by itself; a process that is not should be restarted.  Ready: clients may be
+sent to it.  Owns what is checked, and the line that reports it to a service manager.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def name_server_checks(server: NameServerNode) -> list[Check]:
 
 
 def node_told(node: BrokerNode) -> Told:
-    """What a service manager is told of a node."""
+    """A node's status line for its service manager."""
     if not node.is_open:
         return Told(ready=False, text="recovers its log and what is derived from it")
     problems = [check.problem for check in node_checks(node) if check.problem]
@@ -77,7 +77,7 @@ def node_told(node: BrokerNode) -> Told:
 
 
 def name_server_told(server: NameServerNode) -> Told:
-    """What a service manager is told of a name server."""
+    """A name server's status line for its service manager."""
     problems = [check.problem for check in name_server_checks(server) if check.problem]
     if not server.is_open:
         return Told(ready=False, text="; ".join(problems))
@@ -85,5 +85,5 @@ def name_server_told(server: NameServerNode) -> Told:
 
 
 def spare_told() -> Told:
-    """What a service manager is told of a spare node that no replica group has taken in; it is ready once it listens."""
+    """The status line, for its service manager, of a spare node that no replica group has taken in; it is ready once it listens."""
     return Told(ready=True, text="spare node, waits for a replica group")

@@ -1,7 +1,7 @@
 """The HTTP side of the metrics port: paths, formats, passwords, and limits against slow and many callers.
 
 Runs in a thread with an event loop of its own, so that neither rendering nor a caller holds up the node, and a probe is answered when the
-node's loop hangs.  Owns nothing of what is told: a ``Source`` does.
+node's loop hangs.  Owns none of the content: a ``Source`` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN = {"Server": "dledger", "Cache-Control": "no-store", "X-Content-Type-Opti
 
 
 class Source(Protocol):
-    """What is told at the port.  Every method is called on the port's thread."""
+    """The content of the port.  Every method is called on the port's thread."""
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Text and content type.  NotReadyError when the node's loop does not answer."""
@@ -147,7 +147,7 @@ class _RequestsLog(logging.LoggerAdapter[logging.Logger]):
 class _BoundedServer(web.Server):
     """Makes a protocol for each connection that the listener hands over: so many requests at a time, each for a bounded time.
 
-    One too many ends the oldest, of the same source if that has many: nobody can keep a probe out by holding connections.
+    One too many ends the oldest, of the same source if that has many: no caller can keep a probe out by holding connections.
     """
 
     def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], arrivals: Arrivals) -> None:

@@ -1,4 +1,4 @@
-"""Everything that is told of a node, looked at on its event loop."""
+"""All samples of a node, collected on its event loop."""
 
 from __future__ import annotations
 

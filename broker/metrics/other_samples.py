@@ -1,4 +1,4 @@
-"""Everything that is told of a name server and of a spare node that waits."""
+"""All samples of a name server and of a waiting spare node."""
 
 from __future__ import annotations
 

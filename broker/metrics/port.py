@@ -39,14 +39,14 @@ class Collecting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a port tells of.
+    """The content of a port.
 
     Attributes:
-        collecting: What is told at ``/metrics``.
+        collecting: The samples at ``/metrics``.
         ready: What else ``/readyz`` checks; called on the loop of the process.
         failure: Why the process stopped by itself, None while it has not; called on any thread.
         arrivals: The connections of the process.
-        access: Who may describe the cluster.
+        access: The callers that may describe the cluster.
         loop: Of the process.
     """
 
@@ -78,7 +78,7 @@ async def metrics_port(cluster: ClusterConfig, address: str | None, security: Ne
 
 
 def _https(security: NetworkSecurity) -> TlsContexts | None:
-    """With the files of the process.  Nobody needs a certificate here: probes have none."""
+    """With the files of the process.  No client certificate is required here: probes have none."""
     if security.tls is None:
         return None
     settings = replace(security.tls.settings, client_auth="none")

@@ -20,7 +20,7 @@ Port = AbstractAsyncContextManager[None]
 
 
 def node_port(node: BrokerNode, machine: Machine) -> Port:
-    """Serves what a node tells while it is open."""
+    """Serves a node's samples while it is open."""
     watched = Watched(
         NodeSamples(node), lambda: node_checks(node), lambda: _failure(node), machine.network.arrivals, node.security.access, machine.watch
     )
@@ -28,7 +28,7 @@ def node_port(node: BrokerNode, machine: Machine) -> Port:
 
 
 def name_server_port(server: NameServerNode, machine: Machine) -> Port:
-    """Serves what a name server tells while it is open."""
+    """Serves a name server's samples while it is open."""
     watched = Watched(
         NameServerSamples(server),
         lambda: name_server_checks(server),
@@ -41,7 +41,7 @@ def name_server_port(server: NameServerNode, machine: Machine) -> Port:
 
 
 def spare_port(cluster: ClusterConfig, spare: SpareConfig, waiting: WaitingSpare, machine: Machine) -> Port:
-    """Serves what a spare node tells until a replica group takes it in."""
+    """Serves a spare node's samples until a replica group takes it in."""
     watched = Watched(
         SpareSamples(waiting, spare.id),
         lambda: [Check("open")],

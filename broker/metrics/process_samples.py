@@ -28,7 +28,7 @@ def add_connections(samples: Samples, arrivals: Arrivals) -> None:
 
 
 def add_process(samples: Samples, stats: ProcessStats) -> None:
-    """The process; reads /proc, so it is called where that holds up nobody."""
+    """The process; reads /proc, so it is called where that blocks nothing."""
     samples.add("build_info", 1, stats.version, platform.python_version())
     samples.add("process_cpu_seconds_total", stats.cpu_s)
     samples.add("process_resident_memory_bytes", stats.rss_bytes)

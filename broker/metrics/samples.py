@@ -1,4 +1,4 @@
-"""Values of metrics on their way from whoever collects to the text that is scraped.
+"""Values of metrics on their way from the collector to the scraped text.
 
 Owns the check of names and labels against the catalogue, and the registry that renders them.  Collecting happens on the event loop of the
 process; rendering does not.
@@ -35,7 +35,7 @@ class Samples:
             raise InvariantBrokenError(f"metric {name} with labels {labels} of a {self.place} is not in the catalogue")
         if isinstance(value, Histogram) != (metric.kind == "histogram"):
             raise InvariantBrokenError(f"metric {name} is a {metric.kind}")
-        # Whoever renders does so in another thread, while the loop goes on counting.
+        # Rendering happens in another thread, while the loop goes on counting.
         kept = value.copy() if isinstance(value, Histogram) else value
         self.values.setdefault(metric.name, {})[(self._group, self._node, *labels)] = kept
 

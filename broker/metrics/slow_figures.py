@@ -27,8 +27,8 @@ from dledger_wire.tasks import BackgroundTasks
 from store.durability.segment_ages import SegmentAges
 
 EVERY_MS = 5_000
-WAIT_S = 1.0  # for new figures; then the last ones are told
-STALE_MS = 60_000  # figures this old, because a look hangs, are told no more
+WAIT_S = 1.0  # for new figures; then the last ones are reported
+STALE_MS = 60_000  # figures this old, because a look hangs, are reported no more
 READS = 250  # whose oldest message is looked up in one round: of the pairs with the most messages to go, and again of all others
 
 Place = tuple[str, int, int]  # topic, queue, offset
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SlowFigures:
-    """Of one moment.  Lags and what waits are the master's to tell, of ``term``; None and what is missing: it could not be found out.
+    """Of one moment.  Lags and what waits are reported by the master, of ``term``; None and what is missing: it could not be found out.
 
     ``oldest_ms`` None: also when the log holds no message.
     """
@@ -53,7 +53,7 @@ class SlowFigures:
 
 
 class SlowLook:
-    """Finds them out, in one of ``tasks``; ``limit`` is how many pairs of topic and group are told each for itself."""
+    """Finds them out, in one of ``tasks``; ``limit`` is how many pairs of topic and group are reported each for itself."""
 
     def __init__(self, context: ServiceContext, limit: int, tasks: BackgroundTasks, damage: FoundDamage) -> None:
         self._context, self._limit, self._tasks, self._damage = context, limit, tasks, damage
@@ -68,7 +68,7 @@ class SlowLook:
         self._read_last: dict[bool, Place] = {}  # of the pairs with the most messages to go, and of the others
 
     async def figures(self) -> SlowFigures:
-        """As they were found out last; anew when that is too long ago and it takes no longer than ``WAIT_S``."""
+        """As they were found out last; again when that is too long ago and it takes no longer than ``WAIT_S``."""
         now_ms = self._context.env.clock.monotonic_ms()
         ended = self._looking is None or self._looking.done()
         if ended and (self._at_ms is None or now_ms - self._at_ms >= EVERY_MS):

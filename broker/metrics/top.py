@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.metrics.catalog import OTHERS
 
-RANK_MS = 60_000  # how often the choice is made anew
+RANK_MS = 60_000  # how often the choice is repeated
 FADING = 0.5  # of what a name had before, at each choice
 
 Pair = tuple[str, str]  # topic, consumer group
@@ -77,7 +77,7 @@ class TopCounters:
 
 
 def top_pairs(lags: Mapping[Pair, int], ages: Mapping[Pair, float], limit: int) -> list[Pair]:
-    """The ``limit`` pairs that are told each for itself: half of them the oldest, the rest those with the most messages to go."""
+    """The ``limit`` pairs that are reported each for itself: half of them the oldest, the rest those with the most messages to go."""
     most = sorted(lags, key=lambda pair: (-lags[pair], pair))
     oldest = sorted(ages, key=lambda pair: (-ages[pair], pair))[: limit // 2]
     return list(dict.fromkeys([*oldest, *most]))[:limit]

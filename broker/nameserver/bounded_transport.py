@@ -1,10 +1,10 @@
-"""PySyncObj's TCP transport with bounds on what somebody who does not know the password can make it keep.
+"""PySyncObj's TCP transport with bounds on what a peer without the password can make it keep.
 
 Owns three of them: bytes of a message before the first one was decrypted, connections that have not said which name server they are, and
 how long they may take.  PySyncObj itself has none, and stops listening for good when the process has no file handles left.
 
 Owns, too, that a name server which moved to another address is found there: its name is looked up for every attempt, without holding up
-PySyncObj's thread, and an attempt to reach an address where nobody answers ends in time.
+PySyncObj's thread, and an attempt to reach an address that does not answer ends in time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
     """Of one name server."""
 
     def __init__(self, *args: Any) -> None:
-        self._since: dict[BoundedConnection, float] = {}  # of those that have not said who they are, oldest first
+        self._since: dict[BoundedConnection, float] = {}  # of those that are not authenticated, oldest first
         self._refused = 0
         self._warned_s = 0.0
         super().__init__(*args)

@@ -2,7 +2,7 @@
 
 Owns the messages and what is made of them.  What was heard too long ago counts for the fence and for nothing that expires, so late
 messages do no harm.  The age of a message is taken from the two machines' clocks; where these differ by more than expireAfter, each
-name server lives by what nodes tell it itself.
+name server lives by what nodes report to it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gossip:
     # To the others
 
     def changed(self, told: routes_pb2.Registration) -> None:
-        """A registration told something new: the others get it with what else comes in this moment."""
+        """A registration brought something new: the others get it with what else comes in this moment."""
         self._waiting.append(told)
         if not self._scheduled:
             self._scheduled = True
@@ -48,7 +48,7 @@ class Gossip:
         self._send(registrations=waiting)
 
     async def run(self) -> None:
-        """Tell every few seconds whom this server heard, and everything to who was away; until cancelled."""
+        """Report every few seconds which nodes registered here, and everything to servers that were away; until cancelled."""
         while True:
             await asyncio.sleep(self._every_ms / 1000)
             self._tell_those_who_were_away()
@@ -57,7 +57,7 @@ class Gossip:
                 self._send(heard=heard[start : start + MAX_HEARD])
 
     def _tell_those_who_were_away(self) -> None:
-        """A name server that comes back may not be reached by every node.  One of the others is enough to tell it."""
+        """A name server that comes back may not be reached by every node.  One of the others is enough to inform it."""
         state = self._quorum.state()
         back, self._reached = state.reachable - self._reached, state.reachable
         if not back or state.role != "leader":

@@ -135,11 +135,11 @@ class NameServerNode:
         await self._security.close()
 
     def users(self) -> SecurityState:
-        """Users and rules as the first replica group told them last; nobody before it has."""
+        """Users and rules as the first replica group reported them last; no users before that."""
         return self._users.newest()
 
     def known_users(self) -> SecurityState | None:
-        """As ``users``; None before it has told any."""
+        """As ``users``; None before it has reported any."""
         return self._users.newest() if self._users.is_told else None
 
     def _first_group(self) -> list[Replica]:
@@ -155,7 +155,7 @@ class NameServerNode:
 
     @property
     def quorum(self) -> Quorum:
-        """What the name servers tell each other through."""
+        """The channel between name servers."""
         return self._quorum
 
     def fail(self, error: BaseException) -> None:

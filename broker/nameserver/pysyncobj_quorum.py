@@ -76,7 +76,7 @@ class PySyncObjQuorum:
         def taken(data: bytes) -> None:
             try:
                 loop.call_soon_threadsafe(deliver, data)
-            except RuntimeError:  # the loop is closed: nobody needs it any more
+            except RuntimeError:  # the loop is closed: it is not needed any more
                 self._ending.set()
 
         self._log = await loop.run_in_executor(None, self._open, taken)

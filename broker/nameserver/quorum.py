@@ -1,4 +1,4 @@
-"""What name servers tell each other through.
+"""The channel between name servers.
 
 Owns the interface.  ``pysyncobj_quorum.py`` implements it with PySyncObj; the simulator has a model that loses, delays, duplicates and
 reorders.  Nothing here has to be reliable: the table is a merge, and every node registers with every name server that it can reach.
@@ -36,7 +36,7 @@ class Quorum(Protocol):
         ...
 
     def spread(self, data: bytes) -> None:
-        """Tell all name servers, if that is possible now; never waits and never fails."""
+        """Send to all name servers, if that is possible now; never waits and never fails."""
         ...
 
     def state(self) -> QuorumState: ...
@@ -52,7 +52,7 @@ class NoQuorum:
         """Nothing runs."""
 
     def spread(self, data: bytes) -> None:
-        """Nobody is there to be told."""
+        """There are no other name servers."""
 
     def state(self) -> QuorumState:
         return QuorumState(role="leader", has_majority=True)

@@ -19,7 +19,7 @@ MALLOC_SETTINGS = {
 
 
 def restart_with_malloc_settings() -> None:
-    """Replace this process by itself with the settings in its environment, unless they are there (whoever sets one, sets them all)."""
+    """Replace this process by itself with the settings in its environment, unless they are there (a user that sets one, sets them all)."""
     if not sys.platform.startswith("linux") or any(name in os.environ for name in MALLOC_SETTINGS):
         return
     os.environ.update(MALLOC_SETTINGS)

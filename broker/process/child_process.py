@@ -1,6 +1,6 @@
 """A process that a node keeps running beside itself, such as the web console, and that ends with it.
 
-Owns its life: it is started by a thread, started again after a while when it ends, and told to end by the end of its standard input, which
+Owns its life: it is started by a thread, started again after a while when it ends, and asked to end by the end of its standard input, which
 the kernel closes however this process ends.  Nothing of it touches the loop of the node, and no failure of it ends the node.
 """
 

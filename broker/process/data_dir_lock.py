@@ -1,4 +1,4 @@
-"""The lock of a node's data folder, and who holds it.
+"""The lock of a node's data folder, and its holder.
 
 Owns ``DATA/ID/lock``: an advisory lock held for the life of the process, with the holder's pid as the file's text.  A stale text
 without the lock means nothing, so a pid read here is never that of a stranger.
@@ -26,7 +26,7 @@ class DataFolderLock:
         self._file: int | None = None
 
     def acquire(self) -> None:
-        """Make the folder if needed and lock it.  DataDirectoryError says who holds it already."""
+        """Make the folder if needed and lock it.  DataDirectoryError names its holder."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -68,7 +68,7 @@ def _lost(path: Path, known: os.stat_result) -> DataDirectoryError | None:
     except (FileNotFoundError, NotADirectoryError):
         there = False
     except OSError:
-        return None  # a disk that fails is reported by whoever reads and writes
+        return None  # a disk that fails is reported by reads and writes
     node = path.parent.name
     text = f"data folder {path.parent} is gone: it was deleted or moved while {node} ran; {instead_of_lost(node)}"
     return None if there else DataDirectoryError(text)
@@ -87,14 +87,14 @@ def _lock(file: int, folder: str) -> bool:
         except OSError:
             if holder_pid(folder) is not None:
                 return False
-            time.sleep(0.02)  # somebody merely asks who holds it, for an instant
+            time.sleep(0.02)  # another process merely reads the holder, for an instant
         else:
             return True
     return False
 
 
 def holder_pid(folder: str) -> int | None:
-    """The process that runs on ``folder`` now, None when nobody does (whatever old text the lock file holds)."""
+    """The process that runs on ``folder`` now, None when there is none (whatever old text the lock file holds)."""
     try:
         file = os.open(Path(folder) / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
 """Refuses a data folder in which a newer release has left files that this build cannot read, before anything in it is opened or written.
 
-Owns the look at the first bytes of every file that tells its version.  Three are looked at elsewhere, where their checksums are known:
+Owns the look at the first bytes of every file that states its version.  Three are looked at elsewhere, where their checksums are known:
 entries of the log (``dledger/log/scan.py``), snapshots and their sections (``store/durability/snapshots.py``).
 """
 
@@ -36,4 +36,4 @@ async def _version(disk: Disk, known: Format) -> int | None:
 async def _told(file: File, known: Format) -> int | None:
     if known is HARD_STATE:
         return newer_version(await read_copies(file))
-    return json_version(await read_unless_lost(file, 0, HEAD_BYTES) or b"")  # what is lost is judged by who needs it
+    return json_version(await read_unless_lost(file, 0, HEAD_BYTES) or b"")  # what is lost is judged by its readers

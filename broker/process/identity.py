@@ -1,7 +1,7 @@
-"""Who a data folder belongs to: ``identity.json``, written when the folder is first used, and when the replica group's feature level rises.
+"""The owner of a data folder: ``identity.json``, written when the folder is first used, and when the replica group's feature level rises.
 
 Owns the file and the refusal of a folder that belongs to another node, group or cluster, or that needs a newer release.  The store id is
-random, so a known node that comes back with a wiped folder is recognised as somebody who has forgotten what he promised.
+random, so a known node that comes back with a wiped folder is recognised as a node that has forgotten what it promised.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FolderIdentity:
 
 
 async def open_identity(env: Environment, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
-    """Read the folder's identity, or make one in an empty folder.  DataDirectoryError when it is somebody else's, or not for ``build``."""
+    """Read the folder's identity, or make one in an empty folder.  DataDirectoryError when it is another node's, or not for ``build``."""
     where = env.disk.local_path("")
     names = await env.disk.list("")
     if RESTORING_MARK in names:
@@ -62,7 +62,7 @@ async def open_identity(env: Environment, cluster: str, group: str, node_id: str
 
 
 async def own_identity(disk: Disk, cluster: str, group: str, node_id: str, build: LevelRange = THIS_BUILD) -> FolderIdentity:
-    """The identity of a folder that has one.  DataDirectoryError when it is somebody else's, or not for ``build``."""
+    """The identity of a folder that has one.  DataDirectoryError when it is another node's, or not for ``build``."""
     where = disk.local_path("")
     found = await read_identity(disk)
     if (found.cluster, found.group, found.node_id) != (cluster, group, node_id):
@@ -88,7 +88,7 @@ async def read_identity(disk: Disk) -> FolderIdentity:
         fields = strict_json.parse(text)
         if not isinstance(fields, dict):
             raise DataDirectoryError(f"{where} is damaged: expected a JSON object, found {type(fields).__name__}")
-        # Another version may have other fields: it is told first.
+        # Another version may have other fields: it is reported first.
         version = fields["format_version"]
         if version not in range(IDENTITY.oldest, IDENTITY.current + 1):
             raise newer(where, version, IDENTITY)

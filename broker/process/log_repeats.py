@@ -1,7 +1,7 @@
 """Which lines of a log are written: each once, and how often it came again.
 
 Owns two limits over ``PERIOD_S``: a line that is the same, with its fields and where its exception came from, is written once; of lines
-of one kind, which differ in details, ``LINES_A_KIND``.  What was left out is told with its number when the period is over.
+of one kind, which differ in details, ``LINES_A_KIND``.  The number of lines left out is logged when the period is over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The newest lines of this process's log, kept in memory for who asks over the network.
+"""The newest lines of this process's log, kept in memory for requests over the network.
 
-Owns their numbers, which rise by one a line and over restarts, so that who follows a log sees each line once.
+Owns their numbers, which rise by one a line and over restarts, so that a reader that follows a log sees each line once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A node's log: JSON, one object a line, for programs; columns where stderr is a terminal.
 
-Owns how records are rendered and what is bound to each: group and node, and the Raft term where there is one.  Who logs uses the standard
+Owns how records are rendered and what is bound to each: group and node, and the Raft term where there is one.  Callers use the standard
 ``logging`` module, so that code under the simulator needs nothing of this.  The keys of a line: ``at`` (UTC), ``level``, what is bound,
 ``event`` (a stable name, see ``log_events``), ``text``, ``logger``, and the fields of the event.
 """
@@ -39,7 +39,7 @@ class _LogFile(WatchedFileHandler):
         self._written = True
         try:
             super().emit(record)
-        except OSError:  # it was moved away, and cannot be begun anew
+        except OSError:  # it was moved away, and cannot be reopened
             self.handleError(record)
         self._is_told = not self._written
 
@@ -88,7 +88,7 @@ class ProcessLog(logging.Handler):
 
     @asynccontextmanager
     async def telling_repeats(self, every_s: float = TELL_EVERY_S) -> AsyncIterator[None]:
-        """Meanwhile, what was left out is told soon after its period is over, though nothing else is logged."""
+        """Meanwhile, what was left out is logged soon after its period is over, though nothing else is."""
 
         async def tell() -> None:
             while True:
@@ -136,7 +136,7 @@ def _formatter(log: ProcessLog, render: Processor) -> logging.Formatter:
 
 
 def _for_program(_logger: object, _name: str, event: EventDict) -> str:
-    """Nothing in a log line can move the cursor of who reads it, or look like another line."""
+    """Nothing in a log line can move a reader's cursor, or look like another line."""
     return printable_json({name: value for name, value in event.items() if value or name != "event"}, default=str)
 
 

@@ -36,7 +36,7 @@ class Machine:
     watch: LoopWatch
 
     def stats(self) -> ProcessStats:
-        """What the process tells about itself."""
+        """What the process reports about itself."""
         return replace(self.watch.stats(), connections=self.network.arrivals.by_kind())
 
 
@@ -45,7 +45,7 @@ def machine_of(cluster: ClusterConfig, own: Principal, folder: str, users: Calla
 
     Args:
         cluster: The cluster file.
-        own: Who the process is to the others.
+        own: The process's identity to the others.
         folder: Its data folder, with its log of audits and its sockets.
         users: Gives users and rules, once there are any.
     """

@@ -17,12 +17,12 @@ UMASK = 0o077
 
 
 def make_private(folder: str, log_file: str = "") -> None:
-    """Let only this process's user read ``folder`` and its log, now and later.  DataDirectoryError when it belongs to somebody else."""
+    """Let only this process's user read ``folder`` and its log, now and later.  DataDirectoryError when it belongs to another user."""
     os.umask(UMASK)
     os.makedirs(folder, FOLDER_MODE, exist_ok=True)
     own = os.stat(folder)
     if own.st_uid != os.geteuid() and os.geteuid() != 0:
-        raise DataDirectoryError(f"data folder {folder} belongs to user id {own.st_uid}; expected {os.geteuid()}, who runs the process")
+        raise DataDirectoryError(f"data folder {folder} belongs to user id {own.st_uid}; expected {os.geteuid()}, the user of the process")
     _restrict(folder, FOLDER_MODE)
     for place, folders, files in os.walk(folder):
         for name in folders:

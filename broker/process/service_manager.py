@@ -1,9 +1,9 @@
-"""What a service manager such as systemd is told of this process: that it starts, is ready, lives, what it does, that it stops.
+"""Notifications to a service manager such as systemd: starting, ready, alive, status, stopping.
 
 Owns when each of these is said (docs/adr/0022-ready-when-it-serves-or-waits-for-others.md).  *Ready* is said as soon as clients may be sent
-here, and at the latest ``PATIENCE_S`` after it listens: what it lacks then is up to other hosts, and nobody on this one can wait for those.
+here, and at the latest ``PATIENCE_S`` after it listens: what it lacks then is up to other hosts, and no unit here can wait for those.
 Until then each beat asks for more time, so that a long recovery is not taken for a failed start.  All beats come from the event loop that
-serves: when that hangs they cease, and the manager starts the process anew.
+serves: when that hangs they cease, and the manager restarts the process.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ServiceManager:
         except OSError as error:
             if not self._refused:
                 self._refused = True
-                text = "the service manager cannot be told how this process fares: %s"
+                text = "cannot notify the service manager: %s"
                 logger.warning(text, error, extra={"event": "service_manager_not_notified"})
             return False
         return True

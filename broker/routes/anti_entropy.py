@@ -28,7 +28,7 @@ def registrations_of(table: RouteTable, cluster: str) -> Iterator[tuple[int, rou
 
 
 def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
-    """As the node told last that the group was removed."""
+    """As the node reported last that the group was removed."""
     version, order, node_id = group.state_rank
     return routes_pb2.Registration(
         cluster=cluster,

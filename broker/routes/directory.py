@@ -84,7 +84,7 @@ def metadata_reply(
     """The answer to clients that ask this address as they ask nodes: all groups, and topics with their queues in each group.
 
     A topic that the caller does not see is one that does not exist.  Of the ``configured`` groups those that have not registered yet are
-    named, too: who asks takes what it is told for all of the cluster.
+    named, too: the caller takes the answer for all of the cluster.
     """
     reply = broker_pb2.MetadataResponse()
     for group in sorted(table.groups, key=lambda group: group.name):

@@ -1,7 +1,7 @@
 """Routes as they travel, with their versions.
 
 Owns the versions: a hash of what a route says, so that every name server that knows the same gives the same one.  Figures and the version
-of a table of topics are no part of it: nobody would route otherwise because of them.
+of a table of topics are no part of it: they change no route.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def group_route(group: GroupRow) -> Route:
 
 
 def leader_of(group: GroupRow) -> tuple[int, str]:
-    """Term and id of who leads; an empty id when nobody is known to."""
+    """Term and id of the leader; an empty id when none is known."""
     leader, (hint_term, hint) = group.leader, group.hint
     if hint and hint_term >= group.fence and leader is None and not _gave_up(group.rows.get(hint), hint_term):
         return hint_term, hint
@@ -98,7 +98,7 @@ def _gave_up(row: NodeRow | None, term: int) -> bool:
 
 
 def nodes_of(group: GroupRow) -> list[routes_pb2.Member]:
-    """The members as they are reached; without a known configuration whoever registered."""
+    """The members as they are reached; without a known configuration all that registered."""
     found = []
     for member in group.members:
         row = group.rows.get(member.id)

@@ -1,6 +1,6 @@
 """What is known of one replica group: the newest registration of each node, and what these agree on.
 
-Owns the rules by which registrations are merged.  Each part of a group is the maximum of what was told by an order of its own, so the
+Owns the rules by which registrations are merged.  Each part of a group is the maximum of what was registered by an order of its own, so the
 outcome does not depend on the order, the number or the lateness of registrations:
 
 - the fence: the highest term in which a node registered as the master, and that node;
@@ -77,7 +77,7 @@ class NodeRow:
         return self.address, self.host, self.rack, self.master and not self.expired, self.order if self.master else None
 
 
-# Of a part that any node may tell: the version of its content, then who told it last.
+# Of a part that any node may report: the version of its content, then its last sender.
 Rank = tuple[int, Order, str]
 NO_RANK: Rank = (-1, Order(-1, -1, -1), "")
 
@@ -89,7 +89,7 @@ class GroupRow:
     name: str
     epoch: int = 0
     fence: int = 0
-    master: str = ""  # who raised the fence
+    master: str = ""  # the node that raised the fence
     rows: dict[str, NodeRow] = field(default_factory=dict)
     last_master: NodeRow | None = None  # the newest registration of a master; it stays when that node leads no more
     members: tuple[MemberRow, ...] = ()
@@ -117,9 +117,9 @@ class GroupRow:
 
     @property
     def was_never_led(self) -> bool:
-        """Nobody was ever heard to lead it, and its nodes are heard no more: one that was not added in the end, or whose name was wrong.
+        """No node ever registered as its leader, and its nodes expired: one that was not added in the end, or had a wrong name.
 
-        A table of topics that has a version was committed by a leader, also if only a follower told of it.
+        A table of topics that has a version was committed by a leader, also if only a follower reported it.
         """
         known = self.fence or self.removed or self.topics_known or self.told_topics_version or self.hint[1]
         return not known and all(row.expired for row in self.rows.values())
@@ -135,7 +135,7 @@ class GroupRow:
 
     @property
     def is_complete(self) -> bool:
-        """The table of topics is the newest there is: its master told it, and a majority of the voters say that no term is newer.
+        """The table of topics is the newest there is: its master reported it, and a majority of the voters say that no term is newer.
 
         A later master would have needed their votes, and so have raised their terms.
         """
@@ -148,9 +148,9 @@ class GroupRow:
         return 2 * len(agreeing) > len(voters)
 
     def contradicts(self, told: routes_pb2.Registration) -> bool:
-        """Whether who knows the group's epoch cannot be of the group that is known here without one.
+        """Whether a sender with the group's epoch cannot belong to the group that is known here without one.
 
-        The epoch is set in the group's log.  Whoever has applied it has everything that was told before, so no older term or table.
+        The epoch is set in the group's log.  A node that has applied it has all that was registered before, so no older term or table.
         """
         return told.term < self.fence or told.topics_version < self.topics_version
 
@@ -172,7 +172,7 @@ class GroupRow:
         return True
 
     def take_row(self, told: routes_pb2.Registration, order: Order, heard_ms: int, oldest_ms: int) -> bool:
-        """Keep it if it is the newest of its node, expired if it was not heard since ``oldest_ms``; whether what it tells is new."""
+        """Keep it if it is the newest of its node, expired if it did not register since ``oldest_ms``; whether its content is new."""
         old = self.rows.get(told.node_id)
         if old is not None and order < old.order:
             return False

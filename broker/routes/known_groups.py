@@ -1,4 +1,4 @@
-"""The other replica groups of the cluster as a node knows them: those of its cluster file, and what name servers tell of later ones.
+"""The other replica groups of the cluster as a node knows them: those of its cluster file, and later ones that name servers return.
 
 A group that was added is known from the directory; one that was removed is left out.  Nothing is forgotten because a directory does not
 mention it: a name server that has just started knows nothing yet.

@@ -1,6 +1,6 @@
-"""One name server as a node sees it: tells it what is new, repeats it, and remembers what it has.
+"""One name server as a node sees it: registers what is new, repeats it, and remembers what it has.
 
-Owns the retries.  A name server that does not answer delays nobody: each has a task of its own.
+Owns the retries.  A name server that does not answer delays no other: each has a task of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NameServerLink:
         self._waiting: dict[asyncio.Future[None], int] = {}  # -> the version waited for
 
     def changed(self) -> None:
-        """There is something new to tell."""
+        """There is something new to register."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class NameServerLink:
         self._answered(self)
 
     def give_up(self) -> None:
-        """It does not answer: nobody waits for it until it does."""
+        """It does not answer: no caller waits for it until it does."""
         self.is_alive = False
         for waiting in self._waiting:
             _resolve(waiting)

@@ -39,7 +39,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ServicePlace:
-    """Who answers: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only;
+    """The answering process: ``server_id`` is empty for a node; ``is_name_server`` False for a node that knows its own replica group only;
     ``configured`` has the ids of the nodes that the cluster file names, by replica group."""
 
     cluster: str
@@ -79,7 +79,7 @@ class NameService:
         return len(self._waiters)
 
     def stop(self) -> None:
-        """Let everybody who waits have an answer; nobody waits any more."""
+        """Answer all waiting callers; none waits any more."""
         self._stopped = True
         self._waiters.wake_all()
 
@@ -91,7 +91,7 @@ class NameService:
 
     def _check_caller(self, told: routes_pb2.Registration, who: Principal) -> None:
         """NotReadyError for a node that is not known as one of the group: by the cluster file, with a certificate of the group, or by what
-        the members told.  A term or members of its own making would take the routes away from the others."""
+        the members sent.  A term or members of its own making would take the routes away from the others."""
         if who.kind is not Kind.NODE or not told.group:
             return
         configured, group = self.place.configured.get(told.group), self.table.group(told.group)
@@ -100,7 +100,7 @@ class NameService:
             raise NotReadyError(f"{told.node_id} is not known here as a node of replica group {told.group}")
 
     def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply:
-        """Take what a node tells of itself, and say what the table makes of it."""
+        """Take a node's registration, and return what the table makes of it."""
         self._check(told)
         self.figures.registrations += 1
         change = self.table.register(told, self._clock.monotonic_ms())
@@ -119,7 +119,7 @@ class NameService:
         )
 
     def changed(self, change: Change) -> None:
-        """Wake those who wait for it, in the same order in every process."""
+        """Wake the callers that wait for it, in the same order in every process."""
         if change:
             self._waiters.wake(sorted(change.topics), sorted(change.groups))
 
@@ -128,7 +128,7 @@ class NameService:
         self.changed(self.table.hint(group, term, leader))
 
     def expire(self) -> None:
-        """Let rows that nobody repeats expire; to be called about once a second."""
+        """Expire rows that are not repeated; to be called about once a second."""
         self.changed(self.table.expire(self._clock.monotonic_ms()))
 
     def _check(self, told: routes_pb2.Registration) -> None:
@@ -170,7 +170,7 @@ class NameService:
         return found
 
     def _changed_routes(self, topics: dict[str, int], groups: dict[str, int], caller: Principal) -> list[Route]:
-        """What is new to who knows these versions; of a topic that the caller may not know of only that."""
+        """What is new to a caller with these versions; of a topic that the caller may not know of only that."""
         table = self.table
         routes = {name: table.topic_route(name) if self.sees(caller, name) else unseen_topic(name, str(caller)) for name in topics}
         found = [route for name, route in routes.items() if route.version != topics[name]]

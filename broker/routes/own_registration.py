@@ -41,7 +41,7 @@ class Rates:
 
 
 class OwnRegistration:
-    """Of one node.  ``refresh`` it before it is told."""
+    """Of one node.  ``refresh`` it before it is sent."""
 
     def __init__(self, context: ServiceContext, process: Callable[[], ProcessStats], started_at_ms: int) -> None:
         self._context = context
@@ -78,7 +78,7 @@ class OwnRegistration:
         self._changes.append((self.topics_version, name))
 
     def refresh(self) -> bool:
-        """Take what is true now; whether there is something new to tell."""
+        """Take what is true now; whether there is something new to send."""
         raft, store = self._context.raft, self._context.store
         group = store.replica_group.settings
         configuration_index, membership = raft.committed_members()

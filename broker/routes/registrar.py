@@ -1,6 +1,6 @@
 """Registers a node with the name servers of its cluster, at each change and every few seconds, and learns the other replica groups.
 
-Owns the links to name servers and the node's own name service.  That one is told by a call, so what it says of the node's own replica
+Owns the links to name servers and the node's own name service.  That one gets it by a call, so what it says of the node's own replica
 group is never older than what the node itself knows.
 """
 
@@ -47,7 +47,7 @@ class OwnNameService(Protocol):
 class Registrar:
     """Of one node: ``start`` it once, ``stop`` it once.  ``env`` is the machine's: rows expire by its clock.
 
-    ``added``: tells the addresses of name servers that may have been added since the node was started.
+    ``added``: returns the addresses of name servers that may have been added since the node was started.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Registrar:
             self.refresh()
 
     def refresh(self) -> None:
-        """Tell what changed: the own name service at once, the others as soon as they can be reached."""
+        """Register what changed: with the own name service at once, the others as soon as they can be reached."""
         if not self._running:
             return
         changed = self._own.refresh()
@@ -147,7 +147,7 @@ class Registrar:
             self._tasks.spawn(self._set_epoch(), "epoch")
 
     async def _set_epoch(self) -> None:
-        """The group's epoch tells it from earlier ones.  A master that was deposed does not know it yet: its command is not committed."""
+        """The epoch sets the group apart from earlier ones.  A deposed master does not know it yet: its command is not committed."""
         try:
             await self._context.command(SetReplicaGroup(), COMMAND_TIMEOUT_S)
             _logger.info("name servers know an earlier replica group %s, which has another epoch", self._settings.group.name)
@@ -186,7 +186,7 @@ class Registrar:
             await asyncio.sleep(LOOK_S)
 
     async def _repeat(self) -> None:
-        """Tell the own name service that this node is alive, and let it look who is not."""
+        """Report this node as alive to the own name service, and let it expire others."""
         interval_s = self._settings.cluster.name_service.registerInterval / 1000
         told_ms = self._env.clock.monotonic_ms()
         while True:
@@ -223,7 +223,7 @@ class Registrar:
             request = routes_pb2.DirectoryRequest(known_version=self.groups.version)
             self._take(await methods.DIRECTORY.call(link.channel, request, timeout_s=DIRECTORY_TIMEOUT_S))
         except DledgerError:
-            return  # the next registration tells whether it is still another one
+            return  # the next registration shows whether it is still another one
         finally:
             self._asking = False
 
@@ -269,7 +269,7 @@ class Registrar:
     # Turns
 
     def ask_turn(self, *, asks: bool) -> None:
-        """Tell name servers that the own group wants to take a spare node in, or does not any more."""
+        """Report to name servers that the own group wants to take a spare node in, or does not any more."""
         if self._own.asks_turn != asks:
             self._own.asks_turn = asks
             self.refresh()
@@ -315,5 +315,5 @@ class Registrar:
         waiting = {asyncio.ensure_future(link.has_topics(version)): link for link in behind}
         _done, late = await asyncio.wait(waiting, timeout=ACKNOWLEDGED_S)
         for task in late:
-            waiting[task].is_alive = False  # nobody waits for it again before it answers
+            waiting[task].is_alive = False  # no caller waits for it again before it answers
             task.cancel()

@@ -31,7 +31,7 @@ class RemovedGroups:
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept."""
-        lost = "which replica groups were removed is learned anew"
+        lost = "the list of removed replica groups is collected again"
         self._told = await self._file.open(tasks, lost=lost)
 
     def keep(self, table: RouteTable) -> None:

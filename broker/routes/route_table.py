@@ -1,7 +1,7 @@
 """The routes of a cluster, merged from what nodes register.  Pure: no clock, no tasks; callers say what time it is.
 
 Owns the replica groups, the spare nodes, which topic is in which groups, and the cached routes.  ``registered.py`` has the rules of
-merging.  A row that nobody repeats expires, and a master that expired leads no more; but the fence, the members and the table of topics
+merging.  A row that is not repeated expires, and a master that expired leads no more; but the fence, the members and the table of topics
 stay: a group that is down still has its queues.  A removed group leaves a tombstone, which only a registration of a higher group epoch
 lifts.
 """
@@ -34,7 +34,7 @@ class Change:
     """What one step did: the names whose routes are not what they were."""
 
     accepted: bool = True
-    spread: bool = False  # it told something that other name servers may not know
+    spread: bool = False  # it brought something that other name servers may not know
     wants_topics: bool = False
     groups: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
@@ -58,7 +58,7 @@ class RouteTable:
         self._directory_version: int | None = 0
         self._group_marks: dict[str, int] = {}  # what of the directory's version each group makes
         self._complete: bool | None = False
-        self.removals_changed: Callable[[], object] = lambda: None  # called when a group was removed, or its name is taken anew
+        self.removals_changed: Callable[[], object] = lambda: None  # called when a group was removed, or its name is taken again
 
     # What is known
 
@@ -155,7 +155,7 @@ class RouteTable:
         is_late = told.group_epoch < group.epoch
         if group.removed or told.term < group.fence or (is_late and (told.group_epoch or told.master)):
             change.accepted = False
-        elif is_late:  # a follower that has not applied the epoch yet lives; nothing else of what it tells counts
+        elif is_late:  # a follower that has not applied the epoch yet lives; nothing else that it sends counts
             change.spread = group.take_row(told, order, heard_ms, now_ms - self.expire_after_ms)
             if change.spread:
                 self._group_touched(group, change)
@@ -215,7 +215,7 @@ class RouteTable:
         return change
 
     def expire(self, now_ms: int) -> Change:
-        """Rows that nobody repeats do not count any more, nor does a group beside the cluster file that was never more than such rows."""
+        """Rows that are not repeated do not count any more, nor does a group beside the cluster file that was never more than such rows."""
         change = Change()
         oldest_ms = now_ms - self.expire_after_ms
         for group in self._groups.values():
@@ -233,7 +233,7 @@ class RouteTable:
         return change
 
     def hint(self, name: str, term: int, leader: str) -> Change:
-        """What this process knows of a group from its own replica: who leads in ``term``, "" when nobody does.
+        """What this process knows of a group from its own replica: the leader of ``term``, "" when there is none.
 
         It is not more than a hint: it never raises the fence.
         """

@@ -1,6 +1,6 @@
 """Clients that wait for a change of what they asked for.
 
-Owns who waits for which topic and which group.  A change wakes those who use it and nobody else, some hundred at a time, so that other
+Owns which callers wait for which topic and which group.  A change wakes only the callers that use it, some hundred at a time, so that other
 requests are answered in between.
 """
 
@@ -51,7 +51,7 @@ class RouteWaiters:
         return True
 
     def wake(self, topics: Iterable[str], groups: Iterable[str]) -> None:
-        """Let those go on who wait for one of these."""
+        """Wake the callers that wait for one of these."""
         found: dict[asyncio.Future[None], None] = {}
         for key in [*(("topic", name) for name in topics), *(("group", name) for name in groups)]:
             found.update(self._by_key.get(key, ()))

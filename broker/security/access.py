@@ -36,8 +36,8 @@ class AccessControl:
 
     ``state`` gives users and rules as they are now; None: there are no users, and every caller may do everything.
 
-    ``anonymous``: while users are being introduced callers without credentials still may do everything but administer the cluster: who
-    may do what is for administrators alone from the start.
+    ``anonymous``: while users are introduced, callers without credentials may do everything but administer the cluster: what
+    administrators alone may do is refused to them from the start.
     """
 
     def __init__(self, state: Callable[[], SecurityState] | None, administrators: Collection[str] = (), *, anonymous: bool = False) -> None:
@@ -120,7 +120,7 @@ class AccessControl:
     def _decide(self, state: SecurityState, principal: Principal, action: Action, resource: Resource, name: str) -> bool:
         if principal.is_cluster:
             # What members do among each other has rows of its own in ``permissions.py``.  A certificate of the cluster makes no
-            # administrator of a node that was removed, of a spare node, or of who has stolen it.
+            # administrator of a node that was removed, of a spare node, or of a thief.
             return action is Action.DESCRIBE
         if principal.kind is not Kind.USER:
             return self._anonymous and not (resource is Resource.CLUSTER and action is Action.ADMINISTER)

@@ -1,4 +1,4 @@
-"""Who may connect to a node or a name server.
+"""Admission of callers to a node or a name server.
 
 Owns the check of certificates, passwords and the cluster's secret against the users of the cluster.  A node, a name server or a spare node
 comes in with the certificate of its principal, or with the secret under its name; a user with a password or a certificate.
@@ -26,14 +26,14 @@ MAX_KNOWN_PASSWORDS = 1_000
 ENDED_BY_PASSWORD = "password"  # noqa: S105 - detail of an error: what a user had open ended since it has another one
 End = Callable[[AuthenticationFailedError], object]
 CHECKS_AT_ONCE = 1  # each takes 0.1 s of a core and 32 MiB
-CHECKS_WAITING = 100  # some 10 s: longer waits nobody for an answer
+CHECKS_WAITING = 100  # some 10 s: no caller waits longer for an answer
 
 
 class ClusterAdmission:
     """Implements ``dledger_wire.security.admission.Admission``.
 
-    ``users`` gives the users and rules, None while this process has not heard of them; ``administrators`` are those of the cluster file;
-    ``secret`` is what members of the cluster prove to know, None: they have certificates.  ``users_required`` False: whoever has no
+    ``users`` gives the users and rules, None while this process does not know them; ``administrators`` are those of the cluster file;
+    ``secret`` authenticates members of the cluster, None: they have certificates.  ``users_required`` False: a caller that has no
     credentials is let in, and known by nothing.
     """
 
@@ -62,12 +62,12 @@ class ClusterAdmission:
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
     def _shared_key(self, secret: str) -> bytes:
-        """The same on all processes with this cluster file: by different salts two of them would tell that a name is unknown."""
+        """The same on all processes with this cluster file: by different salts two of them would reveal that a name is unknown."""
         parts = [self._cluster, secret, *(f"{name} {kept.stored_key.hex()}" for name, kept in sorted(self._administrators.items()))]
         return hashlib.sha256("\0".join(parts).encode()).digest()
 
     def verifier_of(self, name: str) -> Verifier:
-        """That nothing fits for a name that is not known here: who asks does not learn which names are."""
+        """That nothing fits for a name that is not known here: callers do not learn which names are."""
         return self._verifier(name) or self._decoys.verifier(name)
 
     def _verifier(self, name: str) -> Verifier | None:
@@ -80,7 +80,7 @@ class ClusterAdmission:
         return known.verifier if known is not None else None
 
     def _look_up(self, name: str) -> User | None:
-        """NotReadyError in place of None where users may be missing, so that nobody is told that there is no such user."""
+        """NotReadyError in place of None where users may be missing, so that no caller gets the answer that there is no such user."""
         state = self._users()
         found = state.user(name) if state is not None else None
         if found is None and (state is None or not self.is_current()):
@@ -130,7 +130,7 @@ class ClusterAdmission:
         return True
 
     def admit(self, certificate: Principal | None, name: str) -> Principal:
-        """A certificate of another cluster is none; of a user who was deleted neither."""
+        """A certificate of another cluster does not count, nor does one of a deleted user."""
         proved = (of_uri(name) or user(name)) if name else certificate
         if proved is None:
             return self._anonymous("expected a user with a password, or a certificate of this cluster")
@@ -153,7 +153,7 @@ class ClusterAdmission:
             raise AuthenticationFailedError(expected, reason="no_credentials")
         return ANONYMOUS
 
-    # Who is in
+    # Admitted callers
 
     def watch(self, principal: Principal, end: End) -> Callable[[], object]:
         """Only users go: members of the cluster are known by certificates and secrets that this process cannot take back."""
@@ -172,7 +172,7 @@ class ClusterAdmission:
     def users_changed(self) -> None:
         """End what users have open that were deleted or got another password since they came in."""
         if self._users() is None:
-            return  # who there is is not known yet
+            return  # the users are not known yet
         for name, watched in list(self._watched.items()):
             now = self._known_user(name)
             gone = [(mark, end) for mark, (then, end) in watched.items() if then != now]

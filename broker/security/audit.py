@@ -24,7 +24,7 @@ Record: TypeAlias = dict[str, Any]
 
 WINDOW_MS = 10_000
 OF_ONE_SOURCE = 5  # refusals that are written one by one, in one window: of a host under one name
-OF_ONE_HOST = 20  # under all names: who tries many must neither hide others nor push older records out of the files
+OF_ONE_HOST = 20  # under all names: a host that tries many must neither hide others nor push older records out of the files
 OF_ALL_SOURCES = 200
 OF_ONE_USER = 20  # changes that are written one by one, in one window: of a user that does not administer the cluster
 MAX_SOURCES = 1_000
@@ -142,7 +142,7 @@ class Audit:
         self._refusal("denied", who, address, what, "PERMISSION_DENIED", f"{who}: {action} {resource} {name}")
 
     def not_admitted(self, address: str, error: AuthenticationFailedError) -> None:
-        """Somebody who was not let in."""
+        """A caller that was not admitted."""
         reason = str(error.details.get("reason", "wrong_credentials"))
         who = Principal(Kind.USER, str(error.details["user"])) if error.details.get("user") else ANONYMOUS
         self._refusal(reason, who, address, ("connect", "cluster", ""), error.code, error.message)

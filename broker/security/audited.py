@@ -1,6 +1,6 @@
 """Which calls are administrative actions, and what they change: one row a method.
 
-Owns the gate that writes a record of each of them, with what was there before and after.  An answer that only tells a client to ask another
+Owns the gate that writes a record of each of them, with what was there before and after.  An answer that only sends a client to another
 node leaves none.
 """
 

@@ -1,7 +1,7 @@
 """What an operator is to know of the certificate and the ports of a process: in its log, its status, and as values for metrics.
 
-Owns the words and the times: a certificate that expires within 30 days is told of once a day, and at once when a week, a day or nothing
-is left.  Looking also makes files be read that were replaced while nobody connected.
+Owns the words and the times: a certificate that expires within 30 days is logged once a day, and at once when a week, a day or nothing
+is left.  Looking also makes files be read that were replaced while no client connected.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CertificateWatch:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Read files that were replaced, and tell the log what is due."""
+        """Read files that were replaced, and log what is due."""
         if self.network.tls is None:
             return
         try:

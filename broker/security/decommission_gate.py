@@ -1,4 +1,4 @@
-"""A replica group that was removed: its nodes refuse everything but what tells so, and what keeps them a group."""
+"""A replica group that was removed: its nodes refuse everything but what reports that, and what keeps them a group."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from store.commands.security import Action, Resource
 
 
 class AccessGate(WrappedServer):
-    """A server whose handlers are called with what callers may do.  ``replicas``: of a node with a replica group; without it nobody may
+    """A server whose handlers are called with what callers may do.  ``replicas``: of a node with a replica group; without it no caller may
     call what replicas call."""
 
     def __init__(self, server: Server, access: AccessControl, replicas: ReplicaCheck | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A stream whose rights are looked at for as long as it is open: one that nobody may have any more ends at once."""
+"""A stream whose rights are looked at for as long as it is open: one without a remaining right ends at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FLIGHTS = 3  # more than a handshake has
 
 def check_own_certificate(config: TlsConfig, settings: TlsSettings, own: Principal, *, has_secret: bool) -> bool:
     """Whether the certificate names ``own``.  ConfigError when it is another's, or not of the cluster's authorities.  ``has_secret``: the
-    process proves who it is by the cluster's secret, and its certificate need not name it."""
+    process authenticates by the cluster's secret, and its certificate need not name it."""
     certificate, authorities = read_pem(settings.cert), read_pem(settings.ca)
     found = owner_of(certificate, settings.cert)
     if found is None and not has_secret:

@@ -23,7 +23,7 @@ MAX_CHECKS = 10_000
 
 
 def nothing(_access: AccessControl, _caller: Principal, _request: Any) -> None:
-    """Everybody may."""
+    """All callers may."""
 
 
 def asks_itself(_access: AccessControl, _caller: Principal, _request: Any) -> None:
@@ -100,7 +100,7 @@ _DESCRIBE = _cluster(Action.DESCRIBE)
 
 
 def _producer(access: AccessControl, caller: Principal, request: Any) -> None:
-    """Who may write nothing needs no producer id: many of them would push out what is remembered of others."""
+    """A caller without a right to write needs no producer id: many of them would push out what is remembered of others."""
     if request.stable_id:
         access.require(caller, Action.WRITE, Resource.PRODUCER, request.stable_id)
     else:
@@ -108,7 +108,7 @@ def _producer(access: AccessControl, caller: Principal, request: Any) -> None:
 
 
 def _own_registration(access: AccessControl, caller: Principal, request: Any) -> None:
-    """A node tells of itself only; a spare node that was taken in has a certificate without a group."""
+    """A node reports only itself; a spare node that was taken in has a certificate without a group."""
     if caller.kind is not Kind.NODE or caller.name != request.node_id or caller.group not in (request.group, SPARE_GROUP):
         text = f"{caller} may not register node {request.node_id} of replica group {request.group}"
         _refuse(access, caller, text, "register", request.node_id)
@@ -122,7 +122,7 @@ def _for_its_group(access: AccessControl, caller: Principal, request: Any) -> No
 
 
 def _users_only(access: AccessControl, caller: Principal, request: Any) -> None:
-    """Nodes have no business with users and rules: who has stolen the certificate of one cannot make itself an administrator."""
+    """Nodes may not change users and rules: a thief of a node's certificate cannot become an administrator."""
     if caller.kind is not Kind.USER:
         _refuse(access, caller, f"{caller} may not administer users", "administer", "")
     _ADMINISTER(access, caller, request)

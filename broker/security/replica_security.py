@@ -45,7 +45,7 @@ class ReplicaSecurity:
         self.access = AccessControl(None)
         self._raft: RaftNode | None = None
         self._watch: SecurityWatch | None = None  # of a cluster with users
-        self._is_home: Callable[[], bool] = lambda: True  # whether users are changed in the own replica group, so that nobody is watched
+        self._is_home: Callable[[], bool] = lambda: True  # whether users are changed in the own replica group, so that none is watched
         self._replicas: ReplicaCheck | None = None
         if process.admission is not None:
             process.admission.is_current = self._is_current
@@ -89,7 +89,7 @@ class ReplicaSecurity:
         return self._store.security if self._watch is None else self._watch.newest()
 
     def known_users(self) -> SecurityState | None:
-        """As ``users``; None while this node has not heard of any, and cannot say that there are none."""
+        """As ``users``; None while this node knows of none, and cannot say that there are none."""
         state = self.users()
         told = self._has_caught_up() if self._watch is None or self._is_home() else self._watch.is_told
         return state if state.version or told else None
@@ -161,7 +161,7 @@ class WithoutUsers:
             method.serve(server, self._refuse)
 
     async def _refuse(self, _request: Message, _caller: CallContext) -> NoReturn:
-        raise DledgerError("this cluster has no users and rules: everybody may do everything (security.users of the cluster file)")
+        raise DledgerError("this cluster has no users and rules: every caller may do everything (security.users of the cluster file)")
 
 
 class WithoutAudit:

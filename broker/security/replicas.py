@@ -1,4 +1,4 @@
-"""Who may speak as a replica: nodes of the replica group, each under the name in its certificate, for as long as they are members.
+"""Admission of replicas: nodes of the replica group, each under the name in its certificate, for as long as they are members.
 
 Owns the check of the services Raft and Copy, before a byte of their messages is decoded.  Which nodes are members is written in the own
 log.  A replica that was away may know an older configuration than the leader of today is in: a name that its own configuration does not

@@ -34,7 +34,7 @@ SUM_UP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessSecurity:
-    """``admission`` None: every caller is let in, and may do everything; so it is while a cluster is on its way to TLS, since nobody who
+    """``admission`` None: every caller is let in, and may do everything; so it is while a cluster moves to TLS, since no caller that
     comes without it can prove anything.  ``anonymous``: callers without credentials may do what they may without users."""
 
     network: NetworkSecurity
@@ -101,7 +101,7 @@ def process_security(
     tls, names_own = (None, False) if config.tls is None else _tls(config.tls, cluster.folder, own, has_secret=secret is not None)
     admission = _admission(config, cluster.cluster, secret, users)
     step = config.tls.step if config.tls is not None else Step.ONLY
-    # Before every node is there for TLS nobody expects credentials of a node.
+    # Until every node serves TLS no credentials of a node are expected.
     credentials = ClusterCredentials(own, secret) if secret is not None and step is not Step.OFFER else None
     network = NetworkSecurity(
         tls,

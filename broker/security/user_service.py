@@ -1,6 +1,6 @@
-"""The service Security: users and rules are changed at the master of the first replica group, and everybody may ask what it is allowed.
+"""The service Security: users and rules are changed at the master of the first replica group, and every caller may ask what it is allowed.
 
-Owns the answers; who may call them stands in ``permissions.py``.  Changes reach the other replica groups by ``watching.py``.
+Owns the answers; their callers' rights stand in ``permissions.py``.  Changes reach the other replica groups by ``watching.py``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SecurityService:
     # Members of the cluster
 
     async def watch(self, request: security_pb2.WatchSecurityRequest, _caller: CallContext) -> security_pb2.SecurityCopy:
-        """Everything, as soon as it is newer than what the caller knows; NotReadyError where nothing new would be heard of."""
+        """Everything, as soon as it is newer than what the caller knows; NotReadyError where nothing new would arrive."""
         if self._context.raft.leader is None:
             raise NotReadyError(f"{self._context.settings.node.id} knows no leader")
         if self._state.version <= request.known_version:

@@ -1,7 +1,7 @@
 """Users and rules outside of the first replica group: each process watches a replica of that group, and masters keep a copy in their log.
 
-Owns the newest users and rules that this process has heard of.  A revocation counts here as soon as one replica of the first group that has
-a leader tells of it; the copy in the log is what a node begins with after a restart.
+Owns the newest users and rules that this process knows.  A revocation counts here as soon as one replica of the first group that has
+a leader reports it; the copy in the log is what a node begins with after a restart.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def home_of(groups: Iterable[str], otherwise: str) -> str:
 
 
 class SecurityWatch:
-    """``own`` is the state in the own log, if there is one; ``replicas`` are those of the first group now, with their addresses: only who
-    proves to be one of them is believed."""
+    """``own`` is the state in the own log, if there is one; ``replicas`` are those of the first group now, with their addresses: only an
+    authenticated one is believed."""
 
     def __init__(self, network: Network, replicas: Callable[[], Sequence[Replica]], own: SecurityState | None = None) -> None:
         self._network = network
@@ -63,7 +63,7 @@ class SecurityWatch:
         return self._told_s is not None and asyncio.get_running_loop().time() - self._told_s < CURRENT_S
 
     def on_change(self, listener: Callable[[], object]) -> None:
-        """Call ``listener`` whenever something newer was heard of."""
+        """Call ``listener`` whenever something newer arrived."""
         self._listeners.append(listener)
 
     def newest(self) -> SecurityState:
@@ -118,7 +118,7 @@ class SecurityWatch:
             listener()
 
     async def wait_for_news(self) -> None:
-        """Return when something newer than the own log's state may have been heard of."""
+        """Return when something newer than the own log's state may have arrived."""
         await self._news.wait()
         self._news.clear()
 

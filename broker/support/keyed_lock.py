@@ -17,12 +17,12 @@ from dledger.core.types import EntryId
 @dataclass(slots=True)
 class _Entry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0  # the holder, those who wait for the lock, and an undecided proposal
+    users: int = 0  # the holder, the tasks that wait for the lock, and an undecided proposal
     undecided: asyncio.Future[EntryId] | None = None
 
 
 class KeyedLock:
-    """One lock a key; a key nobody uses takes no memory."""
+    """One lock a key; an unused key takes no memory."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, _Entry] = {}

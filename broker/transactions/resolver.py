@@ -147,7 +147,7 @@ class TransactionResolver:
     def _ready(self, end: EndRequest, half: Frame) -> _Ready:
         waiting, half = half, storable_frame(half)
         if (producer_group(half), transaction_id(half)) != (end.group, end.transaction_id):
-            # Whose it is instead is not told: the caller has rights on the group it named only.
+            # The owner is not reported: the caller has rights on the group it named only.
             raise InvalidArgumentError(
                 f"half message {end.offset} is not transaction {end.transaction_id!r} of producer group {end.group!r}"
             )

@@ -89,7 +89,7 @@ class ClockMonitor:
         return {peer: skew_ms for peer, skew_ms in skews.items() if abs(skew_ms) > self.time.max_skew_ms}
 
     def best_successor(self, peers: Sequence[PeerStatus]) -> NodeId | None:
-        """Who is furthest of those whose clocks are right, one that is able to lead first; None leaves it to the core."""
+        """The most advanced voter with a correct clock, one that is able to lead first; None leaves it to the core."""
         off = self.off()
         right = [peer for peer in peers if peer.voter and peer.connected and peer.node_id != self.own and peer.node_id not in off]
         best = max(right, key=lambda peer: (peer.is_able_to_lead, peer.match_index), default=None)

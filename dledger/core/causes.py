@@ -1,6 +1,6 @@
 """Why a replica knows no leader any more: what an election, and the leader that comes of it, is explained by.
 
-Owns the causes.  Nothing is decided by them; they are told with every change of role.
+Owns the causes.  Nothing is decided by them; they are reported with every change of role.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dledger.core.types import NodeId
 class Cause(Enum):
     """The values go over the wire and into files: they never change."""
 
-    START = "start"  # no leader was heard of since this replica started
-    SILENT = "silent"  # nothing was heard of the leader for an election timeout
+    START = "start"  # no leader was known since this replica started
+    SILENT = "silent"  # no message of the leader arrived for an election timeout
     LINK_LOST = "link_lost"  # the connection with the leader broke
-    HIGHER_TERM = "higher_term"  # another node's newer term was heard of
-    NOT_CONFIRMED = "not_confirmed"  # this leader heard of no majority for an election timeout
+    HIGHER_TERM = "higher_term"  # a newer term of another node was seen
+    NOT_CONFIRMED = "not_confirmed"  # no majority answered this leader for an election timeout
     REQUESTED = "requested"  # an election was asked for
     # The leader gave leadership away.
     TRANSFER = "transfer"  # it was asked to
@@ -36,7 +36,7 @@ class Cause(Enum):
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether the leader chose who comes next."""
+        """Whether the leader chose its successor."""
         return self in _HANDED_OVER
 
 
@@ -69,7 +69,7 @@ def cause_of(text: str, default: Cause) -> Cause:
 class LeaderLoss:
     """The leader that a replica knew, None for none since its start, and why it knows it no more.
 
-    ``source``: the node that told of it, by a newer term.  ``since_ms``: when the leader was last heard, on the core's clock.
+    ``source``: the node that reported it, by a newer term.  ``since_ms``: when the leader was last heard, on the core's clock.
     """
 
     cause: Cause

@@ -91,7 +91,7 @@ class Elections:
     # A broken stream
 
     def on_leader_lost(self, peer: NodeId) -> None:
-        """The stream from ``peer`` broke.  Who got this node's vote, and was not heard since, may have led."""
+        """The stream from ``peer`` broke.  A candidate that got this node's vote and sent nothing since may have led."""
         core = self._core
         if peer != (core.leader or core.vote) or core.role is not Role.FOLLOWER or not self.may_campaign:
             return

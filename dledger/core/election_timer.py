@@ -2,11 +2,11 @@
 
 Owns the deadline, and every draw of a timeout.  Three kinds of waiting:
 
-*For a leader that is heard*: an election timeout, drawn anew at each of its messages, biased by priority.  A deprioritized node waits an
+*While the leader sends*: an election timeout, redrawn at each of its messages, biased by priority.  A deprioritized node waits an
 election timeout longer than every other node, always.
 *After its stream broke*: until the time slot of this node, by rank, so that collisions are rare.
 *Quick rounds*: for ``QUICK_TIMEOUTS`` election timeouts after a leader was lost, or fell silent, a pre-vote is repeated after a short time.
-Other voters may notice the failure a little later, or be started again just then, and a pre-vote costs a message and disturbs nobody.
+Other voters may notice the failure a little later, or be started again just then, and a pre-vote costs one message and disturbs no node.
 The first ``QUICK_ELECTIONS`` elections wait for votes as short, beyond what this node's own vote took to reach its disk, since votes of
 others take about as long; then a whole timeout is drawn, which every network and disk that works is faster than.
 """

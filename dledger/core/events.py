@@ -65,7 +65,7 @@ class ReadRequested:
 
 @dataclass(slots=True)
 class TransferRequested:
-    """Hand leadership to ``target``; ``None`` means the best caught-up voter.  ``cause`` is only told."""
+    """Hand leadership to ``target``; ``None`` means the best caught-up voter.  ``cause`` is only reported."""
 
     target: NodeId | None
     cause: Cause = Cause.TRANSFER

@@ -105,7 +105,7 @@ class HeartbeatResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TimeoutNow:
-    """Orders the receiver to campaign at once (leadership transfer).  ``cause`` is only told."""
+    """Orders the receiver to campaign at once (leadership transfer).  ``cause`` is only reported."""
 
     term: int
     cause: Cause = Cause.TRANSFER

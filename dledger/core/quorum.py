@@ -25,7 +25,7 @@ class VoteTally:
     have more; or else a majority of suspects, which is the loss that ASYNC_FLUSH is documented to take.
 
     The last two are no proof where the configuration may still be undone: what is committed was counted by the one before, whose voters
-    ``former`` are, and suspects no longer refuse who has not got it.  Then both must hold for these voters as well.
+    ``former`` are, and suspects no longer refuse a candidate without it.  Then both must hold for these voters as well.
     """
 
     __slots__ = ("_answers", "_former", "_granted", "_voters", "suspects")

@@ -327,7 +327,7 @@ class Raft:
         return self._core.commit
 
     def behind(self, applied: int, now_ms: int) -> tuple[int, int | None]:
-        """Committed entries behind ``applied``, by the newest commit index heard of; and how many milliseconds ago a leader was last heard
+        """Committed entries behind ``applied``, by the newest commit index received; and how many milliseconds ago a leader was last heard
         (0: it is this node; None: never since the start)."""
         following = self._core.following
         entries = max(0, self._core.commit - applied, following.heard_commit - applied)

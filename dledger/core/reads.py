@@ -28,7 +28,7 @@ NO_ROUND = 0
 
 @dataclass(slots=True)
 class _Read:
-    """Who asked (None: this node) under which token."""
+    """The node that asked (None: this node) and its token."""
 
     token: int
     source: NodeId | None
@@ -131,7 +131,7 @@ class Reads:
                 self.refuse(read.source, read.token)
 
     def leader_changed(self) -> None:
-        """Whoever was asked leads no more."""
+        """The node that was asked no longer leads."""
         forwarded, self._forwarded = self._forwarded, {}
         for token, _deadline_ms in forwarded.values():
             self._core.emit(ReadFailed(token))

@@ -255,7 +255,7 @@ class Replication:
         if not core.memberships.is_voter and not core.memberships.change_in_flight:
             core.transfers.resign(Cause.REMOVED)
             return
-        self.notice_due_ms = None  # entries that followed told of the commit before
+        self.notice_due_ms = None  # later entries carried the commit index
         for peer in self.peers.values():
             self.notify_commit(peer)
 
@@ -439,7 +439,7 @@ class Replication:
         """Whether ``successor`` has this leader's whole log, and a majority of the voters goes on with it without this node.
 
         Those do that were heard from lately and have the whole log, too; and those that hear no leader and ask ``successor`` for votes:
-        who cannot write asks nobody.
+        a node that cannot write asks for no votes.
         """
         core = self._core
         since_ms, last_index = core.now_ms - core.config.election_timeout_ms, core.log.last.index

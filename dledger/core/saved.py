@@ -21,7 +21,7 @@ class Saved:
     committed, at least ``before.index`` (an applied index never lies beyond ``last``: the state machine's snapshots wait for the log).
     ``configs`` are the configuration entries in the log, oldest first; the membership given to ``Raft`` is the one before them.
     ``settled``: the newest of these that is known to be committed, which ``commit`` may lie below.
-    ``suspect``: entries that were acknowledged may be missing at the log's end; ``anew``: the whole log was given up (``soundness.py``).
+    ``suspect``: acknowledged entries may be missing at the log's end; ``discarded``: the whole log was given up (``soundness.py``).
     """
 
     hard_state: HardState = NO_HARD_STATE
@@ -32,7 +32,7 @@ class Saved:
     configs: Sequence[tuple[int, Membership]] = ()
     settled: int = 0
     suspect: bool = False
-    anew: bool = False
+    discarded: bool = False
 
 
 class LogView(Protocol):

@@ -2,21 +2,21 @@
 
 Owns the timeout, and what it is learnt from: how much later than promised leaders' messages came.  Each node keeps the longest delay that
 it saw within ``lateness_window_ms``; voters report theirs with the answers to heartbeats.  The leader makes the timeout of the worst of
-them and tells it in its heartbeats, ``BEATS`` of which come within the least one.  So all wait alike, also one that has only just started.
+them and sends it in its heartbeats, ``BEATS`` of which come within the least one.  So all wait alike, also one that has only just started.
 
 The timeout is ``election_timeout_ms`` at first, and never more.  While messages come in time it falls to ``least_election_timeout_ms``:
-all of the way in a fifth of the window, whoever leads meanwhile.  It rises in the moment of a delay, also by what a node saw alone.
+all of the way in a fifth of the window, whichever node leads meanwhile.  It rises in the moment of a delay, also by what a node saw alone.
 
 A delay that the least timeout does not bridge, a *gap*, costs an election if it is the leader's and the timeout has fallen, and nothing
 announces the first one.  So a gap makes the group *wary*: it keeps the configured timeout for ``wary_ms``, and when the next gap comes
-after that, for twice as long as the last time (at most ``WARY_TIMES`` the first).  Answers and heartbeats tell how much of that time is
-left, so what one node saw is not forgotten with its leadership.  A silence of twice the configured timeout is no delay: nobody waits for
+after that, for twice as long as the last time (at most ``WARY_TIMES`` the first).  Answers and heartbeats carry how much of that time is
+left, so what one node saw is not forgotten with its leadership.  A silence of twice the configured timeout is no delay: no node waits for
 its end.
 
 Nothing but the pace of elections rests on all this (docs/adr/0031): no follower promises to wait, so a timeout that is too short costs an
 election that was not needed, never a wrong answer.
 
-A leader of a release that tells no timeout sends heartbeats in the configured interval, and gets the configured timeout.
+A leader that sends no timeout sends heartbeats in the configured interval, and gets the configured timeout.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Silence:
         self._wary_until_ms = self._own_until_ms = core.now_ms  # the second by gaps that this node saw
         self._wary_for_ms = 0  # the last time
         self._reports: dict[NodeId, tuple[int, int]] = {}  # of voters, to this leader: the delay, and when it was reported
-        self.told_ms = 0  # by the last leader that was heard of it, or by this one; 0: none was told
+        self.told_ms = 0  # of the last known leader, or of this one; 0: none was received
         self._is_told = False  # by the leader that is known, or was last
         self._fell_from: tuple[int, int] = (0, 0)  # the timeout that this leader lets fall, and since when
         self._leadership: _Leadership | None = None  # whose messages come, and when the last one came
@@ -100,7 +100,7 @@ class Silence:
 
     @property
     def own_wary_ms(self) -> int:
-        """By what this node saw itself.  Voters report that: what they are told would grow by the time under way each time."""
+        """By what this node saw itself.  Voters report that: what they receive would grow by the time under way each time."""
         return max(0, self._own_until_ms - self._core.now_ms)
 
     def _needed_ms(self, late_ms: int) -> int:
@@ -131,7 +131,7 @@ class Silence:
             self._before = (None, 0)
 
     def told(self, timeout_ms: int, wary_ms: int) -> None:
-        """What the leader's heartbeat tells; no timeout: the configured one."""
+        """The timeout in the leader's heartbeat; none: the configured one."""
         was_ms = self.timeout_ms
         self._be_wary(wary_ms)
         self._is_told = timeout_ms > 0

@@ -30,7 +30,7 @@ class Soundness:
     def __init__(self, core: CoreState, saved: Saved) -> None:
         self._core = core
         self.suspect = saved.suspect
-        self.may_stand = not saved.anew
+        self.may_stand = not saved.discarded
         self._token = 0  # of the question under way; 0: none
         self._asked_ms = 0
         self._asked: tuple[int, NodeId | None] = (0, None)  # the term and the leader asked

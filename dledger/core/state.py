@@ -118,7 +118,7 @@ class CoreState:
             self.effects.append(SaveHardState(self.term, self.vote))
 
     def publish_role(self) -> None:
-        """Tell the driver of a change of role, term, leader or confirmation."""
+        """Report a change of role, term, leader or confirmation to the driver."""
         now = (self.role, self.term, self.leader, self.confirmed)
         if now != self._told:
             self._told = now

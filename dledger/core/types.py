@@ -1,4 +1,4 @@
-"""Plain value types of the Raft core: who a node is, what an entry is without its bytes, what is durable.
+"""Plain value types of the Raft core: what a node is, what an entry is without its bytes, what is durable.
 
 Owns no behaviour beyond comparison.  Indexes start at 1; index 0 with term 0 is "before the first entry".
 """

@@ -17,7 +17,7 @@ class LogConfig:
     blocks are written with zeros in the background, 0 for never.  ``verify_bytes``: how much of the log's end a start checks byte by
     byte (None: all of it); before that it trusts the index units, and every read checks what it reads.  It must be well above what can
     be uncommitted at a time, since no cut reaches below it.  ``unsynced_bytes``: with so much written and not synced a flush syncs, also
-    when nobody asked for it: what is not synced stays in the cache, beyond its limit.  ``units_sync_delay_ms``: index
+    without a request: what is not synced stays in the cache, beyond its limit.  ``units_sync_delay_ms``: index
     units, written within the flush, are synced together this long after it; 0 syncs them within it, before it reports anything durable.
     """
 

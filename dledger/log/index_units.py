@@ -1,9 +1,9 @@
 """Index units: where each entry lies, 32 bytes an entry, in one file a segment; and the newest of them in memory.
 
 A unit is written only after its entry was synced, so a unit proves that its entry was whole on the disk once, and before that sync is
-reported, so that a killed process leaves none out.  That is how recovery tells a torn tail (bad entry, no unit: never acknowledged) from
+reported, so that a killed process leaves none out.  So recovery can distinguish a torn tail (bad entry, no unit: never acknowledged) from
 damage (bad entry with a unit).  Units are synced a little later: the power may take the newest of them.  Otherwise units are derived: what
-is missing or wrong is written anew from the log.  Unit n of a segment's file is that of the segment's n-th entry; zeros are no unit.
+is missing or wrong is rewritten from the log.  Unit n of a segment's file is that of the segment's n-th entry; zeros are no unit.
 """
 
 from __future__ import annotations

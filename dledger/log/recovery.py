@@ -184,7 +184,7 @@ async def remove_segment(disk: Disk, files: FilePool, start_pos: int, *, keep: b
     if keep:
         await quarantine.keep_segment(disk, files, start_pos)
     for path in (log_path(start_pos), units_path(start_pos)):
-        # Dropped when nobody can open it any more: a reader between the two would leave a handle that the next segment of that name is
+        # Dropped once no caller can open it any more: a reader between the two would leave a handle that the next segment of that name is
         # written through, into a file that no restart finds.
         if await disk.exists(path):
             await disk.remove(path)

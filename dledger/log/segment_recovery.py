@@ -3,7 +3,7 @@
 | what stands after the last good entry | index units | verdict |
 |---|---|---|
 | filler, in a segment with a successor | none beyond | the segment is whole |
-| anything else, in a segment with a successor | none beyond | filler written anew where the successor's first entry continues the chain, or
+| anything else, in a segment with a successor | none beyond | filler rewritten where the successor's first entry continues the chain, or
 its index unit says so: nothing else can have stood there; else damage |
 | not a whole entry, in the last segment | one beyond it proves a synced entry | damage |
 | anything else, and the last segment behind it begins with no entry that continues the chain | file there, none in it | that segment was

@@ -1,7 +1,7 @@
 """Ranges of the log as they lie in its files: to be sent without being read, or looked at here and there.
 
 Owns the open files meanwhile.  What cannot be sent is read, which finds out whether the file is damaged; a file that was is not sent from
-any more, since a reader on another machine only learns that its connection broke, and one who is read for learns why.
+any more, since a reader on another machine only learns that its connection broke, and a local reader learns why.
 """
 
 from __future__ import annotations

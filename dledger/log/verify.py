@@ -162,7 +162,7 @@ class _Check:
         return self._finding(start_pos, (first or start_pos) - start_pos, 0, DamageKind.PREPARED, text)
 
     async def _take_first_word(self, start_pos: int, at: _At) -> None:
-        """Behind damage that hid where entries end, only the first entry's own header tells where it belongs."""
+        """Behind damage that hid where entries end, only the first entry's own header says where it belongs."""
         async with InUse(self._files, log_path(start_pos)) as file:
             head = await file.pread(0, ENTRY_HEADER_SIZE)
         at.index = max(1, Header.unpack(head).index) if len(head) == ENTRY_HEADER_SIZE else 1
@@ -226,7 +226,7 @@ class _Check:
 
 
 def _step_over(walk: SegmentWalk, units: UnitsFound, good: int) -> bool:
-    """Skip a bad entry, as far as its index unit tells where it ends."""
+    """Skip a bad entry, as far as its index unit says where it ends."""
     if good >= units.sound:
         return False
     unit = units.units[good]

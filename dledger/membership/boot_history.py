@@ -1,7 +1,7 @@
 """Boot history of a data folder: the number of starts, and a random value drawn at each, which reveals a folder restored from a copy.
 
 Owns ``lives.json``.  The file has a secret as well, from which the folder's key for each peer is made: with it the folder shows that it is
-the one that the peer has met before.  What one peer is sent means nothing to another one, so that who was sent something cannot speak for
+the one that the peer has met before.  What one peer is sent means nothing to another, so a node cannot use it to speak for
 the folder elsewhere.
 
 A start is recorded before the node talks to a peer, and peers keep the newest start they have seen

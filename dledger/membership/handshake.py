@@ -62,7 +62,7 @@ class Handshake:
 
 
 def decode(data: bytes) -> tuple[NodeId, Handshake]:
-    """Who speaks, and of which folder.  InvalidArgumentError when it is no introduction."""
+    """The speaker and its data folder.  InvalidArgumentError when it is no introduction."""
     try:
         hello = raft_pb2.LinkHello.FromString(data)
     except Exception as error:  # protobuf raises its own class

@@ -7,7 +7,7 @@ Of two lineages the one that began in the later term is the newer one.  A replic
 was left behind: it does not lead any more, so that clients write to the newer one only.
 
 A folder without an id and with an empty log belongs to no lineage yet.  It joins that of the first leader that it stores something of,
-and the file is durable before that.  A handshake alone decides nothing: whoever dials an empty node could claim it.
+and the file is durable before that.  A handshake alone decides nothing: any caller of an empty node could claim it.
 """
 
 from __future__ import annotations

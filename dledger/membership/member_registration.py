@@ -36,7 +36,7 @@ class MemberRegistration:
         self._offered: asyncio.Future[EntryId] | None = None
 
     def schedule(self) -> None:
-        """Somebody was met, or this node has become leader."""
+        """A node was met, or this node has become leader."""
         if self._timer is None and self._is_due():
             self._timer = asyncio.get_running_loop().call_later(self._delay_s, self._register)
 

@@ -38,7 +38,7 @@ class PeerStores:
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
-        """A damaged file counts as absent: what it adds to the log is a hint, and peers tell their starts again when they connect."""
+        """A damaged file counts as absent: what it adds to the log is a hint, and peers send their starts again when they connect."""
         try:
             known = await read_stores(self._disk)
             self._stores, self._boots, self._keys = known.stores, known.boots, known.keys
@@ -62,7 +62,7 @@ class PeerStores:
             )
         if said.store_id != known:
             return
-        is_unsaid = dialled and not said.key  # an acceptor tells key and starts to members only; it does when it dials
+        is_unsaid = dialled and not said.key  # an acceptor sends key and starts to members only; a dialler always does
         if said.key != self._keys.get(peer, said.key) and not is_unsaid:
             text = f"store: {peer} comes with data folder {said.store_id}, but without its key: another process under that name"
             raise InvalidArgumentError(f"{text}, or a folder that lost lives.json and must be replaced as a member")
@@ -101,9 +101,9 @@ class PeerStores:
         return bool(store_id) and self._stores.get(peer) == store_id
 
     def settle(self, committed: Membership, *, over_others: bool = False) -> bool:
-        """A configuration is committed: its folders count, and who is out of it may come back with another one.
+        """A configuration is committed: its folders count, and a removed member may come back with another one.
 
-        ``over_others``: not everyone in between was seen, as with a copy, so who is not named by it may have been out, too.  True when
+        ``over_others``: changes between were not seen, as with a copy, so a member that it does not name may have been removed.  True when
         something changed.
         """
         before = dict(self._stores)

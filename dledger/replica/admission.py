@@ -51,7 +51,7 @@ class PeerAdmission:
         self._said: dict[NodeId, Handshake] = {}  # the newest of each peer that was let in
 
     def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
-        """What ``peer`` is sent.  One that dialled this node and is no member is told nothing of its starts, and no key: anybody can call.
+        """What ``peer`` is sent.  A dialler that is no member gets neither this node's starts nor a key: anyone can call.
 
         One that is dialled is sent both, though this node may not know yet that it is a member: they are of no use elsewhere.
         """
@@ -164,7 +164,7 @@ class PeerAdmission:
         return {member: address for member, address in found.items() if member in membership and known.get(member) != address}
 
     def build_of(self, peer: NodeId) -> tuple[LevelRange, str]:
-        """The feature levels and the version that a peer told when it was let in last."""
+        """The feature levels and the version that a peer reported when it was last admitted."""
         if peer == self._identity.node_id:
             return self._levels.build, self._levels.version
         said = self._said.get(peer)

@@ -139,7 +139,7 @@ async def _open_core(
         if index <= applied:
             stores_changed |= repair.stores.settle(configuration.membership)
     members.committed(applied)
-    saved = replace(saved_of(log, applied, found), settled=configurations.newest[0], suspect=unsynced.suspect, anew=unsynced.anew)
+    saved = replace(saved_of(log, applied, found), settled=configurations.newest[0], suspect=unsynced.suspect, discarded=unsynced.discarded)
     config, now_ms = replace(settings.core, loses_unsynced=not settings.sync_flush), env.clock.monotonic_ms()
     core = Raft(config, identity.node_id, settings.membership, saved, env.random, view, store=identity.store_id, now_ms=now_ms)
     return core, stores_changed

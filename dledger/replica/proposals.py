@@ -4,7 +4,7 @@ Owns the joining rule, the byte limit (then BUSY), and the result each future ge
 
 A payload ends in exactly one of four ways: applied with its EntryId; NotLeaderError or ReadOnlyError when it was certainly not stored;
 OutcomeUnknownError when it is in the log but this node does not know whether it will be committed.  A caller that does not need it applied
-is told ``at_commit``.
+is notified ``at_commit``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Payload(Protocol):
 
 
 class Outcome(Protocol):
-    """Who waits for what becomes of a payload, and is told once.  A future is one; another one is told in the callback that decides."""
+    """Waits for the outcome of a payload, and is notified once.  A future is one; others are notified in the callback that decides."""
 
     def cancelled(self) -> bool: ...
     def done(self) -> bool: ...
@@ -53,7 +53,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Round:
-    """The payloads of one entry that is in the log: whose callers are told once it is applied, and whose when it is committed."""
+    """The payloads of one entry that is in the log: callers of which are notified once it is applied, and which when it is committed."""
 
     entry: EntryId
     outcomes: list[Outcome]
@@ -101,7 +101,7 @@ class Proposals:
 
     @property
     def waiting(self) -> int:
-        """Callers not told yet."""
+        """Callers not notified yet."""
         return len(self._pending) + sum(len(a_round.waiting) for a_round in (*self._rounds, *self._cut))
 
     def add(self, payload: Payload, outcome: Outcome, *, at_commit: bool = False) -> None:
@@ -126,7 +126,7 @@ class Proposals:
     def peek(self) -> tuple[int, int]:
         """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled ones among them.
 
-        Who gave up holds nothing any more that its payload relies on, such as a lock.
+        A caller that gave up no longer holds anything that its payload relies on, such as a lock.
         """
         count = total = 0
         for item in self._pending:
@@ -212,7 +212,7 @@ class Proposals:
         self._tell(done.entry, done.waiting, term_at)
 
     def _tell(self, entry: EntryId, outcomes: Sequence[Outcome], term_at: Callable[[int], int]) -> None:
-        """Tell callers of payloads in ``entry`` what was committed at its index."""
+        """Notify callers of payloads in ``entry`` of what was committed at its index."""
         counts = self._measures.proposals
         if term_at(entry.index) != entry.term:
             counts["refused"] += len(outcomes)

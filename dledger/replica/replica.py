@@ -183,7 +183,7 @@ class Replica:
     def send(self, to: NodeId, message: Message) -> None:
         if isinstance(message, HeartbeatResponse):
             message.copied_bytes = self.catch_up.copied_bytes  # the core knows nothing of how a snapshot comes
-            if message.seekers:  # who asks this node for votes, and hears no answer, does not elect it
+            if message.seekers:  # a candidate that asks this node and gets no answer does not elect it
                 message.seekers = tuple(node for node in message.seekers if self.links.connected(node))
         self.links.send(to, message)
 
@@ -262,7 +262,7 @@ class Replica:
 
     def _contradicts(self, found: PeerContradicts) -> None:
         self.measures.contradictions[found.kind] += 1
-        if self._told_contradictions.get(found.source) != found.kind:  # one that goes on is told once
+        if self._told_contradictions.get(found.source) != found.kind:  # one that goes on is reported once
             self._told_contradictions[found.source] = found.kind
             text = f"{found.source} {found.text}"
             _logger.error("%s: %s", self.identity.node_id, text, extra={"event": "peer_contradicts", "peer": found.source})
@@ -285,7 +285,7 @@ class Replica:
         self.proposer.held = False
         self.proposer.fail_pending()
         self.reads.fail_all("leadership was lost")
-        # Whoever leads next usually settles the entries in flight by its commits.
+        # The next leader usually settles the entries in flight by its commits.
         self._lost_term = term
         self._give_up_writes(term, self.settings.core.election_timeout_ms)
 
@@ -318,7 +318,7 @@ class Replica:
         newest = self.configurations.newest[0]
         for entry in entries:
             # What a start applies again up to the newest configuration is the past: a member that was out of the group once would be taken
-            # for a new one, with any folder.  The newest itself may not have been written by those who have seen it applied.
+            # for a new one, with any folder.  The newest itself may not have been written by replicas that have seen it applied.
             if entry.kind is EntryKind.CONFIG and entry.index >= newest:
                 by_replay = entry.index == newest
                 self.admission.settle(Configuration.decode(entry.body_bytes()).membership, over_others=by_replay)

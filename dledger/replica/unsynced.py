@@ -45,7 +45,7 @@ class UnsyncedMark:
         self._derived = derived
         self._sync_flush = sync_flush
         self.suspect = False
-        self.anew = False  # suspect, and its log began from scratch
+        self.discarded = False  # suspect, and its log began from scratch
         self._diverged = False
 
     async def load(self) -> None:
@@ -54,7 +54,7 @@ class UnsyncedMark:
         if found is not None:
             if found.get("diverged"):
                 await self._begin_anew()
-            self.anew = bool(found.get("diverged") or found.get("anew"))
+            self.discarded = bool(found.get("diverged") or found.get("discarded"))
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
         if self.suspect:
@@ -73,7 +73,7 @@ class UnsyncedMark:
     async def record(self, effect: Sound | Diverged, failed: Callable[[BaseException], None]) -> None:
         """What the core found out."""
         if isinstance(effect, Sound):
-            self.suspect = self.anew = False
+            self.suspect = self.discarded = False
             await (self._write() if self._is_needed else self._remove_mark())
             _logger.warning(
                 "recovered every entry that may have been acknowledged before the power loss", extra={"event": "power_loss_recovered"}
@@ -100,7 +100,7 @@ class UnsyncedMark:
         return self.suspect or not self._sync_flush
 
     async def _write(self) -> None:
-        await _FILE.write(self._disk, {"boot": self._boot_id, "suspect": self.suspect, "anew": self.anew})
+        await _FILE.write(self._disk, {"boot": self._boot_id, "suspect": self.suspect, "discarded": self.discarded})
 
     async def _remove_mark(self) -> None:
         if await self._disk.exists(PATH):

@@ -57,7 +57,7 @@ def is_unreadable(error: OSError) -> bool:
 
 
 def is_unwritable(error: OSError) -> bool:
-    """Whether a write failed because the rest of its block cannot be read: the file has to be made anew, since no part of it can be."""
+    """Whether a write failed because the rest of its block cannot be read: the file has to be rebuilt as a whole."""
     return is_unreadable(error) and not isinstance(error, SyncFailedError)
 
 
@@ -221,7 +221,7 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What ``Disk.free_bytes`` and ``Disk.total_bytes`` tell together."""
+    """``Disk.free_bytes`` and ``Disk.total_bytes`` together."""
 
     free_bytes: int
     total_bytes: int
@@ -283,5 +283,5 @@ class Environment:
     disk: Disk
     network: Network
     boot_id: str = ""  # another one after each loss of the machine's memory; empty: not known
-    # Seconds of fine resolution, for durations that are told and never acted upon.
+    # Seconds of fine resolution, for durations that are reported and never acted upon.
     stopwatch: Callable[[], float] = field(default=lambda: 0.0)

@@ -1,7 +1,7 @@
 """How long a thread was blocked: by a disk, not by a busy machine.
 
 What a sync takes by the clock has in it what the thread computed, and how long it could run and had no core.  Neither says anything about
-the disk, and on a busy machine they are most of it.  Linux tells the latter (``schedstat``, in ns, the second field); elsewhere a busy
+the disk, and on a busy machine they are most of it.  Linux reports the latter (``schedstat``, in ns, the second field); elsewhere a busy
 machine makes its disk look slow.
 """
 

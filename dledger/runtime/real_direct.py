@@ -47,7 +47,7 @@ class DirectWriter:
         self._stage = memoryview(stage)
         self._tail_pos = -1  # the block written last, when it was not whole, and all of its bytes
         self._tail = b""
-        # Known zeros: from the highest byte written, as far as the file was looked at.  Nobody else writes anything but zeros.
+        # Known zeros: from the highest byte written, as far as the file was looked at.  No other writer writes anything but zeros.
         self._written_to = 0
         self._zeros_to = 0 if os.fstat(fd).st_size else _EVERYWHERE
 

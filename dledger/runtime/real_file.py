@@ -55,7 +55,7 @@ class RealFile:
         return True
 
     def _is_for_the_loop(self, buffers: Sequence[Buffer]) -> bool:
-        """Whether the event loop would write so much to this file: then its duration tells whether it may."""
+        """Whether the event loop would write so much to this file: then its duration decides whether it may."""
         return not self._threads.is_beside(self._writer) and sum(len(buffer) for buffer in buffers) <= WRITE_NOW_BYTES
 
     def _write_synced(self, pos: int, buffers: Sequence[Buffer], after: After | None) -> None:

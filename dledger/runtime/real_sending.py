@@ -1,7 +1,7 @@
 """Bytes of a file that go to a socket, or are looked at, on the event loop itself: only while nothing has to be waited for.
 
 Owns the question whether the page cache has them.  ``preadv2`` with ``RWF_NOWAIT`` fails in place of waiting for the disk; ``sendfile``
-cannot be told to, so a few bytes are looked at on the way.  A page missing between two such places holds the loop up for one small read.
+cannot be made to, so a few bytes are looked at on the way.  A page missing between two such places holds the loop up for one small read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def peek_each(fd: int, places: Sequence[Place]) -> list[bytes] | None:
 
 
 def is_at_hand(fd: int, places: Sequence[Place]) -> bool:
-    """Whether the page cache has these bytes, as far as a look here and there tells."""
+    """Whether the page cache has these bytes, as far as samples show."""
     if not _NOWAIT:
         return False
     one = [bytearray(1)]

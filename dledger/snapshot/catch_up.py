@@ -85,7 +85,7 @@ class CatchUp:
         self._none_sound = False  # all did in one attempt: rather this node or what lies before it is damaged
         self.state = ""  # for operators; empty when no snapshot is in progress
         self.lacks_room = False  # the disk had no room for the snapshot when that was looked at last
-        self.copied_bytes = 0  # of all attempts, which tells a leader that there is progress; none after one with damaged bytes only
+        self.copied_bytes = 0  # of all attempts, which shows a leader that there is progress; none after one with damaged bytes only
 
     @property
     def running(self) -> bool:
@@ -130,7 +130,7 @@ class CatchUp:
         self._leftover = self._none_sound = False
         self.state = ""
 
-    # Whom to ask
+    # The node to ask
 
     async def _download(self) -> SnapshotPlan:
         offer = self._target.snapshot_wanted

@@ -33,7 +33,7 @@ SMALLEST_PIECE = 4096
 MAX_SNAPSHOTS = 4
 MAX_BACKUPS = 4  # beside them: a backup keeps no replica from catching up
 UNUSED_MS = 120_000
-BACKUP_BARRIER_S = 10.0  # a third of what who asks for a plan waits
+BACKUP_BARRIER_S = 10.0  # a third of the time that a caller waits for a plan
 # The budget never holds more than this much of a second, however long nothing was sent.
 BURST_S = 0.05
 
@@ -142,7 +142,7 @@ class SnapshotSource:
     async def backup_plan(self, data: bytes, _context: CallContext) -> bytes:
         """For a backup, which is no member.  NotReadyError unless everything committed before the request is in it.
 
-        A replica that catches up gets the rest from the leader.  A backup has nobody for that, and counts as complete up to its beginning.
+        A replica that catches up gets the rest from the leader.  A backup has no such source, and counts as complete up to its beginning.
         """
         request = self._decoded(copy_pb2.CopyPlanRequest, data)
         try:

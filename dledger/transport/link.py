@@ -1,6 +1,6 @@
 """Raft's transport: one outgoing stream per peer, which carries every message of this node to it.
 
-Owns who is dialled (``peer_link.py`` how), the identity check on both ends, and the report that a peer is gone.  Messages
+Owns which peers are dialled (``peer_link.py`` how), the identity check on both ends, and the report that a peer is gone.  Messages
 may be lost (queue full, no connection) but are never duplicated or reordered on one stream.  It does not interpret messages, except
 that a later acknowledgement or heartbeat response supersedes one still in the queue.
 """
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who a replica is: ``store_id`` is drawn when its data folder is made, so a folder that was wiped shows as another one.
+    """The identity of a replica: ``store_id`` is drawn when its data folder is made, so a folder that was wiped shows as another one.
 
     ``levels``: the feature levels of its build and of its group; peers that cannot do the group's are refused.
     """
@@ -94,7 +94,7 @@ class LinkOwner(Protocol):
         ...
 
     def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
-        """Where to dial a replica that is ``known`` to be at an address and told another one when it dialled (empty: it has not), in the
+        """Where to dial a replica that is ``known`` to be at an address and sent another one when it dialled (empty: it has not), in the
         order to try them."""
         ...
 
@@ -106,7 +106,7 @@ class LinkOwner(Protocol):
 class RaftLinks:
     """All links of one replica: dialled ones by peer, and the streams that peers dialled.
 
-    Dialled are the members of the configuration and, to be answered, whoever has dialled us: a replica that was away may know a
+    Dialled are the members of the configuration and, to be answered, peers that have dialled us: a replica that was away may know a
     configuration that neither the leader nor a candidate of today is in, and it is their messages that bring it the newer ones.
     """
 
@@ -119,7 +119,7 @@ class RaftLinks:
         self._runs: dict[NodeId, asyncio.Task[None]] = {}
         self._inbound: dict[tuple[NodeId, str], _Inbound] = {}  # by peer and data folder: one does not push out the other
         self._members: dict[NodeId, str] = {}
-        self._callers: dict[NodeId, str] = {}  # where those are who have dialled us
+        self._callers: dict[NodeId, str] = {}  # addresses of peers that have dialled us
         self._told: dict[NodeId, str] = {}  # where they say that they are
         self._reached_at: dict[NodeId, str] = {}  # where they dialled us
         self._up: dict[NodeId, bool] = {}
@@ -141,7 +141,7 @@ class RaftLinks:
             link.connected = False
 
     def set_peers(self, addresses: Mapping[NodeId, str]) -> None:
-        """Dial these peers, and besides them only who has dialled us; own id is left out."""
+        """Dial these peers, and besides them only callers; own id is left out."""
         self._members = dict(addresses)
         self._dial()
 
@@ -234,7 +234,7 @@ class RaftLinks:
         self.owner.reached()
 
     def refused(self, peer: NodeId, error: DledgerError) -> None:
-        """A link to ``peer`` did not come about, since one of both knows the other otherwise, or did not prove to it who it is."""
+        """A link to ``peer`` did not come about, since one of both knows the other otherwise, or did not authenticate to it."""
         self._refused[peer] = error.message
 
     def broke(self, peer: NodeId) -> None:

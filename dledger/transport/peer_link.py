@@ -72,7 +72,7 @@ class PeerLink:
         return data is not None and stream.write_now(data)
 
     def retry_now(self) -> None:
-        """The peer has just dialled us, so it is up, and has told where: do not wait for the back-off to end."""
+        """The peer has just dialled us, so it is up, and has sent its address: do not wait for the back-off to end."""
         self._failed = 0
         self._retry.set()
 

@@ -11,7 +11,7 @@ zero: it is checked once, by the leader, and zeroed when the batch is stamped, s
 A command record has the same first 16 bytes and a JSON body.  All integers are big-endian.
 
     encode_batch(topic, queue_id, frames, sizes, tag_hashes, unique_hashes, *, key_owners, key_hashes, sequence) -> bytes
-    encode_batch_parts(...) -> list[Buffer]       the same, unjoined: for whoever joins it with other bytes anyway
+    encode_batch_parts(...) -> list[Buffer]       the same, unjoined: for callers that join it with other bytes anyway
     BatchView(data, pos)                          zero-copy view of one record
     iter_records(body) -> Iterator[BatchView | CommandView]
     check_batch(batch, max_message_size)                   a client's batch, whole: CRC, arrays, every frame, hashes
@@ -85,7 +85,7 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass(slots=True)  # not frozen: one is made for each batch, and that takes three times as long
 class Sequence64:
-    """Who made a batch and where it stands in his stream for this queue: what makes a retry recognisable.  It is never changed."""
+    """The producer of a batch and its place in the producer's stream for this queue: identifies a retry.  Never changed."""
 
     producer_id: int
     epoch: int
@@ -150,7 +150,7 @@ def encode_batch_parts(
 
 
 def stamp_sequence(parts: list[Buffer], sequence: Sequence64) -> None:
-    """Write who made a batch, and where it stands in his stream, into the parts of ``encode_batch_parts``; their CRC is made anew."""
+    """Write the producer of a batch, and its place in the stream, into the parts of ``encode_batch_parts``; recompute their CRC."""
     header = parts[0]
     require(isinstance(header, bytearray), "the first part is not a header of encode_batch_parts")
     struct.pack_into(">H", header, _FLAGS_AT, FLAG_SEQUENCED)

@@ -19,7 +19,7 @@ def first_bad_body(data: Bytes1D, starts: Int64s, lengths: Int64s, crcs: npt.NDA
     """The number of the first body in ``data`` whose CRC-32 (without its top bit) differs from its ``crcs``; None when all agree.
 
     ``stride`` > 0 promises bodies of equal length at equal distances, which are checked together: CRC-32 is affine over GF(2), so the XOR
-    of the CRCs is the CRC of the XOR of the bodies (up to the CRC of zeros when their number is even).  The first alone tells a writer that
+    of the CRCs is the CRC of the XOR of the bodies (up to the CRC of zeros when their number is even).  The first alone shows a writer that
     computes it wrongly for all, three parts each by itself make it unlikely that errors cancel.  Only a mismatch, or mixed lengths, costs
     a call a message.
     """

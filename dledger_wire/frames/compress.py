@@ -1,4 +1,4 @@
-"""Compression of message bodies and the SYSFLAG bits that tell it.
+"""Compression of message bodies and the SYSFLAG bits that record it.
 
 Owns the mapping between compression type, flag bits and codec.  A body that does not decompress is CorruptFrameError.
 """
@@ -42,7 +42,7 @@ def flags_of(compression: Compression) -> int:
 
 
 def compression_in(sys_flag: int) -> Compression:
-    """The compression that a frame's SYSFLAG tells.  Raises CorruptFrameError for an unknown type."""
+    """The compression in a frame's SYSFLAG.  Raises CorruptFrameError for an unknown type."""
     if not sys_flag & SysFlag.COMPRESSED:
         return Compression.NONE
     kind = (sys_flag & COMPRESSION_MASK) >> 8

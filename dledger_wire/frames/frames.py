@@ -301,7 +301,7 @@ class FrameColumns:
 
 def frame_columns(data: Bytes1D, positions: Int64s, *, bodiless: bool = False) -> FrameColumns:
     """Every field of the frames at ``positions``, whatever their hosts and magics.  Raises CorruptFrameError (``first_bad``) unless each is
-    whole and its lengths add up; body CRCs are not looked at.  ``bodiless``: bodies are cut out, heads still tell how long they were."""
+    whole and its lengths add up; body CRCs are not looked at.  ``bodiless``: bodies are cut out, heads still hold their lengths."""
     end = len(data)
     positions = positions.astype(np.int64, copy=False)
     heads, body_at = frame_heads(data, positions, stride=_step(positions))

@@ -1,4 +1,4 @@
-"""Messages of a stream given to a receiver as they arrive: ``ByteStream.receive`` for those who implement it."""
+"""Messages of a stream given to a receiver as they arrive: ``ByteStream.receive`` for its implementations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Delivery:
         try:
             if self._take(message):
                 return
-        except Exception as error:  # noqa: BLE001 - raised to who waits, as if it had read the message itself
+        except Exception as error:  # noqa: BLE001 - raised to the waiting reader, as if it had read the message itself
             if self.is_open:
                 self.over.set_exception(error)
             return

@@ -1,4 +1,4 @@
-"""Who calls a gRPC server that stands behind a node's own port (``dledger_wire/tcp/mixed_network.py``).
+"""Callers of a gRPC server that stands behind a node's own port (``dledger_wire/tcp/mixed_network.py``).
 
 Owns the callers of its connections, and authentication of stock gRPC clients: by their certificate, or by a user and password in the
 metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).  Health checks and reflection need neither.
@@ -17,7 +17,7 @@ from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
 AUTHORIZATION = "authorization"
-# What everybody may ask: whether this process is well, and what it serves.
+# What any caller may ask: whether this process is well, and what it serves.
 PUBLIC = ("/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/", "/grpc.reflection.v1alpha.ServerReflection/")
 _ABSTRACT = "unix-abstract:"
 _BASIC = "basic "
@@ -56,7 +56,7 @@ class GrpcCaller:
 
 
 class GrpcCallers:
-    """The connections that were joined to a gRPC server: each has a socket name of its own, by which the server tells them apart."""
+    """The connections that were joined to a gRPC server: each has a socket name of its own, by which the server distinguishes them."""
 
     def __init__(self, admission: Admission | None = None) -> None:
         self._admission = admission
@@ -64,7 +64,7 @@ class GrpcCallers:
 
     @property
     def authenticates(self) -> bool:
-        """Whether callers have to say who they are."""
+        """Whether callers have to authenticate."""
         return self._admission is not None
 
     def joined(
@@ -72,7 +72,7 @@ class GrpcCallers:
     ) -> None:
         """A connection from ``address`` was joined under the abstract socket name ``name``.
 
-        ``known`` is told of each call who makes it, and whether that was checked (anybody may ask for health); it says whether the
+        ``known`` gets the caller of each call, and whether that was checked (anyone may ask for health); it says whether the
         connection is none too many.
         """
         self._joined[name] = address, certificate, known, reading
@@ -82,7 +82,7 @@ class GrpcCallers:
         self._joined.pop(name, None)
 
     async def caller(self, method: str, context: Any) -> GrpcCaller:
-        """Who makes this call.  AuthenticationFailedError when it may not come in."""
+        """The caller of this call.  AuthenticationFailedError when it is not admitted."""
         peer: str = context.peer()
         address, certificate, known, reading = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True, UNCOUNTED))
         metadata = from_wire(context.invocation_metadata())

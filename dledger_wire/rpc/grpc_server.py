@@ -1,6 +1,6 @@
 """The serving side of the network seam over grpc.aio: generic handlers, and the life of the streams they serve.
 
-A stream that breaks tells its server handler by UnreachableError from ``read`` or ``write``, and only later by cancellation.
+A broken stream raises UnreachableError in its server handler from ``read`` or ``write``, and only later by cancellation.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class GrpcServer:
 
 
 def _why_not_bound(address: str) -> str:
-    """gRPC hides the reason of a failed bind; a plain socket tells it."""
+    """gRPC hides the reason of a failed bind; a plain socket reports it."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, proto, _name, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

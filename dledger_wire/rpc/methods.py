@@ -83,7 +83,7 @@ class UnaryMethod(Generic[Request, Response]):
         return await channel.call(self.path, encode(request), timeout_s=timeout_s)
 
     def parse_response(self, data: bytes, address: str = "") -> Response:
-        """The response in ``data``; ``address`` is who sent it.  UnreachableError when it is none."""
+        """The response in ``data``; ``address`` is the sender.  UnreachableError when it is none."""
         return _parse_response(self.response, data, address or self.path)
 
     def serve(self, server: Server, handler: Callable[[Request, CallContext], Awaitable[Response]]) -> None:
@@ -121,7 +121,7 @@ class StreamMethod(Generic[Request, Response]):
         return channel.open(self.path, metadata=metadata)
 
     def parse_response(self, data: bytes, address: str) -> Response:
-        """The response in ``data``; ``address`` is who sent it.  UnreachableError when it is none."""
+        """The response in ``data``; ``address`` is the sender.  UnreachableError when it is none."""
         return _parse_response(self.response, data, address)
 
     def serve(self, server: Server, handler: StreamHandler) -> None:

@@ -22,7 +22,7 @@ StreamHandler = Callable[["ByteStream", "CallContext"], Awaitable[None]]
 
 
 class CallContext(Protocol):
-    """Who calls: ``peer`` is the caller's transport address, ``metadata`` what it sent along (lower-case keys), ``principal`` who it has
+    """The caller: ``peer`` is its transport address, ``metadata`` what it sent along (lower-case keys), ``principal`` who it has
     proved to be."""
 
     @property
@@ -115,14 +115,14 @@ class Network(Protocol):
 
 @runtime_checkable
 class CertifiedNetwork(Protocol):
-    """A network that sees the certificate of who answers."""
+    """A network that sees the certificate of the answering side."""
 
     def connect_to(self, address: str, answering: Principal) -> Channel:
-        """A channel on which calls fail with AuthenticationFailedError when somebody else than ``answering`` answers."""
+        """A channel on which calls fail with AuthenticationFailedError when another node than ``answering`` answers."""
         ...
 
 
 def connect_to(network: Network, address: str, answering: Principal) -> Channel:
-    """A channel to ``answering``, who must be it where the network can tell: whoever can serve at the address of a replica with a
+    """A channel to ``answering``, verified where the network can: a process that serves at the address of a replica with a
     certificate of the cluster would be sent the log otherwise, and could give another one in its place."""
     return network.connect_to(address, answering) if isinstance(network, CertifiedNetwork) else network.connect(address)

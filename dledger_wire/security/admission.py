@@ -14,7 +14,7 @@ from dledger_wire.security.scram import Verifier
 
 
 class Admission(Protocol):
-    """Decides who a caller is; without one every caller is let in and nobody authenticates."""
+    """Decides who a caller is; without one every caller is admitted without authentication."""
 
     def verifier_of(self, name: str) -> Verifier:
         """Of a user, or of a principal of the cluster by its URI; of an unknown name one that nothing fits.
@@ -36,7 +36,7 @@ class Admission(Protocol):
         ...
 
     def admit(self, certificate: Principal | None, name: str) -> Principal:
-        """The principal of a caller with this certificate who has proved to be ``name`` (empty: it did not authenticate).
+        """The principal of a caller with this certificate that authenticated as ``name`` (empty: it did not authenticate).
 
         AuthenticationFailedError when it may not come in, NotReadyError when that cannot be said yet.
         """

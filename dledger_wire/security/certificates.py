@@ -105,7 +105,7 @@ def private_key(pem: bytes, where: str) -> PrivateKey:
 
 
 def owner_of(certificate: bytes, file: str) -> Principal | None:
-    """Whom a PEM certificate names; None when it has no name of ours, or several.  ConfigError when it is no certificate."""
+    """The principal that a PEM certificate names; None when it has no name of ours, or several.  ConfigError when it is no certificate."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

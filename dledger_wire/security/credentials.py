@@ -1,6 +1,6 @@
-"""What a dialler proves who it is with, besides a certificate.
+"""Credentials of a dialler, besides a certificate.
 
-Owns reading passwords and secrets from files: a file that others can read is refused, and one that was replaced is read anew.
+Owns reading passwords and secrets from files: a file that others can read is refused, and one that was replaced is read again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server gives to whoever connects, before it is known who that is and after."""
+"""What a server grants a connection, before it is authenticated and after."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Limits:
         connections: In all.
         per_source: From one address: one of IPv4, a /64 of IPv6.
         reserve: Beyond either, for members of the cluster only.
-        unknown: Connections that have not said yet who they are.
+        unknown: Connections that are not authenticated yet.
         chance_s: When too many have not, the oldest of them gives way to a new one, but not within this time.
         handshake_s: From being accepted to being known: TLS, opening and authentication together.
         stalled_s: A message that has begun brings ``progress`` bytes or its end within that time.
         unread_s: What is written is read at ``progress`` bytes within that time.
         progress: Bytes.
-        unsent: Bytes that wait in all for callers who do not read them.
+        unsent: Bytes that wait in all for callers that do not read them.
     """
 
     connections: int = 50_000

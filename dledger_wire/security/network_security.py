@@ -24,7 +24,7 @@ class NetworkSecurity:
         credentials: Prove this on every connection that is dialled.
         certified: The member of the cluster that the own certificate names, if it does.  Other members are dialled with it alone where they
             refuse the credentials: they do not know the secret yet.
-        admission: Who may connect to servers; without it everybody.
+        admission: The callers that servers admit; without it all.
         limits: What servers give to connections.
         plaintext: Servers take connections without TLS as well: the cluster is on its way to TLS.
         dials_tls: False: not all others speak TLS yet.

@@ -103,6 +103,6 @@ def of_uri(uri: str) -> Principal | None:
 
 
 def only_owner(uris: Iterable[str]) -> Principal | None:
-    """Whom a certificate with these URIs names: one principal, or nobody."""
+    """The principal that a certificate with these URIs names; None when there is not exactly one."""
     known = [principal for principal in map(of_uri, uris) if principal is not None]
     return known[0] if len(known) == 1 else None

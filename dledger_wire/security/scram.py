@@ -90,7 +90,7 @@ def fits(verifier: Verifier, secret: str) -> bool:
 
 
 class Decoys:
-    """Verifiers for users that there are not: the same for each name, so that an answer does not tell which users there are."""
+    """Verifiers for users that there are not: the same for each name, so that an answer does not reveal which users exist."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

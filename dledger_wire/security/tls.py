@@ -1,7 +1,7 @@
-"""TLS of one process: its certificate, whom it trusts, and contexts that follow the files.
+"""TLS of one process: its certificate, its trusted authorities, and contexts that follow the files.
 
 Owns ``TlsSettings`` (the block ``security.tls`` of cluster files and the ``tls`` parameter of clients) and ``TlsContexts``.  Files that
-were replaced are read anew for the next connection; connections that are there stay.  A set of files that does not fit together (a key
+were replaced are read again for the next connection; connections that are there stay.  A set of files that does not fit together (a key
 that was replaced before its certificate) changes nothing until it does.
 """
 

@@ -1,4 +1,4 @@
-"""Variables of the environment that say who a client is: the same for Python clients, the command line and Spark."""
+"""Environment variables with a client's identity: the same for Python clients, the command line and Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who is connected to a process, in numbers: how many in all, from each source, and how many of whom it is not known yet who they are.
+"""Counts of a process's connections: in all, from each source, and of those that are not authenticated yet.
 
 Owns the limits on that.  Beyond the limit in all, or of its source, a connection has a place of the reserve: it must turn out to be a
-member of the cluster, everybody else is told BUSY.  One source gets at most a quarter of the reserve, and when the reserve is full the
+member of the cluster, all others get BUSY.  One source gets at most a quarter of the reserve, and when the reserve is full the
 oldest connection in it that is not known gives way to a new one, so that a flood does not keep members out.
 """
 
@@ -61,11 +61,11 @@ class Arrivals:
 
     @property
     def unknown(self) -> int:
-        """How many have not said who they are."""
+        """How many are not authenticated yet."""
         return len(self._unknown)
 
     def by_kind(self) -> dict[str, int]:
-        """How many are open: ``known``, and ``unknown`` while they have not said who they are."""
+        """How many are open: ``known``, and ``unknown`` while they are not authenticated."""
         return {"known": len(self) - self.unknown, "unknown": self.unknown}
 
     def has_room(self) -> bool:
@@ -81,7 +81,7 @@ class Arrivals:
         if len(self._unknown) >= self.limits.unknown:
             same = self._unknown_of.get(source, {})
             oldest = next(iter(same if len(same) * RESERVE_SHARE >= self.limits.unknown else self._unknown))
-            self._give_way(oldest, "unknown", f"{len(self._unknown)} connections have not said who they are")
+            self._give_way(oldest, "unknown", f"{len(self._unknown)} connections are not authenticated")
         arrival = Arrival(source, self._clock(), self._over(source))
         if arrival.over and not self._reserve_has_room(arrival):
             return None
@@ -126,7 +126,7 @@ class Arrivals:
         drop()
 
     def known(self, arrival: Arrival, *, is_member: bool) -> bool:
-        """It is known now who it is; False: it is one too many."""
+        """The connection is authenticated now; False: it is one too many."""
         self._no_more_unknown(arrival)
         if arrival.over and not is_member:
             self.refused("connections", f"{arrival.source}: refused: {arrival.over}")
@@ -146,7 +146,7 @@ class Arrivals:
             del self._of_source[arrival.source]
 
     def refused(self, reason: str, text: str) -> None:
-        """Count a connection that was refused or dropped, and tell of it now and then."""
+        """Count a connection that was refused or dropped, and log it now and then."""
         self.counts[reason] += 1
         self.warning.tell(text)
 

@@ -8,7 +8,7 @@ Owns the frames of it; what they say is SCRAM's (``dledger_wire/security/scram.p
     acceptor   9 authentication   server-final-message     the dialler is let in, and knows that the acceptor knows the secret, too
     acceptor   3 error            ErrorDetail, then the connection is closed
 
-A dialler without "auth" sends its first frame at once: who it is says its certificate, or nobody.
+A dialler without "auth" sends its first frame at once: its certificate names it, or nothing does.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class AcceptedAuthentication:
 
 
 def certified(transport: asyncio.BaseTransport | None) -> Principal | None:
-    """Who the verified certificate of the other side names; None without one, or when it has no name of ours."""
+    """The name in the verified certificate of the other side; None without one, or when it has no name of ours."""
     tls = transport.get_extra_info("ssl_object") if transport is not None else None
     if not isinstance(tls, ssl.SSLObject):
         return None

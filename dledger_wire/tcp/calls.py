@@ -81,7 +81,7 @@ class Calls:
         connection.set_write_buffer(CALLS_WRITE_BUFFER)
         self._loop = asyncio.get_running_loop()
         self.used_s = self._loop.time()  # when a call was last under way
-        self.suspect = False  # somebody waited in vain while nothing came at all
+        self.suspect = False  # a caller timed out while nothing arrived at all
         self._waiting: dict[int, asyncio.Future[bytes | DledgerError]] = {}
         self._wholes: dict[int, _Whole] = {}
         self._last = 0

@@ -7,7 +7,7 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
 its own once a part of it is there: of 256 KiB, when these are there of some 2 MiB, then of four times what has arrived; never of a length
 that was only claimed.
-``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit who holds the most of it loses the
+``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the holder of most of it loses the
 connection.
 """
 
@@ -35,7 +35,7 @@ from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
-FIRST_BUFFER_BYTES = 256 << 10  # its first size: cleared on the loop for everybody who sends the beginning of a large frame
+FIRST_BUFFER_BYTES = 256 << 10  # its first size: cleared on the loop for every sender of the beginning of a large frame
 OWN_BUFFER_BYTES = (2 << 20) + (128 << 10)  # its next: a producer's request and a log entry fit; growing costs a copy
 GROWTH = 4
 WRITE_BUFFER_BYTES = 4 << 20
@@ -55,7 +55,7 @@ class Receiver(Protocol):
         ...
 
     def shed(self) -> None:
-        """Keep nothing of what has come and was not taken yet: nobody will answer it."""
+        """Keep nothing of what has arrived and was not taken yet: it will not be answered."""
         ...
 
 
@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_buffers()
         if not self.closed.done():
             self.closed.set_result(None)
-        self.resume_writing()  # whoever is held back learns that the connection is lost
+        self.resume_writing()  # writers that are held back learn that the connection is lost
         # Nothing is to hold the connection through itself: it goes at once, without the collector.
         receiver, self.receiver = self.receiver, NOBODY
         self.prologue = self.raw = None
@@ -355,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
             self.set_write_buffer(before)
 
     def go_around(self) -> None:
-        """From now on somebody else writes to the socket: what is put waits until ``come_back``."""
+        """From now on another writer uses the socket: what is put waits until ``come_back``."""
         self._behind = []
 
     def sent_around(self, size: int) -> None:
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- ending
 
     def not_ours(self, foreign: str) -> None:
-        """The other side, which was dialled, speaks something else: whoever waits for it is told."""
+        """The other side, which was dialled, speaks something else: waiting callers get that error."""
         self._foreign, self._refused = foreign, True
         self.abort()
 
@@ -397,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def refuse(self, error: DledgerError) -> None:
-        """Take nothing more from this connection; tell why, then close it."""
+        """Take nothing more from this connection; send the reason, then close it."""
         self._refused = True
         self._drop_buffers()
         if self.raw is not None:  # the other side does not speak our protocol
@@ -441,5 +441,5 @@ def _after_fork() -> None:
 
 
 def fresh(error: DledgerError) -> DledgerError:
-    """The same error to be raised anew: one that is kept and raised would keep the frames it passed, and what they hold."""
+    """The same error to be raised again: one that is kept and raised would keep the frames it passed, and what they hold."""
     return type(error)(error.message, **error.details)

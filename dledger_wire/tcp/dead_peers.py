@@ -1,4 +1,4 @@
-"""What the kernel is told about connections whose other side is gone without a word: when to give them up."""
+"""Socket options for connections whose other side is gone without a word: when to give them up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def watch_for_death(connection: socket.socket) -> None:
 
 def end_when_silent(dialled: socket.socket) -> None:
     """Have the kernel end a connection that we dialled some ``SILENT_S`` after its other side fell silent, with bytes under way or without:
-    its address may belong to nobody any more, and the name is looked up when it is dialled again (docs/adr/0023).
+    its address may be unused by now, and the name is looked up when it is dialled again (docs/adr/0023).
 
     Not one that was accepted: a caller may let what we write wait for longer than that, and need not be dialled."""
     with contextlib.suppress(OSError, AttributeError):

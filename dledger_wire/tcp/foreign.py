@@ -1,4 +1,4 @@
-"""What the other side of a connection speaks when its bytes are no frames of ours: somebody else's port, or a client that took ours."""
+"""What the other side of a connection speaks when its bytes are no frames of ours: another program's port, or a client that took ours."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Listener:
         self._go_on()
 
     def close(self) -> None:
-        """Accept nobody any more, and end the handshakes that are under way."""
+        """Accept no more connections, and end the handshakes that are under way."""
         if self._paused is not None:
             self._paused.cancel()
         for listening in self._sockets:
@@ -147,7 +147,7 @@ class Listener:
         task.add_done_callback(self._welcoming.discard)
 
     def _has_handle(self, accepted: socket.socket, arrival: Arrival) -> bool:
-        """Near the limit of handles it may be one too many.  The kernel gives the lowest free number, which tells how many are in use."""
+        """Near the limit of handles it may be one too many.  The kernel gives the lowest free number, which shows how many are in use."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY:
             return True
@@ -218,7 +218,7 @@ class Listener:
         raise _NotTlsError
 
     async def _tell_speaks_tls(self, accepted: socket.socket) -> None:
-        """To a client of ours that was not told so; read on, since what is unread would take the answer away with a reset."""
+        """To a client of ours that does not know it; read on, since what is unread would take the answer away with a reset."""
         error = AuthenticationFailedError(f"{self._address} speaks TLS; expected the authorities of the cluster (--tls-ca, tls=, tls.ca)")
         told = to_detail(error).SerializeToString()
         await self._loop.sock_sendall(accepted, FRAME.pack(ERROR, len(told)) + told)

@@ -52,7 +52,7 @@ class MixedNetwork:
 
     @property
     def arrivals(self) -> Arrivals:
-        """Who is connected to the servers of this network."""
+        """The callers that are connected to the servers of this network."""
         return self._tcp.arrivals
 
     def connect(self, address: str) -> TcpChannel:
@@ -99,12 +99,12 @@ class MixedServer:
         return self._tcp.port
 
     def _join(self, connection: Connection, known: Callable[[Principal], bool]) -> None:
-        # Nobody on this machine can foresee it and bind it first.
+        # No other process can foresee it and bind it first.
         name = f"dledger-{secrets.token_hex(16)}"
         joint = _Joint(connection, self._path, name, self._memory)
 
         def told(principal: Principal, admitted: bool) -> bool:
-            serves = not admitted or known(principal)  # who asks for health alone is still to be known, within its time
+            serves = not admitted or known(principal)  # a caller that asks for health alone must still authenticate in time
             if serves:
                 joint.called(is_known=admitted)
             return serves
@@ -128,7 +128,7 @@ class MixedServer:
         self._tcp.add_stream(method, handler)
 
     async def start(self) -> None:
-        # gRPC first: whoever is joined to it must find it listening.
+        # gRPC first: connections that are joined to it must find it listening.
         try:
             await self._grpc.start()
             await self._tcp.start()
@@ -164,7 +164,7 @@ def _temporary_folder(name: str) -> str:
 class _Joint(asyncio.Protocol):
     """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow.
 
-    Of a caller who is not known only ``MAX_FRAME`` bytes are carried: what follows waits until it is, or the connection's time is over.
+    Of an unauthenticated caller only ``MAX_FRAME`` bytes are carried: what follows waits until it is, or the connection's time is over.
     What gRPC may hold of callers that are known is counted over all connections: beyond the limit the one with the most is closed.
     """
 
@@ -194,7 +194,7 @@ class _Joint(asyncio.Protocol):
             self._resume_near()
 
     async def _connect_named(self, path: str) -> None:
-        """Connect from a socket with an abstract name: the server tells its callers apart by that."""
+        """Connect from a socket with an abstract name: the server distinguishes its callers by that."""
         loop = asyncio.get_running_loop()
         own = socket.socket(socket.AF_UNIX)
         try:
@@ -209,7 +209,7 @@ class _Joint(asyncio.Protocol):
     # -- near: the accepted connection's receiver
 
     def called(self, *, is_known: bool) -> None:
-        """The caller may go on: for good when it is known who it is, else for as much again."""
+        """The caller may go on: for good when it is authenticated, else for as much again."""
         self._known = self._known or is_known
         self._carried = 0
         self._resume_near()

@@ -52,7 +52,7 @@ class _Dialled:
         self._connecting.add_done_callback(_retrieve)
 
     def __del__(self) -> None:
-        """Who left a stream before its end reads nothing more of it: that must not count as received and not yet taken for ever."""
+        """A caller that left a stream before its end reads nothing more of it: that must not count as received and not yet taken."""
         dialled = self._connecting
         if dialled.done() and not dialled.cancelled() and dialled.exception() is None and (stream := dialled.result()).may_bring_more:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and all with it
@@ -201,7 +201,7 @@ class TcpChannel:
     async def _begin(
         self, connection: Connection, opening: dict[str, object], carried: Stream | Calls, credentials: Credentials | None
     ) -> None:
-        """Say what the connection is for, and prove who dialled it; closed again when that fails."""
+        """Send the connection's purpose and authenticate; closed again when that fails."""
         if credentials is None:
             connection.receiver = carried
             send_opening(connection, opening)
@@ -209,7 +209,7 @@ class TcpChannel:
         try:
             async with asyncio.timeout(AUTHENTICATION_S):
                 exchange = await credentials.exchange()
-                if not connection.is_connected:  # lost meanwhile, and nobody was there to be told
+                if not connection.is_connected:  # lost meanwhile, with no caller to notify
                     raise await connection.why_gone()
                 authentication = DialledAuthentication(connection, exchange, carried)
                 send_opening(connection, {**opening, "auth": authentication.opening()})
@@ -300,7 +300,7 @@ def send_opening(connection: Connection, opening: dict[str, object]) -> None:
 
 
 class TcpNetwork:
-    """Makes channels and servers over TCP; ``security`` says whether over TLS, and who proves what."""
+    """Makes channels and servers over TCP; ``security`` says whether over TLS, and which side authenticates."""
 
     def __init__(self, security: NetworkSecurity = OPEN) -> None:
         self._security = security
@@ -311,7 +311,7 @@ class TcpNetwork:
         return TcpChannel(address, self._security, self._memory)
 
     def connect_to(self, address: str, answering: Principal) -> TcpChannel:
-        """A channel on which nobody else than ``answering`` may answer."""
+        """A channel on which only ``answering`` may answer."""
         return TcpChannel(address, self._security, self._memory, answering)
 
     def serve(self, address: str) -> TcpServer:

@@ -1,7 +1,7 @@
-"""Bytes that connections have received and nobody has taken yet: one count and one limit for all of them.
+"""Bytes that connections have received and no reader has taken yet: one count and one limit for all of them.
 
 Owns how many complete messages a stream may let wait, and which connection is refused when there are too many bytes all the same: the one
-that holds the most, and one of a member of the cluster only where nobody else holds any.  So neither can callers whose messages wait keep
+that holds the most, and one of a member of the cluster only where no other one holds any.  So neither can callers whose messages wait keep
 out those of others, nor the replicas of a node each other.
 """
 

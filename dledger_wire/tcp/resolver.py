@@ -1,4 +1,4 @@
-"""Addresses of host names, looked up anew for every connection: a name that moves to another address is followed.
+"""Addresses of host names, looked up again for every connection: a name that moves to another address is followed.
 
 Owns the threads in which the system's resolver blocks, at most one for each name, so that neither an event loop nor the threads of disks
 ever wait for a name server.  Nothing is cached.  Only while the resolver itself fails or is silent, what it said last of a name counts on;
@@ -46,15 +46,15 @@ def _with_scope(ip: str, scope: object) -> str:
 
 
 class _Lookup:
-    """One that is under way, for all who ask meanwhile."""
+    """One that is under way, for all callers that ask meanwhile."""
 
     def __init__(self) -> None:
         self.since_s = time.monotonic()
         self.answer: Future[Addresses] = Future()
-        self.answer.set_running_or_notify_cancel()  # from here on nobody who waits can cancel it
+        self.answer.set_running_or_notify_cancel()  # from here on no waiting caller can cancel it
 
     def left_s(self, patience_s: float) -> float:
-        """How much longer to wait for it; who comes late waits less."""
+        """How much longer to wait for it; late callers wait less."""
         return max(0.0, self.since_s + patience_s - time.monotonic())
 
 
@@ -92,7 +92,7 @@ class Resolver:
         return found[int(time.monotonic()) % len(found)] if found else None
 
     def addresses_at_once(self, host: str) -> Addresses:
-        """Where ``host`` is, for whoever must go on; empty when it is not known yet, or there is no such host."""
+        """Where ``host`` is, for callers that must go on; empty when it is not known yet, or there is no such host."""
         if is_numeric(host):
             return (host,)
         lookup, said = self._begin(host)

@@ -2,10 +2,10 @@
 
 Owns what becomes of connections that the listener accepted (``listener.py``).  The first bytes of a connection decide: our preface and an
 opening lead to a stream or to calls, the preface of HTTP/2 to ``foreign`` where there is one (``mixed_network``); anything else is closed.
-A connection of which it is not known in time who it is and what it wants is closed, and so is one for calls that has carried none for
+A connection that has not authenticated and stated its purpose in time is closed, and so is one for calls that has carried none for
 ``CALLS_IDLE_S``, one that leaves off in the middle of a message, and one whose caller does not read what it asked for.
 
-One too many, or one in the last file handles: only links between replicas and other members are served, everybody else is told BUSY.
+One too many, or one in the last file handles: only links between replicas and other members are served, all others get BUSY.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Accepted(Connection):
     def __init__(self, server: TcpServer, memory: ReceivedBytes, arrival: Arrival) -> None:
         super().__init__("a peer", memory)
         self.prologue = self._opening
-        self.max_frame = MAX_FRAME  # until it is known who this is
+        self.max_frame = MAX_FRAME  # until it is authenticated
         self.arrival = arrival
         self._unwatch: Callable[[], object] | None = None
         self._server = server
@@ -73,7 +73,7 @@ class _Accepted(Connection):
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-        super().connection_lost(None)  # of this side's certificate the handshake was to tell
+        super().connection_lost(None)  # the handshake was to report this side's certificate
         self._server.parted(self)
 
     def not_ours(self, foreign: str) -> None:
@@ -81,7 +81,7 @@ class _Accepted(Connection):
 
     def _too_late(self) -> None:
         if self.is_open:  # else it was refused, and does not read why
-            self._server.arrivals.refused("slow", f"{self.peer}: closed: not known who it is within {self._server.limits.handshake_s:g} s")
+            self._server.arrivals.refused("slow", f"{self.peer}: closed: not authenticated within {self._server.limits.handshake_s:g} s")
         self.abort()
 
     def _no_deadline(self) -> None:
@@ -89,7 +89,7 @@ class _Accepted(Connection):
             self._deadline.cancel()
 
     def known(self, *, is_member: bool) -> bool:
-        """It is known who it is; whether it is none too many."""
+        """The connection is authenticated; False when it is one too many."""
         if not self._server.arrivals.known(self.arrival, is_member=is_member):
             return False
         self.is_members = is_member
@@ -205,7 +205,7 @@ class TcpServer:
         self.arrivals.left(connection.arrival)
 
     def joined(self, connection: _Accepted) -> None:
-        """A connection speaks HTTP/2; where callers have to say who they are, they have their time until they have."""
+        """A connection speaks HTTP/2; where callers have to authenticate, they have a limited time for it."""
         foreign = self.foreign
         if foreign is None or (self.admission is None and not connection.known(is_member=False)):
             connection.abort()
@@ -213,7 +213,7 @@ class TcpServer:
         foreign(connection, lambda principal: connection.arrival.is_known or connection.known(is_member=principal.is_cluster))
 
     def held_back(self, connection: _Accepted) -> None:
-        """A caller does not read what it asked for: nothing more of it is taken, and of all who do not the longest is dropped."""
+        """Stop reading from a caller that does not read its answers, and drop the one that has not read for longest."""
         self._held_back[connection] = None
         if isinstance(connection.receiver, ServedCalls):
             connection.pause_reading()
@@ -221,7 +221,7 @@ class TcpServer:
         while len(self._held_back) * WRITE_BUFFER_BYTES > most and sum(each.unsent for each in self._held_back) > most:
             longest = min(self._held_back, key=lambda each: each.waits_for_reader_since(self.limits.progress))
             del self._held_back[longest]  # at once: the next one held back in this turn is to find another one
-            self._drop(longest, "unread", f"{most >> 20} MiB wait for callers who do not read them")
+            self._drop(longest, "unread", f"{most >> 20} MiB wait for callers that do not read them")
 
     def goes_on(self, connection: _Accepted) -> None:
         if self._held_back.pop(connection, 1) is None and isinstance(connection.receiver, ServedCalls):
@@ -248,7 +248,7 @@ class TcpServer:
                 connection.close_after_flush()
 
     def opened(self, connection: _Accepted, opening: dict[str, object], principal: Principal) -> None:
-        """A connection has said what it is for, and ``principal`` is who dialled it."""
+        """A connection has said what it is for, and ``principal`` is its dialler."""
         named, given = opening.get("method"), opening.get("metadata")
         method = named if isinstance(named, str) else ""
         is_proved = self.admission is not None and not self._security.plaintext

@@ -16,7 +16,7 @@ from dledger_wire.tcp.connection import FRAME, Connection
 
 
 class _Duplicate:
-    """A ``SocketHandle``: closed with the last one who holds it, be it the loop or a thread."""
+    """A ``SocketHandle``: closed by its last holder, be it the loop or a thread."""
 
     def __init__(self, found: socket.socket) -> None:
         self.socket = socket.fromfd(found.fileno(), found.family, found.type)
@@ -31,7 +31,7 @@ class _Duplicate:
 
 
 def sends_stored(connection: Connection) -> bool:
-    """Whether bytes may go from a file to this connection's socket: nobody encrypts them on the way."""
+    """Whether bytes may go from a file to this connection's socket: no encryption on the way."""
     transport = connection.transport
     if transport is None or not sys.platform.startswith("linux"):
         return False
@@ -92,7 +92,7 @@ class _StoredFrame:
             except ConnectionError:
                 raise connection.gone() from None
             except OSError:
-                # Not every file system can, and a disk may fail: reading tells, and is repaired where that is possible.
+                # Not every file system can, and a disk may fail: reading reports it, and is repaired where that is possible.
                 rest = await opened.read(done)
                 self.go_on()
                 connection.put_raw(rest)  # by the transport again
@@ -128,7 +128,7 @@ class _StoredFrame:
 
     def over(self) -> None:
         self.go_on()
-        del self._target  # whoever keeps an error does not keep the connection
+        del self._target  # a kept error does not keep the connection
 
     def go_on(self) -> None:
         """The other side has read what it was waited for."""

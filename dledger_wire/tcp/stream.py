@@ -170,7 +170,7 @@ class Stream:
             self.connection.close_after_flush()
 
     def leave(self) -> None:
-        """Nobody reads any more: what waits is dropped, and what still comes."""
+        """No reader is left: what waits is dropped, and what still arrives."""
         self._parted = True
         self._queue.clear()
         self.connection.took_in(-self._queued_bytes)

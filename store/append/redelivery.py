@@ -6,7 +6,7 @@ removed; everything else (body, unique id, keys, birth) stays.
 - A message whose topic takes no writes now is staged again behind the others: nothing is lost, and nothing waits for it.
 - A message belongs to the topic that existed when it was staged.  A topic created later under that name does not get it.
 - Properties that cannot be stored again are stored with ``?`` for what is wrong in them, so that the message is delivered and holds up
-  nobody behind it.  Only what is sent to wait is checked for that.
+  no message behind it.  Only what is sent to wait is checked for that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns the properties that say so, RocketMQ's names, and the check of a batch befo
 later, or would be a transaction that cannot end.  Clients put the place behind all other properties, so a look at the end of a
 message's properties is enough for nearly all.
 
-Such a message is stored again later, with properties made anew from their names and values.  One whose properties would not be the same
+Such a message is stored again later, with properties encoded again from their names and values.  One whose properties would not be the same
 then could hold up everything that waits beside it, so it is refused as well.
 """
 
@@ -65,7 +65,7 @@ def check_staged(
 
 
 def _stay_the_same(properties: bytes, *, timed: bool) -> bool:
-    """Whether properties can be made anew from their names and values, and then stand where they stood."""
+    """Whether properties can be encoded again from their names and values, in the same order."""
     if not _WELL_FORMED.fullmatch(properties) or len(properties) + (not properties.endswith(b"\x02")) > MAX_PROPERTIES_BYTES:
         return False
     if timed and (not _TIMED.match(properties) or properties.count(_ONCE_IF_TIMED[1]) != 1 or _ONCE_IF_TIMED[0] in properties):

@@ -31,7 +31,7 @@ class TopicResult:
 class CreateTopic(Command[TopicResult]):
     """A queue count of 0 or None means as many as the other one; permission 0 or None means read and write.
 
-    ``groups``: every replica group that has or gets queues of the topic, as operators told this one; none: not told.
+    ``groups``: every replica group that has or gets queues of the topic, as operators set it; none: not set.
     """
 
     KIND: ClassVar[str] = "create_topic"
@@ -121,7 +121,7 @@ class DeleteTopic(Command[TopicResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicIf(DeleteTopic):
-    """Removes a topic only if nothing was ever stored in it (EMPTY), or if nobody may write to it and every group has read it (DRAINED).
+    """Removes a topic only if nothing was ever stored in it (EMPTY), or if it takes no writes and every group has read it (DRAINED).
 
     Not a field of ``DeleteTopic``: a node that does not know of the condition must not delete.
     """

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Replica(Protocol):
-    """What is told of the room, and asked; ``dledger.node.RaftNode`` is one."""
+    """What gets reports of free room, and is asked; ``dledger.node.RaftNode`` is one."""
 
     def low_on_space(self, on: bool, *, sheds: bool = False) -> None:
         """Called at each look at the disk: whether new messages are refused for want of room, and old ones may be deleted."""

@@ -78,7 +78,7 @@ class SnapshotWriter(Protocol):
         """Make snapshots durable that reach ``index``, if possible; the index that they reach."""
         ...
 
-    async def save_anew(self) -> None:
+    async def save_again(self) -> None:
         """Save a snapshot of what the listeners have changed."""
         ...
 
@@ -323,7 +323,7 @@ class Expiry:
     async def _settle(self) -> None:
         """Delete what only older snapshots name.  Without room for a newer one, later: ``has_stale_files`` says so."""
         try:
-            await self._snapshots.save_anew()
+            await self._snapshots.save_again()
         except OSError as error:
             if not is_full(error):
                 raise

@@ -71,7 +71,7 @@ class Persistence:
                 if not is_full(error):
                     raise
                 self._tell_full(error)
-            except StorageDamagedError as damage:  # of the log, from which a queue file has to be made anew
+            except StorageDamagedError as damage:  # of the log, from which a queue file has to be rebuilt
                 _logger.warning("queue files and snapshots are written later: %s", damage.message, extra={"event": "write_deferred"})
             else:
                 self.disk_full = False
@@ -86,30 +86,30 @@ class Persistence:
         async with self._writing:
             self._ended = True
 
-    async def save(self, *, anew: bool = False) -> bool:
+    async def save(self, *, force: bool = False) -> bool:
         """Make the state as it is now the newest snapshot; False when there is nothing new, or the log cannot be put on disk that far.
 
-        ``anew``: also when no entry was applied since the last one (something else of it has changed).
+        ``force``: also when no entry was applied since the last one (something else of it has changed).
         """
         async with self._writing:
-            return await self._save(anew=anew)
+            return await self._save(force=force)
 
-    async def save_anew(self) -> None:
-        await self.save(anew=True)
+    async def save_again(self) -> None:
+        await self.save(force=True)
 
     async def save_behind(self, index: int) -> int:
         """See to it that both snapshots on disk reach ``index``, so that everything up to there may go; how far the newest does."""
         if self.saved_index < index:
             await self.save()
         if self._backup_index < index <= self.saved_index:
-            await self.save(anew=True)
+            await self.save(force=True)
         return self.saved_index
 
-    async def _save(self, *, anew: bool) -> bool:
+    async def _save(self, *, force: bool) -> bool:
         if self._ended:
             raise NotReadyError("the store's files are being replaced")
         snapshot = self._capture()
-        if snapshot.index == self.saved_index and not (anew or self._queues.marks_changed):
+        if snapshot.index == self.saved_index and not (force or self._queues.marks_changed):
             return False
         marks_changed, self._queues.marks_changed = self._queues.marks_changed, False
         saved = False

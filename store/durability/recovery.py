@@ -110,7 +110,7 @@ def _check_file_size(parts: Recovering, snapshot: Snapshot) -> None:
 
 
 def _restore(parts: Recovering, snapshot: Snapshot) -> None:
-    """Not a coroutine: who looks sees the state of before, or all of the snapshot."""
+    """Not a coroutine: readers see the state of before, or all of the snapshot."""
     parts.state.machine.load(snapshot.sections)
     parts.state.sequences.load(snapshot.sequence_rows)
     for key, mark in snapshot.queues.items():

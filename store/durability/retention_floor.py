@@ -41,7 +41,7 @@ class Hold:
 
 
 class RetentionFloor:
-    """Finds the oldest undelivered message of one replica.  ``repair`` is for who reads its log."""
+    """Finds the oldest undelivered message of one replica.  ``repair`` is for readers of its log."""
 
     def __init__(self, log: ReadableLog, repair: Repair, queues: QueueTable, reader: QueueReader, state: StoreState) -> None:
         self.log, self.repair = log, repair

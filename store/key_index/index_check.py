@@ -1,7 +1,7 @@
 """Reading an index file whole, to see whether it is what was written.
 
 Owns the comparison with the mark (header, checksum of the entries) and of slots and chains with the entries they are made from.  Where a
-file differs, the first wrong byte is named as exactly as the file itself can tell.
+file differs, the first wrong byte is named as exactly as the file itself shows.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class IndexSet:
     # Walking
 
     async def find(self, key_hash: int, window: Window) -> AsyncIterator[int]:
-        """Positions of messages that have a key of this hash, newest first.  What a damaged file would tell is missing (``damaged``)."""
+        """Positions of messages that have a key of this hash, newest first.  What a damaged file held is missing (``damaged``)."""
         for file in reversed(self.files):
             if not file.may_hold(window):
                 continue

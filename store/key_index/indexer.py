@@ -26,7 +26,7 @@ from store.key_index.index_set import IndexSet
 from store.log_view import SCAN_BYTES, ReadableLog, Repair, entry_records
 from store.settings import StoreSettings
 
-LINGER_S = 0.1  # so that many small batches are added at once, unless somebody asks for their keys
+LINGER_S = 0.1  # so that many small batches are added at once, unless a query asks for their keys
 HURRY_BYTES = 4 << 20
 PENDING_BYTES = 32 << 20
 STEP_BATCHES = 1000
@@ -201,7 +201,7 @@ class KeyIndex:
         self.files.cover(entries[-1].index, store_ms)
 
     async def _wait_for_repair(self, damage: StorageDamagedError) -> None:
-        """Have the damaged entry repaired; a while later, or when somebody asks for keys, it is tried again."""
+        """Have the damaged entry repaired; a while later, or when a query asks for keys, it is tried again."""
         try:
             if await self._repair(damage):
                 return

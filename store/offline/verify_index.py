@@ -1,6 +1,6 @@
 """Offline check of the key index: its marks and the files they name, byte by byte.  Changes nothing.
 
-Owns the comparison with the log where a file alone cannot tell which of its entries is wrong.
+Owns the comparison with the log where a file alone does not show which of its entries is wrong.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class QueueMark:
     first_file: int
     crcs: list[int] = field(default_factory=list)
     last_end_pos: int = 0
-    encoded: bytes = field(default=b"", compare=False, repr=False)  # as it stands in a snapshot, once somebody has made it
+    encoded: bytes = field(default=b"", compare=False, repr=False)  # as it stands in a snapshot, once it was encoded
 
 
 class ConsumeQueue:
@@ -144,7 +144,7 @@ class ConsumeQueue:
         self.max_offset += count
 
     def _make_room(self, count: int) -> None:
-        """Room for ``count`` more in the buffer: written units beyond the tail go, and it is sized anew to what must stay."""
+        """Room for ``count`` more in the buffer: written units beyond the tail go, and it is resized to what must stay."""
         held = self.max_offset - self._buffer_first
         if held + count <= len(self._buffer):
             return
@@ -200,7 +200,7 @@ class ConsumeQueue:
             self._written = end
 
     def unsynced_writes(self) -> tuple[int, list[FileWrite]]:
-        """(what is to be told to ``synced``, what makes everything up to now durable)"""
+        """(the argument of ``synced``, what makes everything up to now durable)"""
         first, end = self._written, self.max_offset
         writes = list(self.files.writes(first, self._held(first, end))) if first < end else []
         new = {write.path for write in writes}
@@ -227,7 +227,7 @@ class ConsumeQueue:
         await self.files.clear()
 
     async def replace_file(self, number: int, units: Units) -> None:
-        """Write a file anew with ``units``, what the log says is in it (fillers for what the log no longer has)."""
+        """Rewrite a file with ``units``, what the log says is in it (fillers for what the log no longer has)."""
         first, end = self.file_range(number)
         require(len(units) == end - first, "queue %s/%d: %d units for a file of %d", *self.key, len(units), end - first)
         self._crcs[number - self._first_file] = _crc(self._memory_only(number), _crc(units, 0))

@@ -57,7 +57,7 @@ class QueueReader:
         self._damaged_index = 0  # of the log's entry that the last rebuilding met
         self._rebuilding = asyncio.Lock()  # one pass over the log at a time
         self._passes = 0  # over the log that have ended
-        self._rebuilt_in: dict[tuple[QueueKey, int], int] = {}  # the pass in which a file was last made anew
+        self._rebuilt_in: dict[tuple[QueueKey, int], int] = {}  # the pass in which a file was last rebuilt
 
     def bounds(self, topic: str, queue_id: int, *, for_service: bool = False) -> tuple[int, int]:
         """(first offset, one past the newest) of a queue of a topic that may be read; (0, 0) while nothing was stored in it.
@@ -260,7 +260,7 @@ class QueueReader:
             raise
 
     async def _rebuild_now(self, wrong: Sequence[tuple[ConsumeQueue, int, Exception]], passes: int) -> None:
-        """``passes``: how many had ended when the files were found wrong.  One that ended since had the same from others who read them."""
+        """``passes``: how many had ended when the files were found wrong.  One that ended since was asked for by other readers."""
         async with self._rebuilding:
             # A topic may have been deleted meanwhile, or the file with the log's head.
             left = [each for each in wrong if self._has_file(each[0], each[1])]
@@ -269,7 +269,7 @@ class QueueReader:
             for queue, number, _ in left:
                 wanted.setdefault(queue.key, (queue, []))[1].append(number)
             if wanted:
-                if self._damaged_index:  # whoever asks tries again and again: not with a pass over the log up to the same entry
+                if self._damaged_index:  # callers try again and again: not with a pass over the log up to the same entry
                     await self._log.read(self._damaged_index, 0, self._damaged_index)
                     self._damaged_index = 0
                 created = {topic.name: topic.created_pos for topic in self._topics}

@@ -135,7 +135,7 @@ class QueueTable:
     async def flush(self, *, sync: bool, min_flush_units: int = 0) -> None:
         """Bring the files up to what is in memory; with ``sync`` durably so.  Queues with fewer new units than ``min_flush_units`` wait.
 
-        A file with a block that cannot be read is made anew from the log.  StorageDamagedError while that cannot be read, either.
+        A file with a block that cannot be read is rebuilt from the log.  StorageDamagedError while that cannot be read, either.
         """
         for left in reversed(range(REBUILDS_AT_ONCE + 1)):
             try:
@@ -146,7 +146,7 @@ class QueueTable:
                 await self._rebuild([damage])
 
     def rebuild_with(self, rebuild: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]) -> None:
-        """Set what makes damaged files anew from the log."""
+        """Set what rebuilds damaged files from the log."""
         self._rebuild = rebuild
 
     async def _flush(self, sync: bool, min_flush_units: int) -> None:

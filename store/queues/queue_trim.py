@@ -18,7 +18,7 @@ REPAIRS = 2
 
 
 class QueueTrimmer:
-    """Implements ``store.durability.expiry.TrimListener``; ``repair`` makes damaged queue files anew from the log."""
+    """Implements ``store.durability.expiry.TrimListener``; ``repair`` rebuilds damaged queue files from the log."""
 
     def __init__(self, queues: QueueTable, repair: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]) -> None:
         self._queues = queues

@@ -72,7 +72,7 @@ class FileUse:
 async def rebuild_files(
     log: ReadableLog, wanted: dict[QueueKey, tuple[ConsumeQueue, list[int]]], created: dict[str, int], use: FileUse
 ) -> None:
-    """Write the named files of the named queues anew, in one pass over the log.
+    """Rewrite the named files of the named queues, in one pass over the log.
 
     ``created``: where each topic began; batches before that belonged to a deleted topic of the same name.  Memory: one file a queue.
     Queues go on meanwhile, and other files are written; only what was added to unfinished ones in the last moment is read under the lock.
@@ -107,7 +107,7 @@ async def _scan(log: ReadableLog, jobs: dict[QueueKey, _QueueJob], created: dict
 
 
 class _QueueJob:
-    """The files of one queue that are to be written anew; its batches come in the order of their offsets."""
+    """The files of one queue that are to be rewritten; its batches come in the order of their offsets."""
 
     def __init__(self, queue: ConsumeQueue, numbers: list[int], use: FileUse) -> None:
         self._queue = queue

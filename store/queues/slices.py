@@ -13,7 +13,7 @@ class Slices:
     """Of one process."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner; who is next stands first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by owner; the next one stands first
 
     async def turn(self, owner: str) -> None:
         """Return when the next slice of ``owner`` may run, on this loop: a millisecond or two of work, up to the next ``turn``."""

@@ -8,7 +8,7 @@ is the next message to read.
   undo it, nor commit into a topic that was deleted and created again.
 - A locked queue takes commits of the lock's owner only (``queue_locks.py``).
 - An *initial* commit says where a group begins in a topic.  It counts only while the group has no offset in the topic, for all queues or
-  none, whoever holds locks.  A queue without an offset in a topic that was begun is therefore a queue that was added later.
+  none, whichever member holds locks.  A queue without an offset in a topic that was begun is therefore a queue that was added later.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from store.state.state_machine import CommandContext, CommandHandlers
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """Who holds a queue: the session, the client it belongs to, and since which place in the log."""
+    """The holder of a queue: the session, the client it belongs to, and since which place in the log."""
 
     owner: str
     client: str
@@ -47,7 +47,7 @@ class QueueLocks:
         return {queue: lock for queue, lock in self._locks.get(group, {}).items() if lock.owner == owner}
 
     def owners(self) -> list[tuple[str, str, str]]:
-        """(group, session, client) of everybody who holds something, in the order of the log."""
+        """(group, session, client) of every holder, in the order of the log."""
         found = {(group, lock.owner, lock.client): None for group, locks in self._locks.items() for lock in locks.values()}
         return list(found)
 

@@ -25,7 +25,7 @@ class _Row(Generic[ValueT]):
 
 
 class RowTable(Generic[KeyT, ValueT]):
-    """Rows in the order of their making.  ``copy`` makes a row's value anew; ``encode`` is one or more members of a JSON object."""
+    """Rows in the order of their making.  ``copy`` copies a row's value; ``encode`` is one or more members of a JSON object."""
 
     def __init__(self, copy: Callable[[ValueT], ValueT], encode: Callable[[KeyT, ValueT], bytes]) -> None:
         self._copy, self._encode = copy, encode

@@ -1,7 +1,7 @@
-"""Users and rules as replicated state: who there is, and who may do what.
+"""Users and rules as replicated state: who exists, and who may do what.
 
 Owns the decision on one action (``SecurityState.allowed``).  Deny wins over allow, what no rule allows is denied, and what a user may do
-follows from rules for its name and for everybody.  ``administer`` on the cluster allows everything; any right on a resource shows that it
+follows from rules for its name and for all users.  ``administer`` on the cluster allows everything; any right on a resource shows that it
 is there (``describe``).
 
 Every replica group has the same users and rules: changes are made in the first one, whose ``version`` counts them, and copied to the
@@ -64,7 +64,7 @@ class SecurityState:
         return sorted(rule for rules in self._rules.values() for rule in rules)
 
     def rules_of(self, user: str) -> list[Rule]:
-        """The rules that decide on what ``user`` may do, those for everybody included."""
+        """The rules that decide on what ``user`` may do, those for all users included."""
         return [*self._rules.get(user, ()), *self._rules.get(EVERYBODY, ())]
 
     def allowed(self, user: str, action: Action, resource: Resource, name: str) -> bool:
@@ -168,7 +168,7 @@ def _allows(given: Action, asked: Action) -> bool:
 
 
 def _denies(given: Action, asked: Action) -> bool:
-    """Who may not even know of a resource may do nothing with it."""
+    """A user that may not even know of a resource may do nothing with it."""
     return given is asked or given is Action.DESCRIBE
 
 

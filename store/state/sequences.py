@@ -53,7 +53,7 @@ class ProducerState:
     earlier: dict[QueueKey, int] = field(default_factory=dict)  # of a named one: messages stored in epochs before this one
     owner: str = ""  # the user that registered it, where there are users
     has_stored: bool = False  # anything, in any epoch
-    is_incomplete: bool = False  # of a named one: what it stored before was forgotten once, so counts do not tell all
+    is_incomplete: bool = False  # of a named one: what it stored before was forgotten once, so counts are incomplete
     made_after: int = field(default=0, compare=False)  # how many captures of the table were taken before it
     encoded: bytes = field(default=b"", compare=False, repr=False)  # of one that is captured, so does not change any more
 
@@ -162,12 +162,12 @@ def out_of_order(key: QueueKey, made_by: Sequence64, expected: int) -> OutOfOrde
 
 
 class SequenceTable:
-    """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides who goes.
+    """The committed state.  Producers are kept in the order they stored last, the longest silent first; the log alone decides which goes.
 
     Producers with a name and those without have places of their own, shared fairly among users.  A name whose producer had stored
     something is remembered when the producer is forgotten, so that its next start learns that counts are not complete.
 
-    A captured state is left as it is: who changes it puts a copy in its place.
+    A captured state is left as it is: a change puts a copy in its place.
     """
 
     def __init__(self, max_producers: int, expiry_ms: int) -> None:
@@ -220,7 +220,7 @@ class SequenceTable:
     def register(self, producer_id: int, fresh_id: int, at_ms: int, name: str = "", owner: str = "") -> tuple[int, int]:
         """(producer id, epoch) of a producer that starts: the next epoch of a known one, else ``fresh_id`` with epoch 0.
 
-        Who may use one with a ``name`` follows from rights on the name; one without it belongs to its ``owner``.
+        The right to use one with a ``name`` follows from rights on the name; one without it belongs to its ``owner``.
         """
         if name:
             producer_id = self.id_of(name)

@@ -1,6 +1,6 @@
 """A bounded table that several owners share: whose entry is forgotten when it is full.
 
-Owns the order of use by owner, no content.  The owner with the most entries loses its longest unused one, so nobody can push out what an
+Owns the order of use by owner, no content.  The owner with the most entries loses its longest unused one, so no owner can push out what an
 owner with fewer entries has.  Everything follows from the order of calls, so replicas that apply the same log forget the same.
 """
 

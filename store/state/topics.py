@@ -26,7 +26,7 @@ _EPOCH_ATTRIBUTE, _GROUPS_ATTRIBUTE = "incarnation", "groups"  # in the file
 class Topic:
     """One topic; ``created_pos`` is its epoch.
 
-    ``groups``: every replica group that may have queues of it, as this one was told; none: not told.  A client that finds the topic here
+    ``groups``: every replica group that may have queues of it, as reported to this one; none: unknown.  A client that finds the topic here
     knows by it whether another group is missing from its picture.
     """
 
@@ -105,7 +105,7 @@ class Topics:
         return topic
 
     def client_perm(self, topic: Topic) -> int:
-        """The topic's permission as clients are told: a replica group that is draining takes nothing new."""
+        """The topic's permission as clients see it: a replica group that is draining takes nothing new."""
         return topic.perm if self._replica_group.takes_messages else topic.perm & ~Perm.WRITE
 
     def writable(self, name: str, queue_id: int, *, for_service: bool = False) -> Topic:

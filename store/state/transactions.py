@@ -26,7 +26,7 @@ from store.state.offset_runs import OffsetRuns
 from store.state.state_machine import CommandContext, CommandHandlers
 
 MAX_OPEN = 100_000  # beyond that new half messages wait until older ones have ended
-MAX_OPEN_OF_GROUP = MAX_OPEN // 2  # of one producer group, so that the others can go on when nobody ends its transactions
+MAX_OPEN_OF_GROUP = MAX_OPEN // 2  # of one producer group, so that the others can go on when its transactions are never ended
 KNOWN_OUTCOMES = 65_536  # so many of the newest half messages
 
 

@@ -35,7 +35,7 @@ WELL = RaftStatus(
     peers=(),
 )
 WARNING_LEVEL = "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
-OFF = "clock off by +9 s from the group's majority (maxClockSkewMs 500): leads only when nobody else can"
+OFF = "clock off by +9 s from the group's majority (maxClockSkewMs 500): leads only when no other node can"
 
 
 def clocks_of(skew_ms: int = 0, lag_ms: int = 0) -> ClockMonitor:

@@ -106,7 +106,7 @@ def test_while_authorities_change_both_are_trusted(tmp_path: Path) -> None:
 
 def test_nodes_that_could_not_prove_anything(tmp_path: Path) -> None:
     assert mistake(tmp_path, {"tls": TLS | {"client_auth": "none"}}).endswith(
-        "security: nodes cannot prove who they are: expected cluster_secret_file, or tls with client_auth optional or required"
+        "security: nodes cannot authenticate: expected cluster_secret_file, or tls with client_auth optional or required"
     )
 
 
