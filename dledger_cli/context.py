@@ -90,7 +90,7 @@ def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _checked_bootstrap(text: str, where: str) -> str:
-    from dledger_client.cluster.bootstrap import parse_bootstrap
+    from dledger_client.cluster.channels import parse_bootstrap
     from dledger_wire.errors import InvalidArgumentError
 
     try:

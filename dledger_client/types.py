@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
 from dledger_client.consumer.allocation import (

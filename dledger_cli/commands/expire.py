@@ -20,7 +20,7 @@ from dledger_cli.context import (
 from dledger_cli.output import error_line, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from dledger_client.admin.retention import NodeExpiry
+    from dledger_client.admin.replica_groups import NodeExpiry
     from dledger_client.aio import Admin
 
 

@@ -13,8 +13,7 @@ from typing import Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.followers_first import FollowersFirst, ReadAt, read_at
+from dledger_client.cluster.followers_first import CommittedState, FollowersFirst, ReadAt, read_at
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup

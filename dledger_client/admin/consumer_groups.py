@@ -13,8 +13,7 @@ from typing import Literal, TypeAlias
 from dledger_client.admin.calls import ClusterCalls, Listed, Sources
 from dledger_client.admin.group_answers import GroupMember, QueueId, Told, told_of
 from dledger_client.admin.many_topics import ranges_of_topics
-from dledger_client.admin.topic_parts import look_at
-from dledger_client.admin.topics import QueueRange, queue_ranges, ranges_of
+from dledger_client.admin.topics import QueueRange, look_at, queue_ranges, ranges_of
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.producer.partitioner import QueueNumber

@@ -33,8 +33,7 @@ from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trac
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeftMessages, ReplicaGroupState
-from dledger_client.admin.retention import NodeExpiry
+from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupState
 from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from dledger_client.admin.calls import ClusterCalls
-from dledger_client.cluster.asking import ask_in_turn
+from dledger_client.cluster.channels import ask_in_turn
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.runtime.argument_ranges import check_encodable, check_kind, check_text
 from dledger_wire._pb import security_pb2

@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dledger_client.admin.calls import Answers, ClusterCalls
-from dledger_client.admin.topic_parts import TopicParts, look_at
-from dledger_client.admin.topics import ChangedTopic, TopicSpec, joined, list_topics
+from dledger_client.admin.topics import ChangedTopic, TopicParts, TopicSpec, joined, list_topics, look_at
 from dledger_client.cluster.routes import TopicQueues
-from dledger_client.cluster.topic_spread import resized, spread
+from dledger_client.cluster.topic_creation import resized, spread
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicExistsError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.rpc import methods

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, retention, topic_changes, topic_route, topics
+from dledger_client.admin import consumer_groups, open_transactions, replica_comparison, replica_groups, topic_changes, topic_route, topics
 from dledger_client.admin import dead_letters as letters_of_groups
 from dledger_client.admin.calls import ClusterCalls, Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
@@ -21,16 +21,15 @@ from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.message_query import Replicas
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.retention import NodeExpiry
+from dledger_client.admin.replica_groups import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult, send_back
 from dledger_client.admin.stored_times import Place, stored_times
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, named_groups
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.message_admin import MessageAdmin
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
-from dledger_client.cluster.follower_reads import CommittedState
-from dledger_client.cluster.followers_first import FollowersFirst
+from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
+from dledger_client.cluster.followers_first import CommittedState, FollowersFirst
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for
@@ -155,7 +154,7 @@ class Admin(MessageAdmin):
             >>> for done in await admin.expire_messages(older_than_ms=24 * 3600 * 1000):
             ...     print(done.node_id, done.size_bytes)
         """
-        return await retention.expire(self._calls, older_than_ms, replica_group, node_ids)
+        return await replica_groups.expire(self._calls, older_than_ms, replica_group, node_ids)
 
     async def compare_replicas(
         self,

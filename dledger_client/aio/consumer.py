@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 from dledger_client import tracing
 from dledger_client.aio.group_positions import GroupPositions
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
+from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.added_queues import AddedQueues

@@ -18,7 +18,7 @@ from typing import Self, TypeAlias, Unpack
 
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import AsyncSendFuture

@@ -10,7 +10,7 @@ from typing import Self, Unpack
 
 from dledger_client import tracing
 from dledger_client.aio.delayed_sends import DelayedSends
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
+from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.accumulator import RecordAccumulator, no_message
 from dledger_client.producer.core import ProducerCore

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
+from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.call_notes import CallNotes, ListenerNotes
 from dledger_client.consumer.executors import ListenerExecutor, TaskExecutor

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_client.admin import directory as cluster_directory
-from dledger_client.admin import drain, membership, name_servers, replica_groups, upgrade
+from dledger_client.admin import membership, name_servers, replica_groups, upgrade
 from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.directory import ClusterDirectory
@@ -160,7 +160,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> left = (await admin.drain_replica_group("g1")).left
         """
-        return await drain.drain(self._calls, replica_group, undo=undo)
+        return await replica_groups.drain(self._calls, replica_group, undo=undo)
 
     async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
@@ -178,7 +178,7 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> await admin.remove_replica_group("g1")
         """
-        return await drain.remove(self._calls, replica_group, discard=discard)
+        return await replica_groups.remove(self._calls, replica_group, discard=discard)
 
     async def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:
         """Whether the nodes can be upgraded or downgraded now, one by one, to the build of this client.

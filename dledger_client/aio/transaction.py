@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client import tracing
 from dledger_client.aio.producer import Producer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of

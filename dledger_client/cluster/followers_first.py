@@ -1,32 +1,111 @@
-"""Reads that spare the leader: a follower answers, the leader only when no follower can.
+"""Reads that a follower may answer: first, to spare the leader, or only while there is no leader.
 
-Owns which follower is asked, and how far behind one may be.  A client keeps to one follower of a group, so that what it reads does not go
-back.  One that fails or is too far behind is asked after the leader for some seconds.
+Owns which follower is asked, and how far behind one may be.  A client that spares leaders keeps to one follower of a group, so that what it
+reads does not go back; one that fails or is too far behind is asked after the leader for some seconds.  Other reads of committed state ask
+the leader first, because only it knows everything that was acknowledged; without a leader, the follower that has applied most.  Once a
+group was found without a leader, later reads do not wait for one until it has one again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.follower_reads import CommittedState
 from dledger_client.cluster.node_metadata import ASK_TIMEOUT_S
-from dledger_client.cluster.retry import is_retriable
+from dledger_client.cluster.retry import is_retriable, until
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import Node, ReplicaGroup
 from dledger_wire._pb import types_pb2
-from dledger_wire.errors import DeadlineExceededError, DledgerError, TopicNotFoundError, TopicPermissionError, UnreachableError
+from dledger_wire.errors import (
+    DeadlineExceededError,
+    DledgerError,
+    NotLeaderError,
+    TopicNotFoundError,
+    TopicPermissionError,
+    UnreachableError,
+)
 from dledger_wire.rpc.methods import UnaryMethod
+
+Request = TypeVar("Request", bound=Message)
+
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+LEADER_TIMEOUT_MS = 3000  # longer than an election takes
+
+
+_logger = logging.getLogger(__name__)
+
+
+class CommittedState:
+    """Asks for one client; ``replica``: the only follower to ask, if one is pinned."""
+
+    def __init__(self, router: Router, replica: str | None = None) -> None:
+        self._router, self._replica = router, replica
+        self._leaderless: set[str] = set()
+
+    def is_leaderless(self, group: str) -> bool:
+        """Whether the last answer of the group was that of a follower."""
+        return group in self._leaderless
+
+    async def ask(
+        self, group: str, method: UnaryMethod[Request, Answer], request: Request, applied: Callable[[Answer], int], deadline_ms: int
+    ) -> Answer:
+        """The leader's answer; without a leader, that of the follower whose ``applied`` is highest."""
+        clock = self._router.clock
+        async for attempt in until(deadline_ms, clock, self._router.random):
+            with attempt:
+                try:
+                    return await self.at_leader(group, method, request, deadline_ms)
+                except DledgerError as error:
+                    if not is_retriable(error):
+                        raise
+                    answers = await self._at_followers(group, method, request)
+                    if not answers:
+                        raise
+                    self.note_leaderless(group, error)
+                    return max(answers, key=applied)
+        raise NotLeaderError(f"replica group {group}: no attempt was made before the deadline")
+
+    def note_leaderless(self, group: str, error: DledgerError) -> None:
+        """The leader did not answer, and followers are used: later reads do not wait for it."""
+        if group not in self._leaderless:
+            self._leaderless.add(group)
+            _logger.warning("%s; using what its followers have committed", error.message)
+
+    async def at_leader(self, group: str, method: UnaryMethod[Request, Answer], request: Request, deadline_ms: int) -> Answer:
+        """The leader's answer; an error soon when the group had none at the last read and has none now."""
+        router = self._router
+        if group in self._leaderless:
+            await router.find_leader(group)
+        timeout_ms = router.clock.monotonic_ms() + LEADER_TIMEOUT_MS
+        answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, timeout_ms))
+        self._leaderless.discard(group)
+        return answer
+
+    async def _at_followers(self, group: str, method: UnaryMethod[Request, Answer], request: Request) -> list[Answer]:
+        """What every follower says that answers, asked at once."""
+        nodes = self._router.groups[group].nodes
+        asked = [self._ask(node.address, method, request) for node in nodes if self._replica in (None, node.id)]
+        return [answer for answers in await asyncio.gather(*asked) for answer in answers]
+
+    async def _ask(self, address: str, method: UnaryMethod[Request, Answer], request: Request) -> list[Answer]:
+        """A node's answer; none when it is down, or lags so far that it does not know the topic."""
+        try:
+            return [await method.call(self._router.channel(address), request, timeout_s=ASK_TIMEOUT_S)]
+        except DledgerError:
+            return []
+
 
 MAX_LAG_ENTRIES = 1_000  # as many as /readyz allows
 MAX_SILENT_MS = 3_000  # since a leader was heard: some elections
 AVOID_MS = 10_000
-
-Request = TypeVar("Request", bound=Message)
-Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)

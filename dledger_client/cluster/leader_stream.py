@@ -1,10 +1,10 @@
 """A long-lived stream to the leader of one replica group: opening, health and reopening with backoff.
 
-Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A paused or partitioned
-leader keeps its connections open, so silence alone proves nothing.  After ``SilencePolicy.ask_ms`` the other nodes are asked again and
-again for a leader in a newer term, and when they, or the watch of routes, tell of one, the stream fails; a leader that responds is never
-left for that.  After ``limit_ms`` all nodes are asked, and the stream fails as well when no node knows a leader and the policy does not
-tolerate that.
+Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A leader that failed is not
+tried again unless it claims to lead itself, or leads in a newer term.  A paused or partitioned leader keeps its connections open, so
+silence alone proves nothing.  After ``SilencePolicy.ask_ms`` the other nodes are asked again and again for a leader in a newer term, and
+when they, or the watch of routes, tell of one, the stream fails; a leader that responds is never left for that.  After ``limit_ms`` all
+nodes are asked, and the stream fails as well when no node knows a leader and the policy does not tolerate that.
 
 One user at a time: ``locate``, ``open``, then ``read`` and ``write`` until one of them raises, then ``close`` and ``back_off``.
 """
@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dledger_client.cluster.leader_tracker import LeaderTracker
 from dledger_client.cluster.outage_notes import OutageNotes
 from dledger_client.cluster.retry import JitteredBackoff
 from dledger_client.cluster.router import Router
@@ -32,6 +31,37 @@ from dledger_wire.errors import (
 from dledger_wire.rpc.methods import StreamMethod
 from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.tasks import let_go
+
+
+class LeaderTracker:
+    """The leader of one replica group, as one stream sees it."""
+
+    def __init__(self, router: Router, replica_group: str) -> None:
+        self._router, self._replica_group = router, replica_group
+        self._address = ""  # located last
+        self._failed_address, self._failed_term = "", 0  # not tried again
+
+    async def address(self) -> str:
+        """The leader's address now.  NotLeaderError when no node is known to lead."""
+        self._router.watch_group(self._replica_group)
+        view = await self._router.leader(self._replica_group, self._failed_address, self._failed_term)
+        self._address = self._failed_address = view.leader_address
+        self._failed_term = view.term
+        return self._address
+
+    @property
+    def term(self) -> int:
+        """In which the leader located last was elected; 0: none was located."""
+        return self._failed_term
+
+    def confirm(self) -> None:
+        """The leader located last does its work: if it fails later, it may be tried again."""
+        self._failed_address = ""
+
+    def suspect(self) -> None:
+        """The leader located last failed, even if it worked before."""
+        self._failed_address = self._address
+
 
 CLOSE_TIMEOUT_S = 1.0
 REFUSED_PAUSE_S = 1.0  # who is not let in any more, or lacks a right, does not ask every moment for it

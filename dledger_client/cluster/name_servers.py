@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dledger_client.cluster.asking import ask_in_turn
-from dledger_client.cluster.channels import Channels
-from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.channels import Channels, ask_in_turn
+from dledger_client.cluster.routes import RouteCache
 from dledger_wire._pb import routes_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.clock import Clock, Random

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from dledger_client.cluster.asking import ask_in_turn, refused
-from dledger_client.cluster.channels import Channels
-from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
+from dledger_client.cluster.channels import Channels, ask_in_turn, refused
+from dledger_client.cluster.routes import Node, ReplicaGroup, RouteCache, TopicQueues
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc import methods

@@ -1,8 +1,8 @@
 """Routes of one client: where the leaders of its replica groups and the queues of its topics are, and calls to those leaders.
 
-Owns the parts and puts them together: channels, what is known (``route_cache``), name servers (``name_servers``) and the watch at one of
-them (``route_watch``), questions to nodes (``node_metadata``), the search for a leader (``leader_search``) and for the one after a silent
-one (``silent_leaders``), calls to leaders (``leader_calls``) and the look-up of topics (``topic_lookup``).
+Owns the parts and puts them together: channels, what is known (``routes``), name servers (``name_servers``) and the watch at one of them
+(``route_watch``), questions to nodes (``node_metadata``), the search for a leader and calls to it (``leader_calls``), the search for the
+one after a silent one (``silent_leaders``) and the look-up of topics (``topic_lookup``).
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
-from dledger_client.cluster.channels import Channels
-from dledger_client.cluster.leader_calls import LeaderCalls
-from dledger_client.cluster.leader_search import LeaderSearch
+from dledger_client.cluster.channels import Bootstrap, Channels, parse_bootstrap
+from dledger_client.cluster.leader_calls import LeaderCalls, LeaderSearch
 from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata
 from dledger_client.cluster.retry import until
-from dledger_client.cluster.route_answers import RouteAnswers
-from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.route_watch import RouteWatch
-from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
+from dledger_client.cluster.route_watch import RouteAnswers, RouteWatch
+from dledger_client.cluster.routes import ReplicaGroup, RouteCache, TopicQueues
 from dledger_client.cluster.silent_leaders import SilentLeaders
 from dledger_client.cluster.topic_lookup import TopicLookup, may_not
 from dledger_wire._pb import routes_pb2

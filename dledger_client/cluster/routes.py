@@ -1,11 +1,148 @@
-"""What a route consists of: nodes, replica groups with their leaders, and the queues of a topic in a replica group.
+"""Routes: nodes, replica groups with their leaders, the queues of a topic in a replica group, and what one client knows of them.
 
-Owns the types only, which are part of the public API.
+Owns the types, which are part of the public API, and the rules by which answers are merged, from any source and in any order.  Of two
+answers about a replica group the one with the higher term counts, of two of the same term the one that names a leader.  Of two answers
+about a topic's queues in a replica group the one with the newer table of topics counts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from dledger_wire.addresses import is_address
+from dledger_wire.names import is_node_name
+
+MAX_SKIPPED = 100  # unusable nodes that are logged, once each
+
+_logger = logging.getLogger(__name__)
+
+
+class Told(Protocol):
+    """What every message about a replica group has."""
+
+    name: str
+    term: int
+    leader_id: str
+    leader_address: str
+
+
+class RouteCache:
+    """Used on one event loop.  ``topic_listeners`` are called with the name of each topic whose known queues changed."""
+
+    def __init__(self) -> None:
+        self.cluster = ""
+        self.groups: dict[str, ReplicaGroup] = {}
+        self.topics: dict[str, list[TopicQueues]] = {}
+        self.unseen: dict[str, str] = {}  # topics that this client may not know of, with who it is
+        self.topic_listeners: list[Callable[[str], None]] = []
+        self._changes: dict[str, asyncio.Event] = {}  # by replica group somebody waits for
+        self._skipped: set[tuple[str, str]] = set()
+
+    def tell_unseen(self, topic: str, caller: str) -> None:
+        """Somebody told that ``caller``, which this client is, may not know of a topic; empty: it may."""
+        if caller:
+            self.unseen[topic] = caller
+        else:
+            self.unseen.pop(topic, None)
+
+    # Replica groups
+
+    def learn_group(self, told: ReplicaGroup) -> None:
+        """Somebody told of a replica group."""
+        known = self.groups.get(told.name)
+        if known is None or (known.term, bool(known.leader_address)) <= (told.term, bool(told.leader_address)):
+            self.set_group(told)
+
+    def set_group(self, group: ReplicaGroup) -> None:
+        """What is known of a replica group is this, whatever was known before."""
+        known = self.groups.get(group.name)
+        self.groups[group.name] = group
+        if known is None or (known.term, known.leader_address) != (group.term, group.leader_address):
+            event = self._changes.pop(group.name, None)
+            if event is not None:
+                event.set()
+
+    def leader_is(self, group: str, address: str) -> None:
+        """A node said who leads: remembered until an answer with a newer term."""
+        known = self.groups.get(group)
+        if known is not None and is_address(address) and known.leader_address != address:
+            leader_id = next((node.id for node in known.nodes if node.address == address), "")
+            self.set_group(ReplicaGroup(group, known.term, leader_id, address, known.nodes))
+
+    def forget_group(self, name: str) -> None:
+        """The replica group was removed."""
+        self.groups.pop(name, None)
+        for topic, queues in list(self.topics.items()):
+            self.set_topic(topic, [each for each in queues if each.replica_group != name])
+
+    def newer_leader(self, name: str, term: int) -> ReplicaGroup | None:
+        """The replica group, if a leader in a newer term than ``term`` is known."""
+        known = self.groups.get(name)
+        return known if known is not None and known.leader_address and known.term > term else None
+
+    async def led_after(self, name: str, term: int) -> ReplicaGroup:
+        """The replica group, as soon as a leader in a newer term than ``term`` is known."""
+        while (found := self.newer_leader(name, term)) is None:
+            event = self._changes.get(name)
+            if event is None:
+                event = self._changes[name] = asyncio.Event()
+            await event.wait()
+        return found
+
+    async def pause(self, name: str, term: int, seconds: float) -> None:
+        """Wait, for less when a leader of the replica group in a newer term than ``term`` is known before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.led_after(name, term)
+
+    def node_addresses(self, groups: Iterable[str] | None = None) -> list[str]:
+        """Of every node of those replica groups, or of all that are known."""
+        found = self.groups.values() if groups is None else [self.groups[name] for name in groups if name in self.groups]
+        return list(dict.fromkeys(node.address for group in found for node in group.nodes))
+
+    # Topics
+
+    def newest(self, topic: str, told: Sequence[TopicQueues]) -> list[TopicQueues]:
+        """The queues of ``told``, each as the newest known table of topics of its replica group has them."""
+        known = {queues.replica_group: queues for queues in self.topics.get(topic, ())}
+        old = [known.get(each.replica_group, each) for each in told]
+        return [kept if kept.version > each.version > 0 else each for kept, each in zip(old, told, strict=True)]
+
+    def set_topic(self, name: str, queues: Iterable[TopicQueues]) -> list[TopicQueues]:
+        """The queues of a topic are these; none: the topic is not known.  Returns them by the names of their replica groups."""
+        known, now = self.topics.pop(name, []), sorted(queues, key=lambda each: each.replica_group)
+        if now:
+            self.topics[name] = now
+        if known != now:
+            for listener in list(self.topic_listeners):
+                listener(name)
+        return now
+
+    # Nodes that cannot be called
+
+    def usable(self, node_id: str, address: str, teller: str) -> bool:
+        """Whether a node can be called.  One that cannot is skipped, with one log line: a mistyped member must not keep clients from
+        others."""
+        if is_node_name(node_id) and is_address(address):
+            return True
+        if (node_id, address) not in self._skipped and len(self._skipped) < MAX_SKIPPED:
+            self._skipped.add((node_id, address))
+            _logger.warning("%s: node %r has the unusable address %r; skipped", teller, node_id[:100], address[:100])
+        return False
+
+    def group_of(self, told: Told, nodes: Iterable[Node], teller: str) -> ReplicaGroup:
+        """A replica group as somebody tells of it, without what cannot be used of it."""
+        leader_id, leader_address = told.leader_id, told.leader_address
+        if leader_address and not is_address(leader_address):
+            self.usable(leader_id, leader_address, teller)
+            leader_id = leader_address = ""
+        usable = tuple(node for node in nodes if self.usable(node.id, node.address, teller))
+        return ReplicaGroup(told.name, told.term, leader_id, leader_address, usable)
 
 
 @dataclass(frozen=True, slots=True)

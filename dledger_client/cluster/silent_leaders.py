@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dledger_client.cluster.node_metadata import NodeMetadata
-from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.routes import RouteCache
 from dledger_wire.clock import Clock
 from dledger_wire.errors import DledgerError
 from dledger_wire.tasks import BackgroundTasks

@@ -9,12 +9,11 @@ import asyncio
 from collections.abc import Collection, Iterable
 from operator import itemgetter
 
-from dledger_client.cluster.leader_search import LeaderSearch
+from dledger_client.cluster.leader_calls import LeaderSearch
 from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.node_metadata import NodeAnswer, NodeMetadata, info_of, queues_of
-from dledger_client.cluster.route_answers import RouteAnswers
-from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
+from dledger_client.cluster.route_watch import RouteAnswers
+from dledger_client.cluster.routes import ReplicaGroup, RouteCache, TopicQueues
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, NotReadyError, PermissionDeniedError, TopicNotFoundError
 from dledger_wire.names import group_of_topic

@@ -1,6 +1,7 @@
 """What is noted of the calls of a listener: a span while somebody traces, and metrics where a sink is installed.
 
-Owns the two in one, so that an executor asks once before each call.
+Owns the two in one, so that an executor asks once before each call, and the choice of instruments: calls, their time, and how old messages
+are when they come.  A call is counted once, whatever its number of messages.
 """
 
 from __future__ import annotations
@@ -11,10 +12,36 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from dledger_client import tracing
-from dledger_client.consumer.call_metrics import CallMetrics
 from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.metrics import catalog
 from dledger_client.metrics.instruments import Instruments
 from dledger_wire.clock import Clock
+
+CONSUMED, REDELIVERED = "consumed", "redelivered"
+
+
+class CallMetrics:
+    """Counts the calls of a listener of one topic, in whatever thread they are made."""
+
+    def __init__(self, instruments: Instruments, clock: Clock, topic: str, consumer_group: str) -> None:
+        self._clock = clock
+        labels = topic, consumer_group
+        self._consumed, self._redelivered = (instruments.counter(catalog.PROCESSED, *labels, each) for each in (CONSUMED, REDELIVERED))
+        self._seconds = instruments.histogram(catalog.PROCESS_SECONDS, *labels)
+        self._delivery = instruments.histogram(catalog.DELIVERY_SECONDS, *labels)
+
+    def begin(self, oldest: ReceivedMessage) -> int:
+        """A call begins; what ``end`` is to be given."""
+        self._delivery(max(0, self._clock.wall_ms() - oldest.store_timestamp) / 1000)
+        return self._clock.monotonic_ms()
+
+    def end(self, began_ms: int, consumed: int, redelivered: int) -> None:
+        """The call ended."""
+        self._seconds((self._clock.monotonic_ms() - began_ms) / 1000)
+        if consumed:
+            self._consumed(consumed)
+        if redelivered:
+            self._redelivered(redelivered)
 
 
 class CallNote(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
-from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.followers_first import CommittedState
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dledger_client.cluster.asking import MAX_REFUSALS
+from dledger_client.cluster.channels import MAX_REFUSALS
 from dledger_wire.clock import Clock
 from dledger_wire.errors import (
     AuthenticationFailedError,

@@ -17,9 +17,8 @@ from dledger_client.message import Message
 from dledger_client.message_fields import MessageFields
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher, size_of
 from dledger_client.producer.compression import BodyCompression
-from dledger_client.producer.delayed_messages import staged_delayed
 from dledger_client.producer.delivery_report import DeliveryReport
-from dledger_client.producer.half_messages import staged_half
+from dledger_client.producer.half_messages import staged_delayed, staged_half
 from dledger_client.producer.latency_fault import Availability
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import Partitioner, QueueKey, Run

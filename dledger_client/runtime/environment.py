@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeAlias, Unpack
 
-from dledger_client.cluster.bootstrap import Bootstrap, parse_bootstrap
+from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
 from dledger_client.runtime.allocator import KEEP_LARGE_BLOCKS, keep_large_blocks
 from dledger_client.runtime.security import SecuritySettings, check_known, network_security

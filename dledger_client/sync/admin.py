@@ -16,13 +16,13 @@ from dledger_client.admin.dead_letters import DeadLetters
 from dledger_client.admin.group_progress import QUEUES_OF_A_GROUP, GroupProgress
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.retention import NodeExpiry
+from dledger_client.admin.replica_groups import NodeExpiry
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.admin.stored_times import Place
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
 from dledger_client.aio.admin import Admin as AsyncAdmin
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.message_admin import MessageAdmin

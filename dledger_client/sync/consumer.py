@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Unpack
 
 from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable
 from dledger_client.fetch.long_read import ANSWER_BYTES

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from dledger_client.aio.logical_queue import LogicalQueueReader as AsyncLogicalQueueReader
 from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncLogicalQueueWriter
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.fetch.records import NumberedMessage
 from dledger_client.message import Message
 from dledger_client.producer.settings import ProducerSettings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from dledger_client.aio.producer import Producer as AsyncProducer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import SendFuture
 from dledger_client.producer.message_columns import Bodies, Texts

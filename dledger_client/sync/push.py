@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from dledger_client.aio.push import PushConsumer as AsyncPushConsumer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.listener import Listener
 from dledger_client.consumer.settings import PushSettings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dledger_client.aio.transaction import TransactionProducer as AsyncTransactionProducer
-from dledger_client.cluster.bootstrap import Bootstrap
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.settings import ProducerSettings

@@ -20,7 +20,7 @@ from dledger.log.start import LogStart
 from dledger.snapshot.plan import PlanSegment, SnapshotPlan
 from dledger.snapshot.receiver import EntryCheck
 from dledger.snapshot.source import Budget
-from dledger_client.admin.replica_copy import Replica, ReplicaCopy
+from dledger_client.admin.replica_comparison import Replica, ReplicaCopy
 from dledger_offline.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, moment_of_id, time_of_id
 from dledger_offline.backup.repository import UNKNOWN_SIZE, PartWriter, Repository
 from dledger_wire.checksum import crc32c

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeVar
 
 from google.protobuf.message import Message
 
-from dledger_client.cluster.follower_reads import CommittedState
+from dledger_client.cluster.followers_first import CommittedState
 from dledger_client.cluster.retry import is_retriable
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.topic_lookup import may_not

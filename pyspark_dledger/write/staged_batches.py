@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dledger_client import Message
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES
-from dledger_client.producer.delayed_messages import staged_delayed
+from dledger_client.producer.half_messages import staged_delayed
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, MessageTooLargeError

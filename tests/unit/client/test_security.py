@@ -14,11 +14,11 @@ import pytest
 import dledger_client
 import dledger_client.aio
 from dledger_client import ConfigError, TlsSettings, TransactionState
-from dledger_client.cluster.asking import MAX_REFUSALS, ask_in_turn
+from dledger_client.cluster.channels import MAX_REFUSALS, ask_in_turn
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, REFUSED_PAUSE_S, LeaderStream
-from dledger_client.cluster.route_answers import RouteAnswers
-from dledger_client.cluster.route_cache import RouteCache
+from dledger_client.cluster.route_watch import RouteAnswers
 from dledger_client.cluster.router import Router
+from dledger_client.cluster.routes import RouteCache
 from dledger_client.cluster.topic_lookup import may_not
 from dledger_client.runtime.security import ENVIRONMENT, client_security, network_security, use_password, use_security
 from dledger_wire._pb import routes_pb2

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dledger_client.aio import Message
-from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.routes import Node, ReplicaGroup
+from dledger_client.cluster.routes import Node, ReplicaGroup, RouteCache
 from dledger_client.cluster.silent_leaders import LONGEST_GAP_S, QUICK, SilentLeaders
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import UnreachableError

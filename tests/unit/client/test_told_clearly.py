@@ -16,7 +16,7 @@ import dledger_client.aio
 import dledger_wire.errors
 from dledger_client import Message
 from dledger_client.aio import Action, Admin, ConsumeContext, Producer, PullConsumer, PushConsumer
-from dledger_client.cluster.bootstrap import parse_bootstrap
+from dledger_client.cluster.channels import parse_bootstrap
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.settings import ProducerOptions
 from dledger_client.runtime.environment import use_environment

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Admin, Message, TransactionState
-from dledger_client.cluster.topic_creation import by_name
-from dledger_client.cluster.topic_spread import resized, spread
+from dledger_client.cluster.topic_creation import by_name, resized, spread
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import (

@@ -12,8 +12,7 @@ import pytest
 from dledger_client.aio import Message, Producer, PullConsumer
 from dledger_client.cluster.missing_parts import TopicParts, find_parts
 from dledger_client.cluster.node_metadata import NodeAnswer
-from dledger_client.cluster.route_cache import RouteCache
-from dledger_client.cluster.routes import ReplicaGroup
+from dledger_client.cluster.routes import ReplicaGroup, RouteCache
 from dledger_client.cluster.topic_lookup import TopicLookup
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import NotLeaderError, NotReadyError, NotSentError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dledger_client.message import Message
-from dledger_client.producer.delayed_messages import staged_delayed
-from dledger_client.producer.half_messages import half_of, staged_half
+from dledger_client.producer.half_messages import half_of, staged_delayed, staged_half
 from dledger_wire.batches.batch import BatchView, encode_batch, iter_records
 from dledger_wire.errors import CorruptBatchError, InvalidArgumentError, TopicNotFoundError
 from dledger_wire.frames.frame import encode_frame

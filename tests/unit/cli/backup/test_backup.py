@@ -14,7 +14,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dledger_client.admin.replica_copy import Replica
+from dledger_client.admin.replica_comparison import Replica
 from dledger_offline.backup.check import check_repository
 from dledger_offline.backup.manifest import GroupBackup, Manifest, Part, SegmentCopy, StateFile, decode, encode
 from dledger_offline.backup.point import end_of
