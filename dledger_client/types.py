@@ -17,6 +17,7 @@ from dledger_client.consumer.allocation import (
 )
 from dledger_client.consumer.listener import Action, ConsumeContext, Listener
 from dledger_client.consumer.settings import PushSettings
+from dledger_client.fetch.options import FetchOptions, RangeOptions, ReadOptions, ScanOptions
 from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, ReceivedMessage, ReplicaLag
 from dledger_client.message import Message, SendResult, SendStatus
 from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
@@ -60,6 +61,7 @@ __all__ = [
     "DataFiles",
     "DeadLetters",
     "DelayLevel",
+    "FetchOptions",
     "GroupMember",
     "GroupProgress",
     "GroupState",
@@ -97,7 +99,9 @@ __all__ = [
     "QueueRange",
     "QueueSelector",
     "RaisedLevel",
+    "RangeOptions",
     "ReadAt",
+    "ReadOptions",
     "ReceivedMessage",
     "RegisteredGroup",
     "RegisteredNode",
@@ -108,6 +112,7 @@ __all__ = [
     "ReplicaLag",
     "ReplicaState",
     "RoutePart",
+    "ScanOptions",
     "SecurityChange",
     "SecuritySettings",
     "SendBackResult",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -19,7 +19,17 @@ from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable, require_
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.local_log_reader import LocalLogReader
-from dledger_client.fetch.long_read import ANSWER_BYTES, LongRead
+from dledger_client.fetch.long_read import LongRead
+from dledger_client.fetch.options import (
+    ARROW_BYTES,
+    Fetch,
+    FetchOptions,
+    RangeOptions,
+    RangeRead,
+    ReadOptions,
+    Scan,
+    ScanOptions,
+)
 from dledger_client.fetch.read_ahead import ReadAhead
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
 from dledger_client.fetch.subscription import Subscription
@@ -231,19 +241,7 @@ class PullConsumer(GroupPositions):
         return found
 
     async def fetch(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        *,
-        replica_group: str | None = None,
-        max_bytes: int = 4 << 20,
-        wait_ms: int = 0,
-        tags: str = "*",
-        sql: str = "",
-        linearizable: bool = False,
-        topic_epoch: str = "",
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **options: Unpack[FetchOptions]
     ) -> list[ReceivedMessage]:
         """Messages of a queue from an offset on.
 
@@ -255,16 +253,7 @@ class PullConsumer(GroupPositions):
             queue_id: The queue.
             offset: The first offset to read.
             max_messages: Messages to return at most.
-            replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
-            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
-            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
-            sql: Only messages whose properties match this SQL92 filter, e.g. ``amount > 10 AND region IN ('eu',
-                'us')``.
-            linearizable: Read everything that was acknowledged before the call, from the leader or from a follower
-                that has caught up.
-            topic_epoch: Only from this very topic, see ``read_chunks``. Empty: a consumer of a group continues in the
-                topic that it read, or began to read by ``committed`` or ``offsets``; any other one reads what there is.
+            options: See ``FetchOptions``.
 
         Returns:
             The messages; empty at the end of the queue.
@@ -277,43 +266,20 @@ class PullConsumer(GroupPositions):
             TopicPermissionError: The topic cannot be read.
             InvalidArgumentError: An argument is outside its range, or the filter has a mistake.
             UnreachableError: No replica responded within ``timeout_ms``.
+            TypeError: An option is unknown.
 
         Examples:
             >>> messages = await consumer.fetch("orders", 0, 0, max_messages=100, wait_ms=1_000, tags="created || paid")
         """
         began_ms = self._router.clock.wall_ms()
-        chunks = await self.fetch_chunks(
-            topic,
-            queue_id,
-            offset,
-            max_messages,
-            replica_group=replica_group,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
-            tags=tags,
-            sql=sql,
-            linearizable=linearizable,
-            topic_epoch=topic_epoch,
-        )
-        messages = [message for chunk in chunks for message in self.with_tags(chunk, tags)]
+        wanted = Fetch(topic, queue_id, offset, max_messages, **options)
+        messages = [message for chunk in await self._fetched(wanted) for message in wanted.subscription.messages_of(chunk)]
         if messages and (spans := tracing.spans()) is not None:
             spans.received(messages, self.group, began_ms)
         return messages
 
     async def fetch_chunks(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        *,
-        replica_group: str | None = None,
-        max_bytes: int = 4 << 20,
-        wait_ms: int = 0,
-        tags: str = "*",
-        sql: str = "",
-        linearizable: bool = False,
-        topic_epoch: str = "",
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **options: Unpack[FetchOptions]
     ) -> list[Chunk]:
         """Like ``fetch``, without decoding: chunks of frames, with the replica's lag and where to read on.
 
@@ -322,14 +288,7 @@ class PullConsumer(GroupPositions):
             queue_id: The queue.
             offset: The first offset to read.
             max_messages: Messages to return at most.
-            replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
-            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
-            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
-                see ``with_tags``.
-            sql: Only messages whose properties match this SQL92 filter.
-            linearizable: Read everything that was acknowledged before the call.
-            topic_epoch: See ``fetch``.
+            options: See ``FetchOptions``.
 
         Returns:
             The chunks; the last one's ``next_offset`` is where to read on.
@@ -341,26 +300,11 @@ class PullConsumer(GroupPositions):
             >>> chunks = await consumer.fetch_chunks("orders", 0, 0, tags="created")
             >>> offset = chunks[-1].next_offset
         """
-        within(0, MAX_OFFSET, offset=offset)
-        within(0, MAX_U32, max_bytes=max_bytes, wait_ms=wait_ms)
-        within(1, MAX_U32, max_messages=max_messages)
-        wanted = Subscription(tags, sql)
-        group = await self._group_of(topic, queue_id, replica_group)
-        request = broker_pb2.FetchRequest(
-            topic=topic,
-            queue_id=queue_id,
-            offset=offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
-            group=self.group,
-            tag_hashes=wanted.tag_hashes,
-            sql=wanted.sql,
-            linearizable=bool(linearizable),
-            incarnation=topic_epoch,
-            uncounted=self._is_uncounted,
-        )
-        return await self._epochs.read(group, request, self._pieces.read)
+        return await self._fetched(Fetch(topic, queue_id, offset, max_messages, **options))
+
+    async def _fetched(self, wanted: Fetch) -> list[Chunk]:
+        group = await self._group_of(wanted.topic, wanted.queue_id, wanted.replica_group)
+        return await self._epochs.read(group, wanted.request(self.group, is_uncounted=self._is_uncounted), self._pieces.read)
 
     async def fetch_arrow(
         self,
@@ -370,12 +314,7 @@ class PullConsumer(GroupPositions):
         max_messages: int = 100_000,
         *,
         columns: Sequence[str] = ARROW_COLUMNS,
-        replica_group: str | None = None,
-        max_bytes: int = 16 << 20,
-        wait_ms: int = 0,
-        tags: str = "*",
-        sql: str = "",
-        linearizable: bool = False,
+        **options: Unpack[FetchOptions],
     ) -> ArrowTable:
         """Like ``fetch``, as a table of Arrow, without an object for each message. Needs pyarrow (the extra ``arrow``).
 
@@ -390,12 +329,7 @@ class PullConsumer(GroupPositions):
             columns: Columns to make, in this order; fewer are faster. Of ``queue_offset``, ``msg_id``, ``keys``, ``tags``, ``body``,
                 ``born_timestamp``, ``store_timestamp``, ``properties``, ``topic``, ``group`` (the replica group), ``queue_id``,
                 ``replica``, ``body_size``, ``physical_offset``, ``traceparent``, ``tracestate``. What a message does not have is null.
-            replica_group: The replica group of the queue; needed when a topic is in several.
-            max_bytes: Bytes to return at most, 0: as many as one answer has; one message is returned even if it is larger.
-            wait_ms: At the end of the queue, wait so many milliseconds for new messages.
-            tags: Only messages with one of these tags: ``a || b``; ``*``: all.
-            sql: Only messages whose properties match this SQL92 filter.
-            linearizable: Read everything that was acknowledged before the call.
+            options: See ``FetchOptions``.
 
         Returns:
             A ``pyarrow.Table`` with a row for each message, in order.
@@ -412,19 +346,9 @@ class PullConsumer(GroupPositions):
         from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
         arrow_schema(columns)  # what is wrong with them is told before anything is read
-        chunks = await self.fetch_chunks(
-            topic,
-            queue_id,
-            offset,
-            max_messages,
-            replica_group=replica_group,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
-            tags=tags,
-            sql=sql,
-            linearizable=linearizable,
-        )
-        return table_of(chunks, columns, Subscription(tags).tags)
+        options.setdefault("max_bytes", ARROW_BYTES)
+        wanted = Fetch(topic, queue_id, offset, max_messages, **options)
+        return table_of(await self._fetched(wanted), columns, wanted.subscription.tags)
 
     @staticmethod
     def with_tags(chunk: Chunk, tags: str) -> list[ReceivedMessage]:
@@ -440,23 +364,9 @@ class PullConsumer(GroupPositions):
         Examples:
             >>> messages = consumer.with_tags(chunk, "created || paid")
         """
-        return Subscription(tags).wanted(chunk.messages() if chunk.count else [])
+        return Subscription(tags).messages_of(chunk)
 
-    async def read_chunks(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        end: int,
-        *,
-        replica_group: str | None = None,
-        tags: str = "*",
-        sql: str = "",
-        chunk_bytes: int = ANSWER_BYTES,
-        without_body: bool = False,
-        max_lag: int | None = None,
-        topic_epoch: str = "",
-    ) -> AsyncGenerator[Chunk]:
+    async def read_chunks(self, topic: str, queue_id: int, offset: int, end: int, **options: Unpack[RangeOptions]) -> AsyncGenerator[Chunk]:
         """Everything of a queue between two offsets, each offset once. When a replica fails, another one continues where it stopped.
 
         Args:
@@ -464,15 +374,7 @@ class PullConsumer(GroupPositions):
             queue_id: The queue.
             offset: The first offset.
             end: The offset behind the last one.
-            replica_group: The replica group of the queue; needed when a topic is in several.
-            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash;
-                see ``with_tags``.
-            sql: Only messages whose properties match this SQL92 filter.
-            chunk_bytes: Bytes per request.
-            without_body: Leave out the bodies.
-            max_lag: Do not read from a follower that holds less than ``end - max_lag``.
-            topic_epoch: Only from this very topic, see ``QueueOffsets``; TopicNotFoundError when it was deleted,
-                even if it was created again.
+            options: See ``RangeOptions``.
 
         Returns:
             Chunks of frames.
@@ -485,38 +387,15 @@ class PullConsumer(GroupPositions):
             ...     for message in chunk.messages():
             ...         print(message.queue_offset)
         """
-        within(0, MAX_OFFSET, offset=offset, end=end)
-        within(0, MAX_U32, chunk_bytes=chunk_bytes)
-        wanted = Subscription(tags, sql)
-        group = await self._group_of(topic, queue_id, replica_group)
-        request = broker_pb2.FetchRequest(
-            topic=topic,
-            queue_id=queue_id,
-            offset=offset,
-            max_bytes=chunk_bytes,
-            group=self.group,
-            tag_hashes=wanted.tag_hashes,
-            sql=wanted.sql,
-            without_body=without_body,
-            incarnation=topic_epoch,
-            uncounted=self._is_uncounted,
-        )
-        async with aclosing(self._long_read.chunks(group, request, end, max_lag)) as chunks:
+        wanted = RangeRead(topic, queue_id, offset, end, **options)
+        group = await self._group_of(topic, queue_id, wanted.replica_group)
+        request = wanted.request(self.group, is_uncounted=self._is_uncounted)
+        async with aclosing(self._long_read.chunks(group, request, end, wanted.max_lag)) as chunks:
             async for chunk in chunks:
                 self._epochs.was_read(chunk)
                 yield chunk
 
-    async def scan_chunks(
-        self,
-        topic: str,
-        *,
-        positions: Mapping[tuple[str, int], int] | None = None,
-        since_ms: int | None = None,
-        tags: str = "*",
-        sql: str = "",
-        without_body: bool = False,
-        queues_at_once: int = 2,
-    ) -> AsyncGenerator[Chunk]:
+    async def scan_chunks(self, topic: str, *, without_body: bool = False, **options: Unpack[ScanOptions]) -> AsyncGenerator[Chunk]:
         """Everything that a topic holds when it is called, several queues side by side, chunks of some thousand messages.
 
         Chunks are in the order of each queue; those of different queues come as they are ready. When a replica fails, another one
@@ -524,13 +403,8 @@ class PullConsumer(GroupPositions):
 
         Args:
             topic: The topic.
-            positions: The first offset of queues, by (replica group, queue id); others begin with their oldest message.
-            since_ms: They begin with their first message stored at or after this time, milliseconds since 1970.
-            tags: Only messages with one of these tags: ``a || b``. Chunks may hold other tags with the same hash; see ``with_tags``.
-            sql: Only messages whose properties match this SQL92 filter.
             without_body: Leave out the bodies.
-            queues_at_once: How many queues are read side by side. Each has up to two chunks of some 2 MiB in memory; more than a few
-                are slower, unless the network takes long.
+            options: See ``ScanOptions``.
 
         Returns:
             Chunks of frames; ``replica_group``, ``queue_id`` and ``next_offset`` of the last one of each queue are its position for a
@@ -547,37 +421,20 @@ class PullConsumer(GroupPositions):
             ...     for message in chunk.messages():
             ...         print(message.queue_id, message.queue_offset, message.body)
         """
-        Subscription(tags, sql)
-        parts = spans(topic, await self.offsets(topic, since_ms), positions or {}, by_time=since_ms is not None)
+        scan = Scan(**options)
+        parts = spans(topic, await self.offsets(topic, scan.since_ms), scan.positions or {}, by_time=scan.since_ms is not None)
 
         def read(part: Span) -> AsyncGenerator[Chunk]:
-            return self.read_chunks(
-                topic,
-                part.queue_id,
-                part.start,
-                part.end,
-                replica_group=part.replica_group,
-                tags=tags,
-                sql=sql,
-                without_body=without_body,
-                topic_epoch=part.topic_epoch,
-            )
+            which: ReadOptions = {"replica_group": part.replica_group, "topic_epoch": part.topic_epoch, "tags": scan.tags, "sql": scan.sql}
+            return self.read_chunks(topic, part.queue_id, part.start, part.end, without_body=without_body, **which)
 
-        async with aclosing(TopicScan(topic, parts, read, queues_at_once).chunks()) as chunks:
+        async with aclosing(TopicScan(topic, parts, read, scan.queues_at_once).chunks()) as chunks:
             async for chunk in chunks:
                 self._router.require_open()  # one that is ready is not given out any more once the consumer is closed
                 yield chunk
 
     async def scan_arrow(
-        self,
-        topic: str,
-        *,
-        columns: Sequence[str] = ARROW_COLUMNS,
-        positions: Mapping[tuple[str, int], int] | None = None,
-        since_ms: int | None = None,
-        tags: str = "*",
-        sql: str = "",
-        queues_at_once: int = 2,
+        self, topic: str, *, columns: Sequence[str] = ARROW_COLUMNS, **options: Unpack[ScanOptions]
     ) -> AsyncGenerator[ArrowTable]:
         """Like ``scan_chunks``, as tables of Arrow. Needs pyarrow (the extra ``arrow``).
 
@@ -586,11 +443,7 @@ class PullConsumer(GroupPositions):
         Args:
             topic: The topic.
             columns: Columns to make, as for ``fetch_arrow``. Without ``body`` no bodies are sent.
-            positions: See ``scan_chunks``, as for all that follow.
-            since_ms: From this time on.
-            tags: Only messages with one of these tags.
-            sql: Only messages that match this filter.
-            queues_at_once: How many queues are read side by side.
+            options: See ``ScanOptions``.
 
         Returns:
             Tables; ``pyarrow.concat_tables`` joins them.
@@ -609,15 +462,6 @@ class PullConsumer(GroupPositions):
         from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
         arrow_schema(columns)  # what is wrong with them is told before anything is read
-        scan = self.scan_chunks(
-            topic,
-            positions=positions,
-            since_ms=since_ms,
-            tags=tags,
-            sql=sql,
-            without_body="body" not in columns,
-            queues_at_once=queues_at_once,
-        )
-        async with aclosing(scan) as chunks:
+        async with aclosing(self.scan_chunks(topic, without_body="body" not in columns, **options)) as chunks:
             async for chunk in chunks:
-                yield table_of([chunk], columns, Subscription(tags).tags)
+                yield table_of([chunk], columns, Subscription(options.get("tags", "*")).tags)

@@ -201,9 +201,7 @@ class Rebalancer:
                 self._fetcher.metrics.failed(request.topic)
             raise
         subscription, kind = self._subscriptions[request.topic], message_kind(request.topic)
-        return [
-            (subscription.wanted(chunk.messages(kind)) if chunk.count else [], len(chunk.frames), chunk.next_offset) for chunk in chunks
-        ]
+        return [(subscription.messages_of(chunk, kind), len(chunk.frames), chunk.next_offset) for chunk in chunks]
 
     async def _fetch(self, request: broker_pb2.FetchRequest, replica_group: str) -> list[Chunk]:
         deadline_ms = self._router.clock.monotonic_ms() + FETCH_TIMEOUT_MS

@@ -23,7 +23,7 @@ from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.fetch.fetch_metrics import FetchMetrics
 from dledger_client.fetch.leader_refresh import LeaderRefresh
 from dledger_client.fetch.local_log_reader import LocalLogReader
-from dledger_client.fetch.records import Chunk, ReplicaLag, decode_chunk
+from dledger_client.fetch.records import Chunk, ChunkPlace, ReplicaLag, decode_chunk
 from dledger_client.fetch.replica_attempts import ReplicaFailover, Source
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import host_of
@@ -373,21 +373,10 @@ def _chunk_of(
 
     _FilesUnreadableError when frames read ``in_place`` are not the requested messages.
     """
+    place = ChunkPlace(request.topic, replica_group, request.queue_id, source.node_id)
     try:
-        chunk = decode_chunk(
-            request.topic,
-            replica_group,
-            request.queue_id,
-            source.node_id,
-            count=header.count,
-            first_offset=header.first_offset,
-            has_offsets=header.has_offsets,
-            payload=payload,
-            next_offset=header.next_offset,
-            max_offset=header.max_offset,
-            bodiless=request.without_body,
-            frames=None if in_place is None else in_place.frames,
-        )
+        frames = None if in_place is None else in_place.frames
+        chunk = decode_chunk(place, header, payload, bodiless=request.without_body, frames=frames)
         if in_place is not None and not _are_at(chunk, in_place.places):
             raise CorruptFrameError("the files hold other messages")
     except CorruptFrameError as error:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.body_crc import first_bad_body
 from dledger_wire.frames.compress import compression_in, decompress
@@ -414,32 +415,30 @@ def _unpickled(chunk: Chunk, is_retried: bool) -> ReceivedMessage:
     return message
 
 
+class ChunkPlace(NamedTuple):
+    """Where a chunk is from."""
+
+    topic: str
+    replica_group: str
+    queue_id: int
+    replica: str
+
+
 def decode_chunk(
-    topic: str,
-    replica_group: str,
-    queue_id: int,
-    replica: str,
-    *,
-    count: int,
-    first_offset: int,
-    has_offsets: bool,
-    payload: memoryview,
-    next_offset: int,
-    max_offset: int,
-    bodiless: bool = False,
-    frames: memoryview | None = None,
+    place: ChunkPlace, header: broker_pb2.FetchResponse, payload: memoryview, *, bodiless: bool = False, frames: memoryview | None = None
 ) -> Chunk:
-    """A chunk out of a fetch answer's payload: (offsets,) sizes, and the frames unless they are given."""
-    at = 8 * count if has_offsets else 0
+    """A chunk out of a fetch answer: its payload holds (offsets,) sizes, and the frames unless they are given."""
+    count = header.count
+    at = 8 * count if header.has_offsets else 0
     if at + 4 * count > len(payload):
         raise CorruptFrameError(f"a chunk of {count} messages in {len(payload)} bytes")
-    if has_offsets:
+    if header.has_offsets:
         offsets = np.frombuffer(payload, ">u8", count).astype(np.int64)
     else:
-        offsets = np.arange(first_offset, first_offset + count, dtype=np.int64)
+        offsets = np.arange(header.first_offset, header.first_offset + count, dtype=np.int64)
     sizes = np.frombuffer(payload, ">u4", count, at)
     if frames is None:
         frames = payload[at + 4 * count :]
     if int(sizes.sum(dtype=np.int64)) != len(frames):
         raise CorruptFrameError(f"a chunk whose sizes add up to {int(sizes.sum(dtype=np.int64))}, with {len(frames)} bytes of frames")
-    return Chunk(topic, replica_group, queue_id, replica, offsets, sizes, frames, next_offset, max_offset, bodiless=bodiless)
+    return Chunk(*place, offsets, sizes, frames, header.next_offset, header.max_offset, bodiless=bodiless)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from dledger_client.fetch.records import ReceivedMessage
+from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.argument_ranges import check_encodable
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
@@ -52,5 +52,7 @@ class Subscription:
     def tag_hashes(self) -> list[int]:
         return [cached_java_hash(tag) for tag in self.tags]
 
-    def wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+    def messages_of(self, chunk: Chunk, kind: type[ReceivedMessage] | None = None) -> list[ReceivedMessage]:
+        """The messages of a chunk that are wanted."""
+        messages = chunk.messages(kind) if chunk.count else []
         return [message for message in messages if message.tags in self.tags] if self.tags else messages

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from dledger_client.cluster.leader_stream import CHECK_SILENCE, LeaderStream
 from dledger_client.cluster.router import Router
-from dledger_client.fetch.records import Chunk, ReceivedMessage, decode_chunk
-from dledger_wire._pb import transaction_pb2
+from dledger_client.fetch.records import Chunk, ChunkPlace, ReceivedMessage, decode_chunk
+from dledger_wire._pb import broker_pb2, transaction_pb2
 from dledger_wire.errors import CorruptFrameError, DledgerError, UnreachableError
 from dledger_wire.names import HALF_TOPIC
 from dledger_wire.rpc import methods
@@ -75,20 +75,10 @@ class TransactionCheckStream:
 def half_message(check: transaction_pb2.TransactionCheck, replica_group: str, replica: str) -> ReceivedMessage:
     """The message in question, under its real topic and queue; its offset is that of the half message."""
     payload = memoryview(len(check.frame).to_bytes(4, "big") + check.frame)
+    header = broker_pb2.FetchResponse(count=1, first_offset=check.half_offset, next_offset=check.half_offset + 1)
 
     def decoded(topic: str, queue_id: int) -> Chunk:
-        return decode_chunk(
-            topic,
-            replica_group,
-            queue_id,
-            replica,
-            count=1,
-            first_offset=check.half_offset,
-            payload=payload,
-            has_offsets=False,
-            next_offset=check.half_offset + 1,
-            max_offset=0,
-        )
+        return decode_chunk(ChunkPlace(topic, replica_group, queue_id, replica), header, payload)
 
     stored = decoded(HALF_TOPIC, 0)  # the frame names the half topic, where it is stored
     if stored.damaged_offset() is not None:

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from dledger_client.fetch.records import decode_chunk
+from dledger_client.fetch.records import ChunkPlace, decode_chunk
 from dledger_wire._pb import broker_pb2
 from dledger_wire.batches.batch import (
     BatchView,
@@ -118,8 +118,8 @@ def chunk(data: bytes) -> None:
     if len(data) < 3:
         return
     count, has_offsets, bodiless = data[0] | data[1] << 8, bool(data[2] & 1), bool(data[2] & 2)
-    settings = {"first_offset": 7, "has_offsets": has_offsets, "next_offset": 7 + count, "max_offset": 7 + count, "bodiless": bodiless}
-    found = decode_chunk("orders", "g0", 2, "n0", count=count, payload=memoryview(data)[3:], **settings)  # type: ignore[arg-type]
+    header = broker_pb2.FetchResponse(count=count, first_offset=7, has_offsets=has_offsets, next_offset=7 + count, max_offset=7 + count)
+    found = decode_chunk(ChunkPlace("orders", "g0", 2, "n0"), header, memoryview(data)[3:], bodiless=bodiless)
     found.damaged_offset()
     for message in found.messages():
         parts = message.properties, message.msg_id, message.born_host, message.keys, message.tags, repr(message), message.body
