@@ -18,7 +18,7 @@ from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small
 from dledger_wire.checksum import Buffer
 from dledger_wire.clock import Clock
 from dledger_wire.frames.frame_layout import IPV4_HOST_SIZE
-from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash, key_words
 
@@ -42,7 +42,7 @@ def encode_messages(
 ) -> list[Buffer]:
     """The parts of one batch record, still without a sequence (``dledger_wire.batches.batch.stamp_sequence``)."""
     if isinstance(messages, MessageColumns):
-        return _encode_columns(queue_id, messages, ids, born_ms, born_host)
+        return _encode_columns(queue_id, messages, ids, FrameFields(born_ms, born_host))
     count = len(messages)
     if (
         count <= SMALL_COUNT
@@ -56,9 +56,9 @@ def encode_messages(
     else:
         columns = MessageColumns(topic, bodies, extras, [message.keys for message in messages], [message.tags for message in messages])
     if not has_flags:
-        return _encode_columns(queue_id, columns, ids, born_ms, born_host)
+        return _encode_columns(queue_id, columns, ids, FrameFields(born_ms, born_host))
     flags, sys_flags = (np.array([getattr(message, name) for message in messages], np.int32) for name in ("flag", "sys_flag"))
-    return _encode_columns(queue_id, columns, ids, born_ms, born_host, flags, sys_flags)
+    return _encode_columns(queue_id, columns, ids, FrameFields(born_ms, born_host, flags, sys_flags))
 
 
 def _encode_few(
@@ -73,27 +73,9 @@ def _encode_few(
     return encode_batch_parts(topic, queue_id, frames, np.array(sizes, np.uint32), np.array(tags, np.int32), np.array(hashes, np.int32))
 
 
-def _encode_columns(
-    queue_id: int,
-    columns: MessageColumns,
-    ids: npt.NDArray[np.uint8],
-    born_ms: int,
-    born_host: bytes,
-    flags: Int32s | int = 0,
-    sys_flags: Int32s | int = 0,
-) -> list[Buffer]:
+def _encode_columns(queue_id: int, columns: MessageColumns, ids: npt.NDArray[np.uint8], fields: FrameFields) -> list[Buffer]:
     topic, count = columns.topic, len(columns)
-    frames, sizes = encode_frames(
-        topic,
-        queue_id,
-        columns.bodies,
-        ids,
-        columns.extras,
-        born_timestamp=born_ms,
-        born_host=born_host,
-        flags=flags,
-        sys_flags=sys_flags,
-    )
+    frames, sizes = encode_frames(topic, queue_id, columns.bodies, ids, columns.extras, fields)
     keys = [columns.keys] * count if columns.keys and isinstance(columns.keys, str) else columns.keys
     owners, hashes = _key_columns(topic, keys) if keys else (None, None)
     unique_hashes = fold_key_hashes(hash_columns(ids, f"{topic}#"))

@@ -4,7 +4,7 @@ Owns encoding, stamping and reading frames that lie in one buffer; ``frame_check
 that buffer (``np.frombuffer(buffer, np.uint8)``, no copy), ``positions`` an int64 array of where frames start in it.  ``stride`` is the
 distance of frames that lie equally far apart (``uniform_stride``), 0 when they do not: it turns index gathers into plain views.
 
-    encode_frames(topic, queue_id, bodies, unique_ids, extras, *, born_timestamp, born_host, ...) -> (frames, sizes)
+    encode_frames(topic, queue_id, bodies, unique_ids, extras, fields) -> (frames, sizes)
     stamp_frames(data, positions, *, first_queue_offset, physical_base, store_timestamp, store_host, ...)      in place
     frame_columns(data, positions) -> FrameColumns     every fixed field, places of body, topic, properties; CorruptFrameError
     cut_bytes(buffer, starts, lengths) -> list[bytes]
@@ -133,19 +133,18 @@ def cut_bytes(buffer: Buffer, starts: Int64s, lengths: Int64s) -> list[bytes]:
     return list(map(bytes, map(memoryview(buffer).__getitem__, spans)))
 
 
+@dataclass(frozen=True, slots=True)
+class FrameFields:
+    """What the frames of a batch say of their origin and of their contents: one value for all, or one for each."""
+
+    born_timestamp: int
+    born_host: bytes
+    flags: npt.NDArray[np.int32] | int = 0
+    sys_flags: npt.NDArray[np.int32] | int = 0
+
+
 def encode_frames(
-    topic: str,
-    queue_id: int,
-    bodies: Sequence[bytes],
-    unique_ids: Bytes2D,
-    extras: Sequence[bytes] | bytes,
-    *,
-    born_timestamp: npt.NDArray[np.int64] | int,
-    born_host: bytes,
-    flags: npt.NDArray[np.int32] | int = 0,
-    sys_flags: npt.NDArray[np.int32] | int = 0,
-    reconsume_times: npt.NDArray[np.int32] | int = 0,
-    prepared_offsets: npt.NDArray[np.int64] | int = 0,
+    topic: str, queue_id: int, bodies: Sequence[bytes], unique_ids: Bytes2D, extras: Sequence[bytes] | bytes, fields: FrameFields
 ) -> tuple[Buffer, npt.NDArray[np.uint32]]:
     """(frames back to back, size of each) of a batch: unique ids are an (n, 32) matrix of ASCII, ``extras`` further property bytes
     (one constant, or one a message).  Places and store fields are left zero for the leader to stamp; the store host is IPv4."""
@@ -157,7 +156,7 @@ def encode_frames(
     property_lengths = len(UNIQ_KEY_PREFIX) + UNIQUE_ID_SIZE + 1 + extra_lengths
     if np.max(property_lengths, initial=0) > MAX_PROPERTIES_BYTES:
         raise InvalidArgumentError(f"properties take {np.max(property_lengths)} bytes; expected at most {MAX_PROPERTIES_BYTES}")
-    born_v6 = len(born_host) == IPV6_HOST_SIZE
+    born_v6 = len(fields.born_host) == IPV6_HOST_SIZE
     dtype = head_dtype(born_v6)
     heads = np.zeros(count, dtype)
     sizes = dtype.itemsize + lengths + _topic_width(packed_topic) + len(packed_topic) + 2 + property_lengths
@@ -165,12 +164,10 @@ def encode_frames(
     heads["magic"] = magic_of(packed_topic)
     heads["body_crc"] = np.fromiter(map(crc32, bodies), np.uint32, count) & np.uint32(BODY_CRC_MASK)
     heads["queue_id"] = queue_id
-    heads["flag"] = flags
-    heads["sys_flag"] = sys_flags | (int(SysFlag.BORN_HOST_V6) if born_v6 else 0)
-    heads["born_timestamp"] = born_timestamp
-    heads["born_host"] = np.void(born_host)
-    heads["reconsume_times"] = reconsume_times
-    heads["prepared_offset"] = prepared_offsets
+    heads["flag"] = fields.flags
+    heads["sys_flag"] = fields.sys_flags | (int(SysFlag.BORN_HOST_V6) if born_v6 else 0)
+    heads["born_timestamp"] = fields.born_timestamp
+    heads["born_host"] = np.void(fields.born_host)
     heads["body_length"] = lengths
     tails = _encode_tails(packed_topic, property_lengths, unique_ids, constant)
     if isinstance(extras, bytes) and count >= FEW and bool((lengths == lengths[0]).all()):

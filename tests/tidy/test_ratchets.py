@@ -27,7 +27,6 @@ MANY_PARAMETERS = {
     "dledger_client/message_fields.py:MessageFields.__init__": 8,  # the same function: what the line above declares is done there
     "dledger_wire/batches/batch.py:encode_batch": 9,
     "dledger_wire/batches/batch.py:encode_batch_parts": 9,
-    "dledger_wire/frames/frames.py:encode_frames": 11,
     "dledger_wire/frames/frames.py:stamp_frames": 8,
     "store/queues/queue_reader.py:QueueReader.read": 8,
     "store/store.py:MessageStore.read": 8,

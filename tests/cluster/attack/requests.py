@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from dledger_wire import _pb
 from dledger_wire.batches.batch import Sequence64, encode_batch
 from dledger_wire.frames.frame_layout import pack_host
-from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.java_hash import fold_key_hashes, hash_columns
 from dledger_wire.rpc import envelope, methods
 from tests.cluster.attack.secured_cluster import CLUSTER, GROUP, PRODUCER, TOPIC
@@ -70,7 +70,7 @@ def produce(topic: str) -> bytes:
 def batch(topic: str, *, sequence: Sequence64 | None = None, properties: bytes = b"") -> bytes:
     """A batch of one message, as a client writes it."""
     ids = np.frombuffer(f"{7:032X}".encode(), np.uint8).reshape(1, 32)
-    frames, sizes = encode_frames(topic, 0, [b"forged"], ids, properties, born_timestamp=5, born_host=pack_host("127.0.0.1:1"))
+    frames, sizes = encode_frames(topic, 0, [b"forged"], ids, properties, FrameFields(5, pack_host("127.0.0.1:1")))
     unique = fold_key_hashes(hash_columns(ids, f"{topic}#"))
     return encode_batch(topic, 0, frames, sizes, np.zeros(1, np.int32), unique, sequence=sequence)
 

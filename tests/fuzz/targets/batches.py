@@ -23,7 +23,7 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.frames.compress import compress, decompress
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.frames.frame_layout import decode_properties, encode_properties, pack_host
-from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.frames.message_id import parse_offset_message_id
 from dledger_wire.java_hash import fold_key_hashes, hash_columns, key_hash
 from dledger_wire.rpc import envelope
@@ -46,7 +46,7 @@ def record(count: int, *, topic: str = "orders", keys: int = 0, sequence: Sequen
     """A batch as a client sends it."""
     ids = np.frombuffer("".join(f"{number:032X}" for number in range(count)).encode(), np.uint8).reshape(count, 32)
     bodies = [b"body %d" % number for number in range(count)]
-    frames, sizes = encode_frames(topic, 2, bodies, ids, b"", born_timestamp=5, born_host=HOST)
+    frames, sizes = encode_frames(topic, 2, bodies, ids, b"", FrameFields(5, HOST))
     owners = np.arange(keys, dtype=np.uint32) % count
     hashes = np.array([key_hash(topic, f"k{number}") for number in range(keys)], np.int32)
     unique, tags = fold_key_hashes(hash_columns(ids, f"{topic}#")), np.zeros(count, np.int32)

@@ -17,7 +17,8 @@ from dledger_client.fetch.arrow_chunks import Chunk, record_batches
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compress, flags_of
-from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, encode_frames, pack_host
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.status import Compression
 from pyspark_dledger.schema import ALL_COLUMNS, COLUMNS
@@ -71,7 +72,7 @@ def test_frames_of_our_own_producer(sizes: list[int]) -> None:
     generator = random.Random(5)
     bodies = [generator.randbytes(size) for size in sizes]
     ids = UniqueIds(SystemClock(), generator).take(len(bodies))
-    frames, frame_sizes = encode_frames("orders", 3, bodies, ids, b"TAGS\x01a\x02", born_timestamp=5, born_host=pack_host("127.0.0.1:1"))
+    frames, frame_sizes = encode_frames("orders", 3, bodies, ids, b"TAGS\x01a\x02", FrameFields(5, pack_host("127.0.0.1:1")))
     chunk = Chunk("orders", "g0", 3, "n1", np.arange(len(bodies)), frame_sizes, frames)
     rows = record_batch(chunk, ("msg_id", "body", "tags", "properties")).to_pylist()
     assert [row["body"] for row in rows] == bodies

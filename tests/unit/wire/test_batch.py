@@ -23,7 +23,7 @@ from dledger_wire.batches.batch import (
 from dledger_wire.errors import CorruptBatchError, DledgerError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.frame_layout import pack_host
-from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.java_hash import fold_key_hashes, hash_columns, key_hash
 
 HOST = pack_host("127.0.0.1:10911")
@@ -32,7 +32,7 @@ HOST = pack_host("127.0.0.1:10911")
 def record(bodies: list[bytes], *, topic: str = "orders", queue_id: int = 2, sequence: Sequence64 | None = None, keys: int = 0) -> bytes:
     count = len(bodies)
     ids = np.frombuffer("".join(f"{n:032X}" for n in range(count)).encode(), np.uint8).reshape(count, 32)
-    frames, sizes = encode_frames(topic, queue_id, bodies, ids, b"", born_timestamp=5, born_host=HOST)
+    frames, sizes = encode_frames(topic, queue_id, bodies, ids, b"", FrameFields(5, HOST))
     owners = np.arange(keys, dtype=np.uint32) % max(1, count)
     hashes = np.array([key_hash(topic, f"k{n}") for n in range(keys)], np.int32)
     unique = fold_key_hashes(hash_columns(ids, f"{topic}#"))
@@ -79,7 +79,7 @@ def test_stamped_records_say_where_they_are(count: int) -> None:
 
 def test_a_sequence_can_be_written_late() -> None:
     ids = np.full((1, 32), ord("A"), np.uint8)
-    frames, sizes = encode_frames("t", 0, [b"b"], ids, b"", born_timestamp=5, born_host=HOST)
+    frames, sizes = encode_frames("t", 0, [b"b"], ids, b"", FrameFields(5, HOST))
     unique = fold_key_hashes(hash_columns(ids, "t#"))
     parts = encode_batch_parts("t", 0, frames, sizes, np.zeros(1, np.int32), unique)
     stamp_sequence(parts, Sequence64(9, 1, 5))

@@ -13,7 +13,7 @@ from dledger_wire.errors import CorruptBatchError, CorruptFrameError, MessageToo
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
 from dledger_wire.frames.frame_check import check_frames
 from dledger_wire.frames.frame_layout import encode_properties
-from dledger_wire.frames.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
+from dledger_wire.frames.frames import FrameFields, cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
 
 TOPICS = ["t", "orders", "a" * 127, "b" * 128, "c" * 255]
 HOSTS = ["127.0.0.1:10911", "10.1.2.3:65535", "[::1]:9876"]
@@ -39,7 +39,7 @@ def test_what_the_batch_encoder_writes_the_plain_decoder_reads(
 ) -> None:
     extras = [encode_properties({"TAGS": tag, "color": "red"} if tag else {}) for tag in tags[: len(bodies)]]
     born = pack_host(host)
-    frames, sizes = encode_frames(topic, queue_id, bodies, unique_ids(len(bodies)), extras, born_timestamp=1234, born_host=born, flags=7)
+    frames, sizes = encode_frames(topic, queue_id, bodies, unique_ids(len(bodies)), extras, FrameFields(1234, born, flags=7))
     positions = frame_positions(sizes)
     check_frames(np.frombuffer(frames, np.uint8), sizes, queue_id, topic.encode(), 300)
     stamped = np.frombuffer(bytearray(frames), np.uint8)
@@ -92,7 +92,7 @@ def test_flipped_bytes_are_told_or_harmless(seed: int) -> None:
     """No flipped bit may crash a reader or pass for another body."""
     draw = random.Random(seed)
     bodies = [draw.randbytes(draw.randrange(60)) for _ in range(6)]
-    frames, sizes = encode_frames("orders", 1, bodies, unique_ids(6), b"", born_timestamp=1, born_host=pack_host(HOSTS[0]))
+    frames, sizes = encode_frames("orders", 1, bodies, unique_ids(6), b"", FrameFields(1, pack_host(HOSTS[0])))
     positions, told, refused = frame_positions(sizes), 0, 0
     for _ in range(400):
         data = bytearray(frames)
@@ -119,21 +119,21 @@ def _refused(data: bytes, sizes: np.ndarray) -> bool:
 
 
 def test_a_body_over_the_limit_is_named() -> None:
-    frames, sizes = encode_frames("t", 0, [b"a", b"b" * 50], unique_ids(2), b"", born_timestamp=1, born_host=pack_host(HOSTS[0]))
+    frames, sizes = encode_frames("t", 0, [b"a", b"b" * 50], unique_ids(2), b"", FrameFields(1, pack_host(HOSTS[0])))
     with pytest.raises(MessageTooLargeError, match="message 1: body of 50 bytes; expected at most 49"):
         check_frames(np.frombuffer(frames, np.uint8), sizes, 0, b"t", 49)
 
 
 @pytest.mark.parametrize(("queue_id", "topic"), [(1, b"t"), (0, b"u")])
 def test_frames_of_another_queue_or_topic_are_refused(queue_id: int, topic: bytes) -> None:
-    frames, sizes = encode_frames("t", 0, [b"a"], unique_ids(1), b"", born_timestamp=1, born_host=pack_host(HOSTS[0]))
+    frames, sizes = encode_frames("t", 0, [b"a"], unique_ids(1), b"", FrameFields(1, pack_host(HOSTS[0])))
     with pytest.raises(CorruptBatchError):
         check_frames(np.frombuffer(frames, np.uint8), sizes, queue_id, topic, 49)
 
 
 def test_swapped_bodies_of_equal_length_are_found() -> None:
     bodies = [bytes([n]) * 64 for n in range(16)]
-    frames, sizes = encode_frames("t", 0, bodies, unique_ids(16), b"", born_timestamp=1, born_host=pack_host(HOSTS[0]))
+    frames, sizes = encode_frames("t", 0, bodies, unique_ids(16), b"", FrameFields(1, pack_host(HOSTS[0])))
     data = bytearray(frames)
     size = int(sizes[0])
     one, other = data[88:152], data[88 + 5 * size : 152 + 5 * size]

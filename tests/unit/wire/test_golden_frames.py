@@ -14,7 +14,7 @@ import pytest
 from dledger_wire.batches.small_batch import encode_small
 from dledger_wire.frames.compress import compression_in, decompress
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
-from dledger_wire.frames.frames import cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
+from dledger_wire.frames.frames import FrameFields, cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
 from dledger_wire.frames.message_id import offset_message_id, parse_offset_message_id
 from dledger_wire.status import Compression
 
@@ -178,7 +178,7 @@ def test_what_our_clients_make_and_the_leader_stamps(born: str, host: str, sys_f
     )
     ids = np.frombuffer(UNIQUE_ID.encode() * count, np.uint8).reshape(count, 32)
     frames, sizes = encode_frames(
-        "orders", 3, [b"123456789"] * count, ids, b"TAGS\x01paid\x02", born_timestamp=BORN_MS, born_host=pack_host(host), flags=7
+        "orders", 3, [b"123456789"] * count, ids, b"TAGS\x01paid\x02", FrameFields(BORN_MS, pack_host(host), flags=7)
     )
     stamped = np.frombuffer(bytearray(frames), np.uint8)
     stamp_frames(

@@ -13,7 +13,7 @@ from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small, proven_g
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import encode_properties
-from dledger_wire.frames.frames import encode_frames
+from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
 
 TOPIC = "orders"
@@ -26,7 +26,7 @@ def make(draw: random.Random, count: int, tags: list[str]) -> bytearray:
     chosen = [draw.choice(tags) for _ in range(count)]
     extras = [encode_properties({"TAGS": tag} if tag else {}) for tag in chosen]
     bodies = [draw.randbytes(draw.choice((0, 1, 30, 900))) for _ in range(count)]
-    frames, sizes = encode_frames(TOPIC, 3, bodies, ids, extras, born_timestamp=77, born_host=HOST)
+    frames, sizes = encode_frames(TOPIC, 3, bodies, ids, extras, FrameFields(77, HOST))
     hashes = np.array([cached_java_hash(tag) if tag else 0 for tag in chosen], np.int32)
     parts = encode_batch_parts(TOPIC, 3, frames, sizes, hashes, fold_key_hashes(hash_columns(ids, f"{TOPIC}#")))
     return bytearray(b"".join(bytes(part) for part in parts))
@@ -109,7 +109,7 @@ def test_a_few_frames_are_encoded_to_the_same_bytes(topic: str) -> None:
         ids = np.frombuffer(draw.randbytes(16 * count).hex().upper().encode(), np.uint8).reshape(count, 32)
         bodies = [draw.randbytes(draw.randrange(200)) for _ in range(count)]
         extras = [encode_properties({"TAGS": "a"} if draw.random() < 0.5 else {}) for _ in range(count)]
-        wanted, wanted_sizes = encode_frames(topic, 3, bodies, ids, extras, born_timestamp=99, born_host=HOST)
+        wanted, wanted_sizes = encode_frames(topic, 3, bodies, ids, extras, FrameFields(99, HOST))
         frames, sizes = encode_small(topic, 3, bodies, [row.tobytes() for row in ids], extras, born_ms=99, born_host=HOST)
         assert frames == wanted
         assert sizes == wanted_sizes.tolist()
