@@ -5,13 +5,13 @@ how long they may take.  PySyncObj itself has none, and stops listening for good
 
 Owns, too, that a name server which moved to another address is found there: its name is looked up for every attempt, without holding up
 PySyncObj's thread, and an attempt to reach an address that does not answer ends in time.
+
+Uses private parts of PySyncObj, whose version is pinned for that: ``PRIVATE`` names them.
 """
 
 from __future__ import annotations
 
-import _socket
 import logging
-import socket
 from typing import Any
 
 from pysyncobj.monotonic import monotonic
@@ -21,14 +21,21 @@ from pysyncobj.transport import TCPTransport
 
 from dledger_wire.tcp.resolver import RESOLVER
 
-socket.inet_ntop = _socket.inet_ntop  # the import of PySyncObj puts a function for Windows there, on every system
-
 UNKNOWN_BYTES = 64 << 10
 KNOWN_BYTES = 64 << 20  # a snapshot of what was spread is far below
 MAX_UNKNOWN = 100
 UNKNOWN_S = 5.0
 WARN_S = 10.0
 CONNECT_S = 2.0
+PRIVATE = {
+    TcpConnection: ("_TcpConnection__processRead",),
+    TCPTransport: (
+        "_onNewIncomingConnection",
+        "_onTick",
+        "_onIncomingMessageReceived",
+        "_onDisconnected",
+    ),
+}
 
 _logger = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ Owns the thread that PySyncObj runs in.  It keeps no journal on disk: everything
 a file could only bring back what is no longer true.  What PySyncObj commits may be lost, late or wrong after a restart; the table merges it
 all the same.
 
-PySyncObj unpickles what its peers send, which lets them run code here.  So outside loopback, and wherever the cluster file has a block
-``security``, there has to be a password: messages are then encrypted, and those that were not encrypted with it are never unpickled.
-PySyncObj sets no bound to what it collects of a message before that; ``bounded_transport.py`` does.
+PySyncObj unpickles what its peers send: plain data only (``plain_pickle.py``), which cannot run code but can change routes.  So outside
+loopback, and wherever the cluster file has a block ``security``, there has to be a password: messages are then encrypted, and those that
+were not encrypted with it are never unpickled.  PySyncObj sets no bound to what it collects of a message before that;
+``bounded_transport.py`` does.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
-from pysyncobj.encryptor import getEncryptor
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.name_servers import PASSWORD_VARIABLE, NameServerConfig
@@ -85,6 +84,8 @@ def with_pair(check: Callable[[Pair], Coroutine[None, None, None]]) -> None:
 def packed(message: object, password: str = "") -> bytes:
     data = zlib.compress(pickle.dumps(message), 3)
     if password:
+        from pysyncobj.encryptor import getEncryptor  # after broker.nameserver
+
         data = getEncryptor(password).encrypt(data)
     return struct.pack("i", len(data)) + data
 
@@ -110,14 +111,33 @@ def test_a_pickle_of_a_stranger_is_not_unpickled(tmp_path: Path) -> None:
         assert not left.exists()
         await tell(pair.port, packed(Evil(left), PASSWORD)[:-1] + b"\0")
         assert not left.exists()
-        # The same message under the right password would have been unpickled: what holds it off is the password.
-        _reader, writer = await asyncio.open_connection("127.0.0.1", pair.port)
-        writer.write(packed(Evil(left), PASSWORD))
-        await until(left.exists, LIMIT_S)
-        writer.close()
+        # Nor does the password of another name server let it run code here.
+        await tell(pair.port, packed(b"r" * 32, PASSWORD) + packed(Evil(left), PASSWORD))
+        assert not left.exists()
         assert all(quorum.state().has_majority for quorum in pair.quorums)
 
     with_pair(check)
+
+
+@pytest.mark.parametrize("password", [None, PASSWORD])
+def test_no_configuration_lets_a_pickle_run_code(password: str | None, tmp_path: Path) -> None:
+    """Without a password, which loopback alone allows, a local user's pickle is read as plain data."""
+
+    async def check() -> None:
+        ports = [free_port(), free_port()]
+        own, other = (
+            NameServerConfig(id=f"ns{at}", address=f"127.0.0.1:{at + 1}", quorum_address=f"127.0.0.1:{ports[at]}") for at in (0, 1)
+        )
+        quorum = PySyncObjQuorum(own, [other], password)
+        await quorum.start(lambda _data: None)
+        try:
+            left = tmp_path / "left"
+            assert await tell(ports[0], packed(Evil(left), password or "")) == b""  # closed without an answer
+            assert not left.exists()
+        finally:
+            await quorum.stop()
+
+    asyncio.run(check())
 
 
 def test_what_was_said_before_says_nothing_again() -> None:
