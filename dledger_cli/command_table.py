@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand
 
-from dledger_cli.context import takes_bootstrap
-from dledger_cli.credentials import takes_credentials
+from dledger_cli.context import BootstrapOption, ConfigOption, takes_bootstrap
+from dledger_cli.credentials import OPTIONS, takes_credentials
+from dledger_cli.help_page import HelpCommand, HelpGroup, declared_options, write_connection_options
 
 COMMANDS = "dledger_cli.commands"
 # In the order of the help: what does one thing, then groups of commands.
@@ -55,12 +56,20 @@ WITHOUT_BOOTSTRAP = (f"{COMMANDS}.updown",)  # these need a cluster file
 ASK_NOBODY = tuple(f"{COMMANDS}.{name}" for name in ("node", "certs", "restore", "spark"))  # the jobs of Spark have options of their own
 
 
-class RootGroup(TyperGroup):
+class RootGroup(HelpGroup):
     """The commands of the table.  Names are known without an import: for the shell's completion and for what was misspelt."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _BuiltLater(dict.fromkeys(TABLE))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        super().format_commands(ctx, formatter)
+        write_connection_options(ctx, formatter, declared_options(takes_credentials(_connection)))
+
+
+def _connection(config: ConfigOption = None, bootstrap: BootstrapOption = None) -> None:
+    """The options by which commands reach a cluster."""
 
 
 class _BuiltLater(UserDict[str, Any]):
@@ -75,7 +84,12 @@ def _built(name: str) -> Any:
     root.callback()(lambda: None)  # one command alone would be the root itself
     import_module(TABLE[name]).register(root)
     _add_common(root)
-    return typer.main.get_group(root).commands[name]
+    built = typer.main.get_group(root).commands[name]
+    for command in [built, *getattr(built, "commands", {}).values()]:
+        taken = {param.name for param in command.params}
+        if taken.issuperset(OPTIONS):
+            command.connection = taken.intersection({"config", "bootstrap", *OPTIONS})
+    return built
 
 
 def _add_common(commands: typer.Typer) -> None:
@@ -84,6 +98,8 @@ def _add_common(commands: typer.Typer) -> None:
         if nested.typer_instance is not None:
             _add_common(nested.typer_instance)
     for command in commands.registered_commands:
+        if command.cls is TyperCommand:
+            command.cls = HelpCommand
         callback = command.callback
         module = callback.__module__ if callback is not None else ""
         if callback is None or module in ASK_NOBODY:

@@ -40,7 +40,7 @@ BootstrapOption = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="Addresses of nodes to start from, in place of a cluster file. Default: $DLEDGER_BOOTSTRAP.",
+        help="Addresses of nodes, in place of a cluster file. Default: $DLEDGER_BOOTSTRAP.",
         callback=not_empty,
     ),
 ]

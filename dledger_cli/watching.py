@@ -20,8 +20,8 @@ from datetime import datetime
 from typing import IO, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from dledger_cli.help_page import HelpCommand
 from dledger_cli.output import ClosedPipeExit, error_line
 
 DEFAULT_S = 2.0
@@ -38,7 +38,7 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class WatchedCommand(TyperCommand):
+class WatchedCommand(HelpCommand):
     """Takes ``--watch`` with and without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

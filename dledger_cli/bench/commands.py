@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption
+from dledger_cli.help_page import command_group, examples
 
 MessagesOption = Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many messages.")]
 SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body, or two for sizes between them: 512-1536.")]
@@ -18,11 +19,11 @@ QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1
 
 
 def register(app: typer.Typer) -> None:
-    bench = typer.Typer(help="Measure: produce, consume, latency, failover.", no_args_is_help=True, rich_markup_mode=None)
-    bench.command("produce", epilog="Example: dledger bench produce --messages 1000000 --size 100")(produce)
-    bench.command("consume", epilog="Example: dledger bench consume --follower")(consume)
-    bench.command("latency", epilog="Example: dledger bench latency --messages 1000")(latency)
-    bench.command("failover", epilog="Example: dledger bench failover --rounds 5")(failover)
+    bench = command_group("Measure: produce, consume, latency, failover.")
+    bench.command("produce", epilog=examples("dledger bench produce --messages 1000000 --size 100"))(produce)
+    bench.command("consume", epilog=examples("dledger bench consume --follower"))(consume)
+    bench.command("latency", epilog=examples("dledger bench latency --messages 1000"))(latency)
+    bench.command("failover", epilog=examples("dledger bench failover --rounds 5"))(failover)
     app.add_typer(bench, name="bench")
 
 
@@ -31,13 +32,14 @@ def produce(
     size: SizeOption = "1KiB",
     topic: TopicOption = "bench",
     queues: QueuesOption = 4,
-    check: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Afterwards, read back what was acknowledged.")] = True,
+    check: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Read acknowledged messages back afterwards.")] = True,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send numbered bodies from one process without waiting, and check every acknowledgement.
+    """Send numbered messages without waiting for each of them.  Checks every acknowledgement.
 
-    Then read the messages back, outside the measured time. Exit 1 if one was refused, or one that was acknowledged is lost or duplicated.
+    Then reads the messages back, outside the measured time. Exits with 1 if a message was rejected, or an acknowledged one was lost or
+    duplicated.
     """
     from dledger_cli.bench import runs
 
@@ -53,9 +55,9 @@ def consume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch and decode messages in one process; missing ones are produced before the measurement.
+    """Fetch and decode messages in one process.  Missing ones are produced before the measurement.
 
-    Every number in the bodies has to come once. Exit 1 if a message is lost or duplicated.
+    Exits with 1 if a message is lost or duplicated.
     """
     from dledger_cli.bench import runs
 
@@ -69,20 +71,20 @@ def latency(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send one message at a time, each after the acknowledgement of the one before."""
+    """Send one message at a time and measure its latency."""
     from dledger_cli.bench import runs
 
     runs.latency(messages, size, topic, config, as_json=as_json)
 
 
 def failover(
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often the leader is lost.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Number of leader failures.")] = 20,
     fault: Annotated[str, typer.Option("--fault", metavar="F", help="kill, pause (SIGSTOP, 5 s), partition, or transfer.")] = "kill",
     size: SizeOption = "1KiB",
-    rate: Annotated[float, typer.Option("--rate", metavar="R", min=1, help="Messages a second meanwhile.")] = 2000,
+    rate: Annotated[float, typer.Option("--rate", metavar="R", min=1, help="Messages a second during the rounds.")] = 2000,
     as_json: JsonOption = False,
 ) -> None:
-    """Fail the leader of a private cluster under load, round after round; exit 1 if an acknowledged message is lost or duplicated."""
+    """Fail the leader of a private cluster under load.  Repeats it.  Exits with 1 if an acknowledged message is lost or duplicated."""
     from dledger_cli.bench import runs
 
     runs.failover(rounds, fault, size, rate, as_json=as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import print_json, print_line, print_table
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
@@ -20,21 +21,21 @@ NO_RULE = "no rule allows it"
 
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="A user, or '*' for all users.")]
 ActionsArgument = Annotated[str, typer.Argument(metavar="ACTION,...", help="read, write, create, describe, administer.")]
-TopicOption = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="A topic, or its beginning and *.")]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="Topic, or a prefix followed by *.")]
 GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", metavar="G", help="A consumer or producer group, or its beginning and *.")
+    list[str] | None, typer.Option("--group", metavar="G", help="Consumer or producer group, or a prefix followed by *.")
 ]
-ProducerOption = Annotated[list[str] | None, typer.Option("--producer", metavar="P", help="A producer id, or its beginning and *.")]
+ProducerOption = Annotated[list[str] | None, typer.Option("--producer", metavar="P", help="Producer id, or a prefix followed by *.")]
 ClusterOption = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-RemoveOption = Annotated[bool, typer.Option("--remove", help="Take these rules away.")]
+RemoveOption = Annotated[bool, typer.Option("--remove", help="Remove these rules.")]
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="What users may do: rules that allow and deny.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("allow", epilog="Example: dledger acl allow billing read --topic 'orders*' --group billing")(allow)
-    app.command("deny", epilog="Example: dledger acl deny '*' read --topic salaries")(deny)
-    reading_command(app, "list", epilog="Example: dledger acl list billing")(list_rules)
-    app.command("check", epilog="Example: dledger acl check billing read --topic orders")(check)
+    app = command_group("Permissions of users: rules that allow and deny.")
+    app.command("allow", epilog=examples("dledger acl allow billing read --topic 'orders*' --group billing"))(allow)
+    app.command("deny", epilog=examples("dledger acl deny '*' read --topic salaries"))(deny)
+    reading_command(app, "list", epilog=examples("dledger acl list billing"))(list_rules)
+    app.command("check", epilog=examples("dledger acl check billing read --topic orders"))(check)
     root.add_typer(app, name="acl")
 
 
@@ -50,7 +51,7 @@ def allow(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Allow a user something; what no rule allows is denied."""
+    """Grant permissions to a user.  Default: deny."""
     rules = _rules("allow", user, actions, _named(topic, group, producer, cluster=cluster))
     _change(rules, config, timeout, remove=remove, as_json=as_json)
 
@@ -67,13 +68,13 @@ def deny(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Deny a user something, whatever other rules allow."""
+    """Deny permissions to a user, whatever other rules allow."""
     rules = _rules("deny", user, actions, _named(topic, group, producer, cluster=cluster))
     _change(rules, config, timeout, remove=remove, as_json=as_json)
 
 
 def list_rules(
-    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only rules that decide on this user. Default: all.")] = "",
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only rules that apply to this user. Default: all.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
@@ -93,7 +94,7 @@ def check(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a user may do something, and which rules decide it; exit code 1 when it may not."""
+    """Check whether a user has a permission.  Shows the rules that decide it.  Exits with 1 if it has not."""
     named = _named(topic, group, producer, cluster=cluster)
     if action not in ACTIONS or len(named) != 1:
         raise typer.BadParameter("expected one action, and one of --topic, --group, --producer, --cluster")

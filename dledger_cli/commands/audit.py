@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import end_if_nobody_reads, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ MOST = 10_000
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="The audit log: administrative actions and refusals.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("The audit log: administrative actions and refusals.")
     app.callback()(_group)
-    app.command("tail", epilog="Examples: dledger audit tail -n 20 | dledger audit tail --denied --follow")(tail)
+    app.command("tail", epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
     root.add_typer(app, name="audit")
 
 
@@ -34,16 +35,16 @@ def _group() -> None:
 
 def tail(
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, max=MOST, help="How many records.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written later, until interrupted.")] = False,
-    node: Annotated[str, typer.Option("--node", metavar="ID", help="Only what this node or name server wrote (id or address).")] = "",
-    by: Annotated[str, typer.Option("--by", metavar="USER", help="Only what this user did.")] = "",
-    action: Annotated[str, typer.Option("--action", metavar="TEXT", help="Only actions with this text in them.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Print new records as they are written, until interrupted.")] = False,
+    node: Annotated[str, typer.Option("--node", metavar="ID", help="Only records of this node or name server (id or address).")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="USER", help="Only actions of this user.")] = "",
+    action: Annotated[str, typer.Option("--action", metavar="TEXT", help="Only actions that contain this text.")] = "",
     denied: Annotated[bool, typer.Option("--denied", help="Only refusals.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the newest records of all nodes and name servers, by time; with --json as they were written, one a line."""
+    """Show the newest audit records of all nodes, by time.  Includes name servers.  With --json as they were written, one a line."""
 
     async def work(admin: Admin) -> None:
         silent: dict[str, str] = {}

@@ -19,6 +19,7 @@ from dledger_cli.context import (
     nodes_of,
     parse_size_option,
 )
+from dledger_cli.help_page import examples
 from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_line, print_table, show_progress, unanswered_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from dledger_offline.backup.take import Taken
     from dledger_wire.errors import DledgerError, StorageDamagedError
 
-EPILOG = (
-    "Examples: dledger backup --to /backup/orders | dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB | "
-    "dledger backup --to /backup/orders --list"
+EPILOG = examples(
+    "dledger backup --to /backup/orders",
+    "dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB",
+    "dledger backup --to /backup/orders --list",
 )
 
 
@@ -43,23 +45,28 @@ def register(root: typer.Typer) -> None:
 def backup(
     to: Annotated[str, typer.Option("--to", metavar="URL", help="Folder of the cluster's backups, or a URL that fsspec knows.")],
     groups: Annotated[
-        list[str] | None, typer.Option("--replica-group", "-g", metavar="G", help="Only this replica group; may be repeated. Default: all.")
+        list[str] | None, typer.Option("--replica-group", "-g", metavar="G", help="Only this replica group. May be repeated. Default: all.")
     ] = None,
     from_node: Annotated[
         str, typer.Option("--from-node", metavar="ID", help="Read from this node. Default: a follower, else the leader.")
     ] = "",
-    rate: Annotated[str, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second. Default: what nodes give.")] = "0",
+    rate: Annotated[
+        str, typer.Option("--rate", metavar="SIZE", help="Read at most this much a second. Default: as fast as nodes send.")
+    ] = "0",
     keep: Annotated[
-        int, typer.Option("--keep", metavar="N", min=0, help="Then remove all but the newest N of each replica group. Default: none.")
+        int,
+        typer.Option(
+            "--keep", metavar="N", min=0, help="Afterwards remove all but the newest N backups of each replica group. Default: none."
+        ),
     ] = 0,
     show: Annotated[bool, typer.Option("--list", help="Only list the existing backups.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Back up every replica group, each consistent at an entry of its own. Needs the right to administer the cluster.
+    """Back up all replica groups.  Each backup is consistent within its group.  Requires permission to administer the cluster.
 
-    The next backup to the same place adds only what is new. It has everything, also users.
+    A further backup to the same place adds only what is new. Backups contain everything, including users.
     """
     from dledger_offline.backup.repository import found_repository, open_repository
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption, config_path
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, print_json, print_table
 from dledger_cli.watching import reading_command
 
@@ -25,24 +26,28 @@ AUTHORITY = "ca"
 
 
 def register(app: typer.Typer) -> None:
-    commands = typer.Typer(help="Certificates: make an authority and what it issues, and see when they expire.", no_args_is_help=True)
-    commands.command("create", epilog="Example: dledger certs create certs --user admin --hosts db.example.org")(create)
-    reading_command(commands, "list", epilog="Example: dledger certs list certs")(list_certificates)
+    commands = command_group("Create certificates, and list when they expire.")
+    commands.command("create", epilog=examples("dledger certs create certs --user admin --hosts db.example.org"))(create)
+    reading_command(commands, "list", epilog=examples("dledger certs list certs"))(list_certificates)
     app.add_typer(commands, name="certs")
 
 
 def create(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder to write to; it is made when it is not there.")],
-    users: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="Make a client certificate for this user, too.")] = None,
-    hosts: Annotated[str, typer.Option("--hosts", metavar="H,...", help="More names and addresses that clients reach the nodes by.")] = "",
-    days: Annotated[int, typer.Option("--days", metavar="N", min=1, max=3650, help="How long the certificates are valid.")] = 397,
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder to write to; it is created if it does not exist.")],
+    users: Annotated[
+        list[str] | None, typer.Option("--user", metavar="NAME", help="Also create a client certificate for this user.")
+    ] = None,
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="H,...", help="Further host names and addresses that clients use for the nodes.")
+    ] = "",
+    days: Annotated[int, typer.Option("--days", metavar="N", min=1, max=3650, help="Days that the certificates are valid.")] = 397,
     config: ConfigOption = None,
 ) -> None:
-    """Make certificates for every node, name server and spare node of a cluster file, by an authority in the same folder.
+    """Create certificates for all processes of a cluster file.  Covers nodes, name servers and spare nodes.  The authority is in the
+    same folder.
 
-    Files that are there stay: repeat the command for nodes that were added, and remove a certificate and its key to have them made anew.
-    A key without its certificate is kept, and gets one.
-    Keep ca.key away from the nodes: whoever has it can be anybody.
+    Existing files are kept: repeat the command after you add nodes, and remove a certificate and its key to renew them. A key without its
+    certificate is kept, and gets one. Keep ca.key away from the nodes: it can issue certificates for any name.
     """
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.principal import USER_NAME, is_user_name, user
@@ -159,7 +164,7 @@ def list_certificates(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with certificates (*.crt).")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show whose certificates a folder has, and when they expire."""
+    """Show owners and expiry of the certificates in a folder."""
     from dledger_wire.errors import ConfigError
     from dledger_wire.security.certificates import owner_of
     from dledger_wire.security.tls import expiry

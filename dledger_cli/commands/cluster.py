@@ -12,6 +12,7 @@ import typer
 
 from dledger_cli.commands import upgrade
 from dledger_cli.context import CHANGE_S, LONG_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import error_line, note, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Cluster file.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Replica group.")]
 LocalOption = Annotated[
-    str, typer.Option("--data", metavar="DIR", help="Data folder of local nodes: processes are started and stopped here. Default: ./data.")
+    str, typer.Option("--data", metavar="DIR", help="Data folder of local nodes, to start and stop their processes. Default: ./data.")
 ]
 POLL_S = 0.5
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Replica groups of a cluster: add, drain, remove, upgrade.", no_args_is_help=True, rich_markup_mode=None)
-    reading_command(app, "status", epilog="Examples: dledger cluster status | dledger cluster status --json")(status)
-    app.command("add-group", epilog="Example: dledger cluster add-group g1.yaml")(add_group)
-    app.command("apply", epilog="Examples: dledger cluster apply cluster.yaml --dry-run | dledger cluster apply cluster.yaml")(apply)
-    app.command("drain", epilog="Examples: dledger cluster drain g1 | dledger cluster drain g1 --undo")(drain)
-    app.command("remove-group", epilog="Example: dledger cluster remove-group g1 --yes")(remove_group)
+    app = command_group("Replica groups of a cluster: add, drain, remove, upgrade.")
+    reading_command(app, "status", epilog=examples("dledger cluster status", "dledger cluster status --json"))(status)
+    app.command("add-group", epilog=examples("dledger cluster add-group g1.yaml"))(add_group)
+    app.command("apply", epilog=examples("dledger cluster apply cluster.yaml --dry-run", "dledger cluster apply cluster.yaml"))(apply)
+    app.command("drain", epilog=examples("dledger cluster drain g1", "dledger cluster drain g1 --undo"))(drain)
+    app.command("remove-group", epilog=examples("dledger cluster remove-group g1 --yes"))(remove_group)
     upgrade.register_in(app)
     root.add_typer(app, name="cluster")
 
 
 def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show every replica group: state, leader, replicas in sync, lagging, missing, rates, disk; leaders by host; warnings."""
+    """Show state, leader, replicas and disk of replica groups.  Also rates, leaders by host, and warnings."""
     from dledger_cli.cluster_text import show_cluster
 
     show_cluster(ask(config, timeout, lambda admin: admin.directory()), as_json=as_json)
@@ -55,7 +56,7 @@ def add_group(
     timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Add replica groups to the running cluster; no node is restarted.  Topics get queues there by topic update."""
+    """Add replica groups to the running cluster.  No node is restarted.  dledger topic update gives topics queues there."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.cluster_plan import is_begun
     from dledger_cli.context import config_path
@@ -84,7 +85,7 @@ def apply(
     timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the running cluster as the file says: add replica groups, set policies, drain and remove groups.  Safe to repeat."""
+    """Apply the cluster file to the running cluster.  Adds replica groups, sets policies, drains and removes groups.  Safe to repeat."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
 
     text = read_cluster_text(file)
@@ -190,13 +191,13 @@ def _drained_and_removed(config: str | None, name: str, timeout: float) -> bool:
 
 def drain(
     group: GroupArgument,
-    undo: Annotated[bool, typer.Option("--undo", help="Let the group take messages again.")] = False,
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until nothing is left.")] = 3600.0,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow writes again.")] = False,
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until it is drained.")] = 3600.0,
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a replica group take no more messages, and wait until everything in it is consumed.  Ctrl-C breaks off; repeat to go on."""
+    """Stop writes to a replica group; wait until it is drained.  Ctrl-C stops waiting; repeat the command to continue."""
     state = ask(config, timeout, lambda admin: admin.drain_replica_group(group, undo=undo))
     deadline = time.monotonic() + wait
     shown = ""
@@ -232,7 +233,7 @@ def _show_state(state: ReplicaGroupState, *, as_json: bool) -> None:
 def remove_group(
     group: GroupArgument,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Give up messages that no consumer group reads, dead letters, parked transactions.")
+        bool, typer.Option("--discard", help="Discard messages that no consumer group reads, dead letters, parked transactions.")
     ] = False,
     yes: YesOption = False,
     data: LocalOption = "",
@@ -240,7 +241,7 @@ def remove_group(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a replica group that is drained, and stop its local nodes.  Refused while anything is left in it.  Safe to repeat."""
+    """Remove a drained replica group and stop its local nodes.  Rejected while anything is left in it.  Safe to repeat."""
     from dledger_cli.local.cluster_steps import forget_local_group
 
     confirm(f"Remove replica group {group} with all it stores?", yes)

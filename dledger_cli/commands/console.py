@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, bootstrap_of, given_bootstrap, load_config
+from dledger_cli.help_page import examples
 from dledger_cli.output import note
 from dledger_wire.security.variables import CERT, USER
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.tls import TlsSettings
 
-EXAMPLES = "Examples: dledger console | dledger console --address 0.0.0.0:8080 --read-only | dledger console --bootstrap 10.0.0.1:10911"
+EXAMPLES = examples(
+    "dledger console",
+    "dledger console --address 0.0.0.0:8080 --read-only",
+    "dledger console --bootstrap 10.0.0.1:10911",
+)
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 MIN_IDLE_MS = 1_000
 
@@ -28,10 +33,10 @@ def register(app: typer.Typer) -> None:
 def console(
     config: ConfigOption = None,
     address: Annotated[str, typer.Option("--address", metavar="HOST:PORT", help="Where the console listens.")] = DEFAULT_ADDRESS,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no action, whatever the user may do.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Disable all actions, whatever permissions users have.")] = False,
     host_name: Annotated[
         list[str] | None,
-        typer.Option("--host-name", metavar="NAME", help="A name that browsers ask for. May be given several times."),
+        typer.Option("--host-name", metavar="NAME", help="Host name that browsers may request. May be repeated."),
     ] = None,
     idle: Annotated[str, typer.Option("--idle", metavar="TIME", help="Log users out after this time without a click or key.")] = "30m",
     reports: Annotated[str, typer.Option("--reports", metavar="DIR", help="Folder with reports of drills, HTML.")] = "drills",
@@ -39,7 +44,7 @@ def console(
     key: Annotated[str, typer.Option("--key", metavar="FILE", help="Its key (mode 0600), PEM.")] = "",
     of_node: Annotated[str, typer.Option("--of-node", hidden=True, help="Started by this node: ends with it, has its certificate.")] = "",
 ) -> None:
-    """Serve the web console: what the cluster does, on pages for a browser.  Users of the cluster log in with their passwords."""
+    """Serve the web console.  Users of the cluster log in with their passwords."""
     from dledger_console.settings import ConsoleSettings
 
     host, port = _split(address)

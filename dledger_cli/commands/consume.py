@@ -13,6 +13,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import CHANGE_S, ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
+from dledger_cli.help_page import examples
 from dledger_cli.message_text import LineFormat, body_line, consumed_json
 from dledger_cli.output import end_if_nobody_reads, note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
@@ -25,9 +26,10 @@ FORMAT_HELP = (
     "How to print a message: %t topic, %q queue, %o offset, %i id, %k keys, %g tags, %s stored at (ms), %p properties (JSON), %b body, "
     "%% percent sign; \\n, \\t. Nothing is appended."
 )
-CONSUME_EXAMPLES = (
-    "Examples: dledger consume orders --group audit --from first --max 10 | dledger consume logs --follower | "
-    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'"
+CONSUME_EXAMPLES = examples(
+    "dledger consume orders --group audit --from first --max 10",
+    "dledger consume logs --follower",
+    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'",
 )
 _Queue = tuple[str, str, int]  # (topic, replica group, queue id)
 
@@ -70,12 +72,12 @@ def consume(
     raw: Annotated[bool, typer.Option("--raw", help="Print bytes as they are to a terminal, too: escape sequences take effect.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print message bodies, one a line (with --json every field), in order within each queue.
+    """Print message bodies, one a line.  With --json every field.  The messages of a queue are printed in order.
 
     A terminal gets control characters escaped (\\x1b) unless --raw is given; a pipe or a file gets the bytes as they are.
 
-    With --group the offset after the last printed message is committed every second and at the end.
-    Queues that are added to the topic meanwhile, in any replica group, are read from their first message.
+    With --group the offset after the last printed message is committed every second and at the end. Queues that are added to the topic
+    while the command runs, in any replica group, are read from their first message.
     """
     from dledger_wire.names import check_group, check_topic
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_table, show_progress, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -24,10 +25,12 @@ POLL_S = 0.2
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Dead letters of consumer groups.", no_args_is_help=True, rich_markup_mode=None)
-    reading_command(app, "list", epilog="Examples: dledger dlq list --json | dledger dlq list audit --wait 60")(list_letters)
-    app.command("open", epilog="Examples: dledger dlq open audit | dledger dlq open audit --close")(open_letters)
-    app.command("redrive", epilog="Examples: dledger dlq redrive audit --rate 100 | dledger dlq redrive audit --max 10 --to-group")(redrive)
+    app = command_group("Dead letters of consumer groups.")
+    reading_command(app, "list", epilog=examples("dledger dlq list --json", "dledger dlq list audit --wait 60"))(list_letters)
+    app.command("open", epilog=examples("dledger dlq open audit", "dledger dlq open audit --close"))(open_letters)
+    app.command("redrive", epilog=examples("dledger dlq redrive audit --rate 100", "dledger dlq redrive audit --max 10 --to-group"))(
+        redrive
+    )
     root.add_typer(app, name="dlq")
 
 
@@ -38,7 +41,7 @@ def list_letters(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters by consumer group: how many there are, and how many were not redriven yet."""
+    """Count dead letters by consumer group.  Shows how many there are, and how many were not redriven yet."""
     found = ask(config, timeout, lambda admin: _listed(admin, name, wait))
     if as_json:
         print_json({"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered))
@@ -77,7 +80,7 @@ def open_letters(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Grant consumers read permission on the dead letters of a group."""
+    """Let consumers read the dead letters of a group."""
     from dledger_wire.status import Perm
 
     async def work(admin: Admin) -> list[DeadLetters]:
@@ -100,7 +103,7 @@ def redrive(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters to their original topic again.  Repeated, it continues and sends none twice."""
+    """Send dead letters to their original topic again.  If repeated, it continues and sends none twice."""
     sent = _Sent(name, as_json=as_json)
 
     async def work(admin: Admin) -> None:

@@ -20,6 +20,7 @@ from dledger_cli.credentials import takes_credentials
 from dledger_cli.drill.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
 from dledger_cli.drill.cluster import cluster_in_use, missing, private_cluster
 from dledger_cli.drill.folder import DrillFolder, remove_left_behind
+from dledger_cli.help_page import examples
 from dledger_cli.output import note, print_table
 from dledger_wire.errors import InvalidArgumentError
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
     from dledger_drill.report.model import Report
     from dledger_drill.run.runner import Drill
 
-EXAMPLES = "Examples: dledger drill | dledger drill --faults kill,partition --rounds 10 --report drill.html | dledger drill --faults list"
+EXAMPLES = examples(
+    "dledger drill",
+    "dledger drill --faults kill,partition --rounds 10 --report drill.html",
+    "dledger drill --faults list",
+)
 LIST = "list"
 BROKEN, STOPPED, INTERRUPTED = 1, 3, 130
 DEFAULT_ROUNDS = 20
@@ -39,11 +44,13 @@ def register(app: typer.Typer) -> None:
 
 
 def drill(
-    faults: Annotated[str, typer.Option("--faults", metavar="F,...|list", help="Faults or families of them; list shows all.")] = ALL,
-    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", min=1, help=f"How many (default {DEFAULT_ROUNDS}).")] = None,
+    faults: Annotated[str, typer.Option("--faults", metavar="F,...|list", help="Faults or families of faults; list shows all.")] = ALL,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", min=1, help=f"Number of rounds (default {DEFAULT_ROUNDS}).")
+    ] = None,
     duration: Annotated[str, typer.Option("--duration", metavar="TIME", help="Begin no round after this time, such as 30m.")] = "",
     workloads: Annotated[str, typer.Option("--workloads", metavar="W,...", help="Workloads (default: all but Spark's).")] = "",
-    seed: Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Rounds follow from it (default: one drawn).")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Seed of the rounds (default: random).")] = None,
     only_round: Annotated[int | None, typer.Option("--only-round", metavar="N", min=1, help="Run this round alone.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Nodes of each replica group: 3 or 5.")] = 3,
     groups: Annotated[int, typer.Option("--replica-groups", metavar="N", min=1, max=4, help="Number of replica groups.")] = 2,
@@ -52,21 +59,18 @@ def drill(
         Path | None, typer.Option("--config", metavar="FILE", help="Settings of the private cluster: blocks store, raft, broker ...")
     ] = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="CLUSTER.yaml", help="Drill a cluster in use, with faults that do it no harm.")
+        str, typer.Option("--against", metavar="CLUSTER.yaml", help="Drill a cluster in use, with harmless faults only.")
     ] = "",
     restart_command: Annotated[
-        str,
-        typer.Option(
-            "--restart-command", metavar="LINE", help="With --against: shell line that restarts node $DLEDGER_NODE, for rolling-restart."
-        ),
+        str, typer.Option("--restart-command", metavar="LINE", help="With --against: shell command that restarts node $DLEDGER_NODE.")
     ] = "",
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write the report as a page.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as a JSON document.")] = None,
     keep: Annotated[Path | None, typer.Option("--keep", metavar="DIR", help="Keep logs, data and history in this new folder.")] = None,
 ) -> None:
-    """Start a private cluster, break it on purpose round after round, and prove from the history of its clients what survived.
+    """Inject faults into a private cluster and check guarantees.  Runs in rounds, under load, and checks the history of its clients.
 
-    Exit status 1: something was lost, doubled, changed or reordered, or another promise was broken; 3: the drill could not go on.
+    Exits with 1 if a message was lost, duplicated, changed or reordered, or another guarantee was violated; with 3 if it stopped early.
     """
     from dledger_drill.plan.model import DrillOptions
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dledger_cli.context import JsonOption
+from dledger_cli.help_page import examples
 from dledger_cli.output import print_json, print_line
 
 KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarantine"}
@@ -17,7 +18,7 @@ KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarant
 
 def register(app: typer.Typer) -> None:
     app.command(
-        "dump", epilog="Examples: dledger dump data/n0/commitlog/00000000000000000000 --messages | dledger dump FILE --from-pos 4096"
+        "dump", epilog=examples("dledger dump data/n0/commitlog/00000000000000000000 --messages", "dledger dump FILE --from-pos 4096")
     )(dump)
 
 
@@ -27,7 +28,7 @@ def dump(
     messages: Annotated[bool, typer.Option("--messages", help="Print every message, not only the batches.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries, units or records of a store file, one a line."""
+    """Print the entries, units or records of a store file.  One a line."""
     from dledger_wire.errors import InvalidArgumentError
 
     if file.is_dir():

@@ -17,6 +17,7 @@ from dledger_cli.context import (
     parse_duration_option,
     replica_group_of,
 )
+from dledger_cli.help_page import examples
 from dledger_cli.output import error_line, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
 
 def register(root: typer.Typer) -> None:
-    root.command("expire", epilog="Examples: dledger expire --older-than 24h --yes | dledger expire --id n1 --yes --json")(expire)
+    root.command("expire", epilog=examples("dledger expire --older-than 24h --yes", "dledger expire --id n1 --yes --json"))(expire)
 
 
 def expire(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Delete what is older. Default: fileReservedTime of each node.")
+        str,
+        typer.Option("--older-than", metavar="DURATION", help="Delete messages older than this. Default: fileReservedTime of each node."),
     ] = "",
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only on this node.")] = "",
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
@@ -39,7 +41,7 @@ def expire(
     timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old messages: whole sealed segments of the log, with the queue files that point into them."""
+    """Delete old messages.  Deletes whole sealed segments of the log, with the queue files that point into them."""
     older_than_ms = parse_duration_option(older_than, "--older-than") if older_than else None
 
     async def choose(admin: Admin) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, time_ms
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from dledger_client.admin.group_progress import GroupProgress
     from dledger_client.aio import Admin
 
-RESET_EXAMPLES = (
-    "Examples: dledger group reset-offset audit --topic orders --to first --dry-run | "
-    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00 | "
-    "dledger group reset-offset audit --topic orders --queue 2 --offset 1001"
+RESET_EXAMPLES = examples(
+    "dledger group reset-offset audit --topic orders --to first --dry-run",
+    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00",
+    "dledger group reset-offset audit --topic orders --queue 2 --offset 1001",
 )
 
 WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
@@ -37,20 +38,20 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer grou
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Consumer groups: positions and lag.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("Consumer groups: positions and lag.")
     reading_command(app, "list")(list_groups)
-    reading_command(app, "describe", epilog="Examples: dledger group describe audit | dledger group describe audit --watch 1")(describe)
+    reading_command(app, "describe", epilog=examples("dledger group describe audit", "dledger group describe audit --watch 1"))(describe)
     app.command("reset-offset", epilog=RESET_EXAMPLES)(reset_offset)
-    app.command("delete", epilog="Example: dledger group delete audit --yes")(delete)
+    app.command("delete", epilog=examples("dledger group delete audit --yes"))(delete)
     group_settings.register(app)
     root.add_typer(app, name="group")
 
 
 def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """List all consumer groups with their members, their lag, what they do, and the topics they read.
+    """List consumer groups with members, lag and topics.
 
-    LAG counts the messages that a group has not passed. WAITING is how long ago the oldest of them was stored; - where all is read, or
-    that is not known. A group is stuck when a queue with messages and a member has not moved for 5 minutes.
+    LAG counts the messages after a group's offsets. WAITING is the age of the oldest of them; - if all are read, or if it is unknown. A
+    group is stuck if a queue with messages and a member has not moved for 5 minutes.
     """
 
     async def work(admin: Admin) -> tuple[Listed[ConsumerGroupDescription], list[GroupProgress]]:
@@ -84,12 +85,12 @@ def _shown(waits_ms: int | None) -> str:
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show a group's members, its position in each queue, and its lag.
+    """Show members, offsets and lag of a group.
 
-    Every readable queue of each topic is shown that the group subscribes to or has positions in.  Where it has committed nothing,
-    OFFSET is - and LAG counts all that the queue holds.  WAITING is how long ago the oldest message that is not read was stored; - where
-    that is not known, or all is read.  Queues that are only written to (topic update --force) are shown and count, too.
-    CALL is how long the oldest call of a member's listener runs, from a second on: its queue waits for it, also after a reset.
+    Lists every readable queue of each topic that the group subscribes to or has offsets in.  Where it has committed nothing, OFFSET is -
+    and LAG counts all messages of the queue.  WAITING is the age of the oldest unread message; - if it is unknown, or if all are read.
+    Queues that are only written to (topic update --force) are included. CALL is the duration of the oldest listener call of a member,
+    from one second on: its queue waits for it, also after a reset.
     """
 
     async def work(admin: Admin) -> GroupProgress:
@@ -111,18 +112,18 @@ def reset_offset(
     name: NameArgument,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic to reset.")],
     to: Annotated[str, typer.Option("--to", metavar="WHERE", help="first, last, or a time: ms since 1970, or ISO in UTC.")] = "",
-    queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="With --offset: the queue, the only one that is reset.")] = -1,
+    queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="With --offset: reset only this queue.")] = -1,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="With --queue: the next message to read.")] = -1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="Also for a group that does not exist yet: where it begins.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Create the group at this offset if it does not exist.")] = False,
     groups: Annotated[str, typer.Option("--replica-groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a group to the start or the end of a topic, to a time, or in one queue to an offset.
+    """Move a group to the start, the end, a time or an offset.
 
-    A message that a group cannot process, and that blocks a queue of orderly consumers, is skipped by the offset behind it.
+    To skip a message that blocks a queue of orderly consumers, move the group to the offset after it.
     """
     from dledger_wire.errors import NotLeaderError, UnreachableError
     from dledger_wire.names import check_group, check_topic
@@ -171,7 +172,7 @@ def delete(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a group without members: its positions and its settings.  Its dead letters stay: dledger topic delete."""
+    """Delete a group without members: its offsets and settings.  Its dead letters stay; dledger topic delete removes them."""
     confirm(f"Delete group {name} and its positions?", yes)
     ask(config, timeout, lambda admin: admin.delete_group(name))
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
+from dledger_cli.help_page import examples
 from dledger_cli.output import print_json, print_table
 from dledger_cli.watching import reading_command
 
@@ -18,8 +19,8 @@ FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
 
 def register(app: typer.Typer) -> None:
-    reading_command(app, "settings", epilog="Example: dledger group settings audit")(settings)
-    app.command("update", epilog="Example: dledger group update audit --retry-max-times 5")(update)
+    reading_command(app, "settings", epilog=examples("dledger group settings audit"))(settings)
+    app.command("update", epilog=examples("dledger group update audit --retry-max-times 5"))(update)
 
 
 def settings(
@@ -29,7 +30,7 @@ def settings(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the settings of consumer groups; for a named group that is not configured the defaults."""
+    """Show the settings of consumer groups.  For a named group without settings, the defaults."""
 
     async def work(admin: Admin) -> list[ConsumerGroupSettings]:
         replica_group = await replica_group_of(admin, group)
@@ -46,17 +47,17 @@ def settings(
 def update(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Consumer group.")],
     retry_max_times: Annotated[
-        int | None, typer.Option("--retry-max-times", metavar="N", min=0, help="Deliveries again before a message is a dead letter.")
+        int | None, typer.Option("--retry-max-times", metavar="N", min=0, help="Redeliveries before a message becomes a dead letter.")
     ] = None,
     retry_queue_nums: Annotated[
         int | None, typer.Option("--retry-queue-nums", metavar="N", min=1, help="Queues of the retry topic.")
     ] = None,
-    consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may read.")] = None,
+    consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")] = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the settings of a consumer group; what is not given stays."""
+    """Change the settings of a consumer group.  Settings that are not given stay unchanged."""
     if retry_max_times is None and retry_queue_nums is None and consume_enable is None:
         raise typer.BadParameter("expected at least one setting to change")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.message_text import time_text
 from dledger_cli.output import note, print_json, print_table
 from dledger_cli.watching import reading_command
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
     from dledger_client.aio import Admin
 
 BEST = "best"
-EXAMPLES = "Examples: dledger leader transfer --replica-group g0 --to n1 | dledger leader transfer --to best"
-HISTORY_EXAMPLES = "Examples: dledger leader history | dledger leader history --replica-group g0 -n 5 --json"
+EXAMPLES = examples(
+    "dledger leader transfer --replica-group g0 --to n1",
+    "dledger leader transfer --to best",
+)
+HISTORY_EXAMPLES = examples(
+    "dledger leader history",
+    "dledger leader history --replica-group g0 -n 5 --json",
+)
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Leadership of a replica group.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("Leadership of a replica group.")
     app.callback()(lambda: None)
     app.command("transfer", epilog=EXAMPLES)(transfer)
     reading_command(app, "history", epilog=HISTORY_EXAMPLES)(history)
@@ -32,14 +39,15 @@ def register(root: typer.Typer) -> None:
 def transfer(
     to: Annotated[str, typer.Option("--to", metavar="ID", help="The new leader, or best: the replica with the longest log.")],
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also to a node that must not lead.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Transfer even to a node that must not lead.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Transfer leadership, and wait until the new leader has taken over.
+    """Transfer leadership and wait for the new leader.
 
-    Refused for a node that must not lead: its disk is full, its clock is off, its certificate has expired, it is silent or far behind.
+    Rejected for a node that must not lead: its disk is full, its clock is off, its certificate has expired, it does not answer, or it is
+    far behind.
     """
 
     async def work(admin: Admin) -> LeaderTransfer:
@@ -63,7 +71,7 @@ def history(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Show changes of leader and why each of them came, oldest first; what the nodes that answer tell, merged."""
+    """Show leader changes and their reasons, oldest first.  Merges the histories of all nodes that answer."""
 
     async def work(admin: Admin) -> list[LeaderChange]:
         return await admin.leader_history(group)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.message_text import time_text
 from dledger_cli.output import RED, YELLOW, end_if_nobody_reads, note, print_json, print_line
 from dledger_wire.errors import DeadlineExceededError, UnreachableError
@@ -25,9 +26,9 @@ _BOUND = ("group", "node")
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="The logs of nodes and name servers.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("The logs of nodes and name servers.")
     app.callback()(lambda: None)
-    app.command("tail", epilog="Examples: dledger log tail --node n1 -n 50 | dledger log tail --node n1 --level warning --follow")(tail)
+    app.command("tail", epilog=examples("dledger log tail --node n1 -n 50", "dledger log tail --node n1 --level warning --follow"))(tail)
     root.add_typer(app, name="log")
 
 
@@ -41,14 +42,15 @@ def tail(
     node: Annotated[str, typer.Option("--node", metavar="ID", help="The node or name server, by id or address.")],
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, max=MOST, help="How many lines.")] = 50,
     level: Annotated[
-        str, typer.Option("--level", metavar="LEVEL", callback=_level, help="Only this level and worse: debug, info, warning, error.")
+        str,
+        typer.Option("--level", metavar="LEVEL", callback=_level, help="Only lines of this level or above: debug, info, warning, error."),
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is written later, until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print new records as they are written, until interrupted.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the newest lines that a node keeps in memory, oldest first; with --json one object a line."""
+    """Show the newest log lines of a node, oldest first.  They are read from the node's memory.  With --json, one object a line."""
 
     async def work(admin: Admin) -> None:
         wanted: LogLevel | None = level or None  # type: ignore[assignment]

@@ -22,6 +22,7 @@ from dledger_cli.context import (
     replica_group_of,
     run,
 )
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, print_json
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ AddressOption = Annotated[
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Members of a replica group: learners and voters.", no_args_is_help=True, rich_markup_mode=None)
-    app.command("add", epilog="Example: dledger member add --id n3 --address 127.0.0.1:10914")(add)
-    app.command("promote", epilog="Examples: dledger member promote --id n3 | dledger member promote --id n3 --wait 600")(promote)
-    app.command("remove", epilog="Example: dledger member remove --id n2 --yes")(remove)
-    app.command("replace", epilog="Example: dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes")(replace)
-    app.command("unsafe-recover", epilog="Example: dledger member unsafe-recover --id n0 --data /var/lib/dledger")(unsafe_recover)
+    app = command_group("Members of a replica group: learners and voters.")
+    app.command("add", epilog=examples("dledger member add --id n3 --address 127.0.0.1:10914"))(add)
+    app.command("promote", epilog=examples("dledger member promote --id n3", "dledger member promote --id n3 --wait 600"))(promote)
+    app.command("remove", epilog=examples("dledger member remove --id n2 --yes"))(remove)
+    app.command("replace", epilog=examples("dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes"))(replace)
+    app.command("unsafe-recover", epilog=examples("dledger member unsafe-recover --id n0 --data /var/lib/dledger"))(unsafe_recover)
     root.add_typer(app, name="member")
 
 
@@ -53,7 +54,7 @@ def add(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a node as a learner: it copies the log and does not vote.  Safe to repeat."""
+    """Add a node as a learner, which replicates without a vote.  Safe to repeat."""
     address = address or _address_of(node_id, config)
     changed = _change(config, timeout, group, lambda admin, name: admin.add_member(node_id, address, replica_group=name))
     _show(node_id, changed, as_json=as_json)
@@ -67,7 +68,7 @@ def promote(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a learner that has caught up a voter.  Safe to repeat."""
+    """Promote a learner that has caught up to a voter.  Safe to repeat."""
     if wait:
         note(f"waiting up to {wait:g} s until {node_id} has caught up")
     changed = _change(config, max(wait, timeout), group, lambda admin, name: admin.promote_member(node_id, replica_group=name))
@@ -82,7 +83,7 @@ def remove(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a node from its group.  Safe to repeat."""
+    """Remove a node from its replica group.  Safe to repeat."""
     confirm(f"Remove {node_id} from its group?", yes)
     changed = _change(config, timeout, group, lambda admin, name: admin.remove_member(node_id, replica_group=name))
     _show(node_id, changed, as_json=as_json)
@@ -90,7 +91,7 @@ def remove(
 
 def replace(
     node_id: IdOption,
-    replaces: Annotated[str, typer.Option("--replaces", metavar="ID", help="The member that is lost.")],
+    replaces: Annotated[str, typer.Option("--replaces", metavar="ID", help="The lost member.")],
     address: AddressOption = "",
     yes: YesOption = False,
     group: GroupOption = "",
@@ -98,7 +99,7 @@ def replace(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace a member that is lost by a new node.  Safe to repeat."""
+    """Replace a lost member by a new node.  Safe to repeat."""
     confirm(f"Replace {replaces} by {node_id}?", yes)
     address = address or _address_of(node_id, config)
 
@@ -115,11 +116,12 @@ def unsafe_recover(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a stopped node the only voter of its replica group: most of the others are lost for good. Acknowledged messages may be lost.
+    """Make a stopped node the only voter of its replica group.  For a group that has lost most voters.  Acknowledged messages may be
+    lost.
 
-    Of several survivors take the one whose last entry has the highest term, then the highest index: answer n to look only. Then start it,
-    and add members: all others have spare: true in the cluster file, and empty folders. The lost ones must never start again with their
-    old folders.
+    Of several survivors, choose the one whose last entry has the highest term, then the highest index; answer n to only see it. Then
+    start it and add members: all others have spare: true in the cluster file, and empty folders. Never start the lost ones with their old
+    folders again.
     """
     from broker.config.cluster_file import ClusterConfig
     from broker.process.data_dir_lock import DataFolderLock

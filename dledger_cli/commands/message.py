@@ -10,6 +10,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, time_ms
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 
 SHOWN_BODY_BYTES = 60
 ID_LENGTHS = (32, 56)
-QUERY_EXAMPLES = "Examples: dledger message query orders --from 2026-01-01 --max 5 | dledger message query orders --key o-1 --json"
-TRACE_EXAMPLES = "Examples: dledger message trace orders --key o-1 | dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json"
+QUERY_EXAMPLES = examples(
+    "dledger message query orders --from 2026-01-01 --max 5",
+    "dledger message query orders --key o-1 --json",
+)
+TRACE_EXAMPLES = examples(
+    "dledger message trace orders --key o-1",
+    "dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json",
+)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; not needed with --id.", autocompletion=completion.topics)]
 KeyOption = Annotated[str, typer.Option("--key", metavar="KEY", help="One of the message's keys.")]
@@ -32,7 +39,7 @@ MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="At mo
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Find and trace single messages.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("Find and trace single messages.")
     reading_command(app, "query", epilog=QUERY_EXAMPLES)(query)
     reading_command(app, "trace", epilog=TRACE_EXAMPLES)(trace)
     root.add_typer(app, name="message")
@@ -52,7 +59,9 @@ def query(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Find messages by key (within --from and --to), by id, by time alone, or by queue and offset.  Exit 1 when there are none."""
+    """Find messages by key, id, time or position.  --from and --to limit a search by key, or search by time; a position is --queue
+    with --offset.  Exits with 1 if there are none.
+    """
     ways = [bool(key), bool(msg_id), offset >= 0]
     if sum(ways) > 1 or not (any(ways) or begin or end) or (not topic and not msg_id) or (offset >= 0) != (queue >= 0):
         raise typer.BadParameter("give TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
@@ -90,9 +99,9 @@ def trace(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Trace messages: where they are stored, on which replicas, which groups have consumed them and when, retries, dead letters.
+    """Show where messages are stored and which groups read them.  Lists replicas, times of consumption, retries and dead letters.
 
-    Consumption is known by offsets: a group whose committed offset is past a message has consumed it, sent it back or skipped it.
+    Consumption is derived from offsets: a group whose committed offset is past a message has consumed, returned or skipped it.
     """
     if bool(key) == bool(msg_id) or (key and not topic):
         raise typer.BadParameter("give TOPIC with --key, or --id")

@@ -9,6 +9,7 @@ import typer
 
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, run
 from dledger_cli.credentials import as_member
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
 from dledger_cli.watching import reading_command
 
@@ -16,15 +17,20 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.name_servers import NameServerStatus
 
-RUN_EXAMPLE = "Example: dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger"
-STATUS_EXAMPLES = "Examples: dledger nameserver status | dledger nameserver status --json"
+RUN_EXAMPLE = examples(
+    "dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger",
+)
+STATUS_EXAMPLES = examples(
+    "dledger nameserver status",
+    "dledger nameserver status --json",
+)
 HEADER = ("ID", "ADDRESS", "ROLE", "GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU", "NOTE")
 ASK_TIMEOUT_MS = 2_000
 NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU")
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="The name service of a cluster.", rich_markup_mode=None)
+    app = command_group("Run a name server, or show all of them.", no_args_is_help=False)
     app.callback(invoke_without_command=True, epilog=RUN_EXAMPLE)(nameserver)
     reading_command(app, "status", epilog=STATUS_EXAMPLES)(status)
     root.add_typer(app, name="nameserver")
@@ -58,7 +64,7 @@ def nameserver(
 
 
 def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show what each name server knows, and whether they agree.  Exit 1 when none answers for the whole cluster."""
+    """Show what each name server knows, and whether they agree.  Exits with 1 if none knows the whole cluster."""
     found = ask(config, timeout, lambda admin: admin.name_servers())
     show(found, as_json=as_json)
     if not any(server.complete for server in found):

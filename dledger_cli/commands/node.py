@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dledger_cli.help_page import examples
 from dledger_cli.output import note
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("node", epilog="Example: dledger node --config cluster.yaml --id n0 --data /var/lib/dledger")(node)
+    app.command("node", epilog=examples("dledger node --config cluster.yaml --id n0 --data /var/lib/dledger"))(node)
 
 
 def node(
@@ -29,7 +30,7 @@ def node(
     log_file: Annotated[str, typer.Option("--log-file", metavar="FILE", help="Write the log to FILE instead of stderr.")] = "",
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM, SIGINT or a closed terminal (SIGHUP).  It transfers leadership first."""
+    """Run one node in the foreground.  SIGTERM, SIGINT and SIGHUP (a closed terminal) stop it; it transfers leadership first."""
     from broker.config.cluster_file import ClusterConfig
 
     cluster = ClusterConfig.load(config)

@@ -24,6 +24,7 @@ from dledger_cli.context import (
     parse_size_option,
     run,
 )
+from dledger_cli.help_page import examples
 from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
 from dledger_cli.output import clear_progress, error_line, note, print_json, show_progress, with_spaces
 
@@ -45,8 +46,11 @@ STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of 
 def register(app: typer.Typer) -> None:
     app.command(
         "produce",
-        epilog="Examples: tail -f log | dledger produce logs | dledger produce orders --file orders.txt --tag created | "
-        "tail -f orders.jsonl | dledger produce orders --json-lines",
+        epilog=examples(
+            "tail -f log | dledger produce logs",
+            "dledger produce orders --file orders.txt --tag created",
+            "tail -f orders.jsonl | dledger produce orders --json-lines",
+        ),
     )(produce)
 
 
@@ -56,16 +60,16 @@ def produce(
     tag: Annotated[str, typer.Option("--tag", metavar="T", help="Tag of every message.")] = "",
     key: Annotated[str, typer.Option("--key", metavar="K", help="Keys of every message, separated by spaces.")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property of every message; may be repeated.")
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of every message. May be repeated.")
     ] = None,
     queue_key: Annotated[str, typer.Option("--queue-key", metavar="K", help="Send all messages to the queue of this key.")] = "",
     delay_level: Annotated[int, typer.Option("--delay-level", metavar="N", min=0, max=18, help="Deliver later, by level.")] = 0,
-    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after D by the clock here (90s, 2h; up to 40 days).")] = "",
+    delay: Annotated[str, typer.Option("--delay", metavar="D", help="Deliver after this delay (local clock), at most 40 days: 2h.")] = "",
     count: Annotated[int, typer.Option("--count", metavar="N", min=0, help="Generate N messages instead of reading.")] = 0,
     size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each generated message (with --count). Default: 1KiB.")] = "",
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0, help="At most R messages a second.")] = 0,
     compress: Annotated[
-        str, typer.Option("--compress", metavar="TYPE", help="zlib, lz4, zstd or none, for bodies over 4096 bytes. Generated ones: none.")
+        str, typer.Option("--compress", metavar="TYPE", help="zlib, lz4, zstd or none, for bodies over 4096 bytes. With --count: none.")
     ] = "",
     key_sep: Annotated[
         str, typer.Option("--key-sep", metavar="SEP", help="Each line is KEY, SEP, body: the key also chooses the queue.")
@@ -75,7 +79,7 @@ def produce(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Send every line of stdin (or of a file) as one message; prints sent, failed and msgs/s.  A line ends with LF or CR LF."""
+    """Send each line of stdin (or of a file) as one message.  Prints sent, failed and msgs/s.  A line ends with LF or CR LF."""
     from dledger_wire.names import check_topic
 
     check_topic(topic)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import JsonOption, run, time_ms
+from dledger_cli.help_page import examples
 from dledger_cli.output import clear_progress, note, print_json, print_line, show_progress
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from dledger_offline.backup.point import Point
     from dledger_offline.backup.repository import Repository
 
-EPILOG = (
-    "Examples: dledger restore --from /backup/orders --config new.yaml --data data | dledger restore --from s3://bucket/orders "
-    "--at 2026-01-31T12:30:00 --config new.yaml --id n0 --data /var/lib/dledger"
+EPILOG = examples(
+    "dledger restore --from /backup/orders --config new.yaml --data data",
+    "dledger restore --from s3://bucket/orders --at 2026-01-31T12:30:00 --config new.yaml --id n0 --data /var/lib/dledger",
 )
 
 
@@ -29,15 +30,18 @@ def register(root: typer.Typer) -> None:
 
 
 def restore(
-    source: Annotated[str, typer.Option("--from", metavar="URL", help="Where the backups are.")],
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="Folder or URL of the backups.")],
     config: Annotated[str, typer.Option("--config", "-f", metavar="FILE", help="Cluster file of the new cluster.")],
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; a node's files go to DIR/ID, which must be empty.")],
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only this node. Default: all nodes of the cluster file.")] = "",
-    backup_id: Annotated[str, typer.Option("--backup", metavar="ID", help="Which backup. Default: the newest, if it has all groups.")] = "",
-    at: Annotated[str, typer.Option("--at", metavar="TIME", help="As of this time: nothing that was stored later.")] = "",
+    backup_id: Annotated[
+        str, typer.Option("--backup", metavar="ID", help="Name of the backup. Default: the newest, if it has all groups.")
+    ] = "",
+    at: Annotated[str, typer.Option("--at", metavar="TIME", help="State as of this time, without messages that were stored later.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Make data folders of a new cluster from a backup; then start its nodes. The old cluster is not contacted and need not exist.
+    """Create data folders of a new cluster from a backup.  Then start its nodes.  The old cluster is not contacted and need not
+    exist.
 
     Restore every node of a replica group from the same backup, to the same time, before the first one starts.
     """

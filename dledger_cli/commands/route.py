@@ -8,6 +8,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.help_page import examples
 from dledger_cli.output import note, print_json, print_table
 from dledger_cli.watching import reading_command
 
@@ -19,11 +20,11 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", au
 
 
 def register(root: typer.Typer) -> None:
-    reading_command(root, "route", epilog="Examples: dledger route orders | dledger route orders --json")(route)
+    reading_command(root, "route", epilog=examples("dledger route orders", "dledger route orders --json"))(route)
 
 
 def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Where clients find a topic: replica groups, queues, leaders, replicas, and who told it."""
+    """Show how clients route a topic.  Lists replica groups, queues, leaders and replicas, and the source of each route."""
     found = ask(config, timeout, lambda admin: admin.route(topic))
     if as_json:
         print_json(_json(found))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note
 
 PASSWORD_BYTES = 24
@@ -14,21 +15,23 @@ FILE_MODE = 0o600
 
 
 def register(root: typer.Typer) -> None:
-    security = typer.Typer(help="Turn security on.", no_args_is_help=True, rich_markup_mode=None)
+    security = command_group("Prepare the security settings of a cluster.")
     security.command(
         "init",
-        epilog="Examples: dledger security init admin --password-file admin.password | dledger security init --certs certs >> cluster.yaml",
+        epilog=examples(
+            "dledger security init admin --password-file admin.password", "dledger security init --certs certs >> cluster.yaml"
+        ),
     )(init)
     root.add_typer(security, name="security")
 
 
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the first administrator.")] = "admin",
-    password_file: Annotated[str, typer.Option("--password-file", metavar="FILE", help="New file for its password, which is drawn.")] = "",
-    secret_file: Annotated[str, typer.Option("--secret-file", metavar="FILE", help="New file for a secret of the cluster.")] = "",
-    certs: Annotated[str, typer.Option("--certs", metavar="DIR", help="Turn TLS on, with the files of dledger certs create DIR.")] = "",
+    password_file: Annotated[str, typer.Option("--password-file", metavar="FILE", help="New file for the random password.")] = "",
+    secret_file: Annotated[str, typer.Option("--secret-file", metavar="FILE", help="New file for the random secret of the cluster.")] = "",
+    certs: Annotated[str, typer.Option("--certs", metavar="DIR", help="Enable TLS, with the files of dledger certs create DIR.")] = "",
 ) -> None:
-    """Make the first administrator: writes a password that is drawn to a file, and prints what the cluster file needs."""
+    """Create the first administrator.  Writes a random password to a file, and prints the settings for the cluster file."""
     from broker.config.security import verifier_text
     from dledger_wire.security.credentials import write_new, write_new_pair
     from dledger_wire.security.principal import USER_NAME, is_user_name

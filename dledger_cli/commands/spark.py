@@ -8,10 +8,11 @@ from __future__ import annotations
 import typer
 
 from dledger_cli.context import ConfigOption, bootstrap_of
+from dledger_cli.help_page import command_group
 
 JOBS = {
-    "archive": "Add new messages of topics to a Parquet archive by date and hour.",
-    "audit": "Compare the replicas' messages of topics; exit 1 with the first difference.",
+    "archive": "Append new messages to a Parquet archive by date and hour.",
+    "audit": "Compare the replicas of topics.  Exits with 1 at the first difference.",
     "stats": "Volume, size and latency of topics, by tag and hour.",
     "replay": "Send a range of messages, or dead letters, to another topic.",
     "finish": "Complete writes whose driver died during the commit.",
@@ -20,7 +21,7 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Spark jobs over the log.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("Spark jobs over the log.")
     app.callback()(lambda: None)
     for name, text in JOBS.items():
         app.command(name, help=text, context_settings=_PASSED_ON)(_run)

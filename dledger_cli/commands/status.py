@@ -14,6 +14,7 @@ import typer
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.context import ConfigOption, JsonOption, load_readable, run
 from dledger_cli.credentials import as_member
+from dledger_cli.help_page import examples
 from dledger_cli.output import RED, error_line, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from dledger_client.admin.consumer_checks import ConsumersStatus
     from dledger_client.admin.findings import Check, Finding
 
-EXAMPLES = (
-    "Examples: dledger status | dledger status --json | dledger status --watch 1 --until healthy --timeout 60 | "
-    "dledger status --check lag=10000,disk=85 | dledger status --check quorum-critical=n1"
+EXAMPLES = examples(
+    "dledger status",
+    "dledger status --json",
+    "dledger status --watch 1 --until healthy --timeout 60",
+    "dledger status --check lag=10000,disk=85",
+    "dledger status --check quorum-critical=n1",
 )
 QUIET_S = 0.25
 CONSUMERS_TIMEOUT_MS = 2000
@@ -40,22 +44,21 @@ def register(app: typer.Typer) -> None:
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    check: Annotated[
-        str, typer.Option("--check", metavar="CHECK,...", help="Print only what these checks find, a line each: see below.")
-    ] = "",
+    check: Annotated[str, typer.Option("--check", metavar="CHECK,...", help="Print only the findings of these checks, one a line.")] = "",
     watch: WatchOption = 0.0,
     until: Annotated[
         str, typer.Option("--until", metavar="healthy", help="Wait until every group is healthy, or the checks find nothing.")
     ] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up --until after this time.")] = 60.0,
 ) -> None:
-    """Show role, term, log indexes, lag, disk and pid of every node.  Exit 1 when a group takes no writes, or a check finds something.
+    """Show role, term, log indexes, lag and disk of every node.  Exits with 1 if a replica group accepts no writes or a check has
+    findings.
 
     Checks: no-leader, no-writes, under-replicated (a member does not answer, or is not in sync), lag=ENTRIES, disk=PERCENT, cert=DAYS,
-    damage, clock, slow-disk=MS (a write took that long to be on a disk, or waits that long for a majority); of consumers group-lag=TIME or
-    MESSAGES (the oldest unread message waits so long, or so many wait), group-stuck=TIME (a consumer is connected, has messages and makes
-    no progress), dead-letters=MESSAGES and transactions=MESSAGES (more than so many wait for somebody); or all of these: all.
-    quorum-critical=NODE finds whether writes would stop without that node.
+    damage, clock, slow-disk=MS (a write took that long on a disk, or waits that long for a majority); for consumers group-lag=TIME or
+    MESSAGES (age or number of the unread messages), group-stuck=TIME (a connected consumer with unread messages makes no progress),
+    dead-letters=MESSAGES and transactions=MESSAGES (more than that many are waiting); all: all of these. quorum-critical=NODE reports
+    whether writes would stop without that node.
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")

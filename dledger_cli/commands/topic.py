@@ -9,6 +9,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 from dledger_wire.names import MAX_TOPIC_QUEUES, group_of_topic
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
-CREATE_EXAMPLES = "Examples: dledger topic create orders --queues 4 | dledger topic create orders --queues 12 --replica-groups g0,g1"
-UPDATE_EXAMPLES = "Examples: dledger topic update orders --perm 4 | dledger topic update orders --replica-groups g0,g1,g2"
+CREATE_EXAMPLES = examples(
+    "dledger topic create orders --queues 4",
+    "dledger topic create orders --queues 12 --replica-groups g0,g1",
+)
+UPDATE_EXAMPLES = examples(
+    "dledger topic update orders --perm 4",
+    "dledger topic update orders --replica-groups g0,g1,g2",
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[
@@ -37,20 +44,22 @@ WriteQueuesOption = Annotated[
     int | None, typer.Option("--write-queues", metavar="N", min=1, max=MAX_TOPIC_QUEUES, help="Queues that producers write.")
 ]
 PermOption = Annotated[int | None, typer.Option("--perm", metavar="2,4,6", min=2, max=6, help="2 write, 4 read, 6 both.")]
-GroupOption = Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="The one replica group to do it in.")]
-CreateGroupsOption = Annotated[str, typer.Option("--replica-groups", metavar="G,...", help="Those that hold the topic. Default: all.")]
+GroupOption = Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Only in this replica group.")]
+CreateGroupsOption = Annotated[
+    str, typer.Option("--replica-groups", metavar="G,...", help="Replica groups that hold the topic. Default: all.")
+]
 UpdateGroupsOption = Annotated[
-    str, typer.Option("--replica-groups", metavar="G,...", help="Those that hold the topic afterwards. Default: as now.")
+    str, typer.Option("--replica-groups", metavar="G,...", help="Replica groups that hold the topic afterwards. Default: unchanged.")
 ]
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Create, change, list, describe and delete topics.", no_args_is_help=True, rich_markup_mode=None)
+    app = command_group("Create, change, list, describe and delete topics.")
     app.command("create", epilog=CREATE_EXAMPLES)(create)
     app.command("update", epilog=UPDATE_EXAMPLES)(update)
-    reading_command(app, "list", epilog="Examples: dledger topic list | dledger topic list --all --json")(list_topics)
-    reading_command(app, "describe", epilog="Example: dledger topic describe orders")(describe)
-    app.command("delete", epilog="Example: dledger topic delete orders --yes")(delete)
+    reading_command(app, "list", epilog=examples("dledger topic list", "dledger topic list --all --json"))(list_topics)
+    reading_command(app, "describe", epilog=examples("dledger topic describe orders"))(describe)
+    app.command("delete", epilog=examples("dledger topic delete orders --yes"))(delete)
     root.add_typer(app, name="topic")
 
 
@@ -67,7 +76,7 @@ def create(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic, with its queues spread evenly over the replica groups.
+    """Create a topic.  Its queues are spread evenly over the replica groups.
 
     With fewer queues than replica groups, those with the fewest queues get one each.
     """
@@ -97,16 +106,16 @@ def update(
     perm: PermOption = None,
     group: GroupOption = "",
     groups: UpdateGroupsOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Also when messages become unreadable.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow a change that makes messages unreadable.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the queues, the permission or the replica groups of a topic; what is not given stays.
+    """Change queues, permission or replica groups of a topic.  Settings that are not given stay unchanged.
 
-    Numbers are those of all replica groups together, with --replica-group of that one.  Remove queues in two steps: first --write-queues,
-    then, when every consumer group has read them, --read-queues.  A replica group that --replica-groups does not name any more is taken
-    away, when the topic takes no messages there (--replica-group G --perm 4) and every consumer group has read it.
+    Numbers count all replica groups together, or with --replica-group only that one.  Remove queues in two steps: first --write-queues,
+    then, when every consumer group has read them, --read-queues.  To remove the topic from a replica group, stop its writes there
+    (--replica-group G --perm 4), wait until every consumer group has read it, and leave it out of --replica-groups.
     """
     if not (queues or read_queues or write_queues or perm or groups):
         raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --replica-groups")
@@ -164,14 +173,14 @@ def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: List
 
 
 def list_topics(
-    everything: Annotated[bool, typer.Option("--all", help="Also the retries and dead letters of consumer groups.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include topics of retries and dead letters.")] = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """List topics, each with its queues and stored messages in all replica groups.
+    """List topics with their queues and stored messages.
 
-    Topics of retries and dead letters are left out; dledger dlq list shows what is in the latter.  MESSAGES is - where it is not known.
+    Topics of retries and dead letters are left out; dledger dlq list shows dead letters.  MESSAGES is - if it is unknown.
     """
 
     from dledger_client.admin.calls import Listed
@@ -203,7 +212,7 @@ def _stored(parts: Sequence[TopicQueues], held: Listed[QueueRange]) -> int | Non
 
 
 def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show the replica groups, the permission and the offsets of each queue of a topic."""
+    """Show replica groups, permission and queues of a topic.  Lists the offsets of each queue."""
     parts, queues = _described(config, timeout, name)
     topic = _topic_json(parts)
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, bootstrap_of, confirm
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -24,10 +25,10 @@ HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", 
 
 
 def register(root: typer.Typer) -> None:
-    app = typer.Typer(help="Transactions of producers.", no_args_is_help=True, rich_markup_mode=None)
-    reading_command(app, "list", epilog="Example: dledger transaction list --json")(list_transactions)
+    app = command_group("Transactions of producers.")
+    reading_command(app, "list", epilog=examples("dledger transaction list --json"))(list_transactions)
     for command in (commit, rollback):
-        app.command(epilog=f"Example: dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes")(command)
+        app.command(epilog=examples(f"dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes"))(command)
     root.add_typer(app, name="transaction")
 
 
@@ -38,7 +39,7 @@ def list_transactions(
     timeout: TimeoutOption = READ_S,
     as_json: JsonOption = False,
 ) -> None:
-    """List open transactions, oldest first, and how many were parked because no producer knew their state."""
+    """List open transactions, oldest first.  Also counts transactions that were parked because no producer knew their state."""
     found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions, partial=True))
     if as_json:
         print_json({"groups": [_group_json(each) for each in found]} | unanswered_json(found.unanswered))
@@ -66,7 +67,7 @@ def commit(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Commit an open transaction, or send the message of a parked one to its topic.  Safe to repeat."""
+    """Commit an open or parked transaction.  The message of a parked one is sent to its topic.  Safe to repeat."""
     confirm(f"Commit transaction {transaction_id}? Consumers get its message.", yes)
     _end(transaction_id, config, timeout, wanted="COMMITTED", as_json=as_json)
 
@@ -78,7 +79,7 @@ def rollback(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Roll an open transaction back: consumers never get its message, as they never get that of a parked one."""
+    """Roll back an open transaction.  Consumers never receive its message, nor that of a parked one."""
     confirm(f"Roll back transaction {transaction_id}? Consumers never get its message.", yes)
     _end(transaction_id, config, timeout, wanted="ROLLED_BACK", as_json=as_json)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import LONG_S, ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
+from dledger_cli.help_page import examples
 from dledger_cli.output import error_line, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ STOP_TIMEOUT_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("up", epilog="Examples: dledger up | dledger up --config cluster-configs/local-3.yaml --data /tmp/d")(up)
-    app.command("down", epilog="Examples: dledger down --data data | dledger down --id n2")(down)
+    app.command("up", epilog=examples("dledger up", "dledger up --config cluster-configs/local-3.yaml --data /tmp/d"))(up)
+    app.command("down", epilog=examples("dledger down --data data", "dledger down --id n2"))(down)
 
 
 def up(
@@ -36,10 +37,12 @@ def up(
     data: DataOption = "data",
     as_json: JsonOption = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up waiting for the masters after this time.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up waiting for leaders after this time.")
     ] = LONG_S,
 ) -> None:
-    """Start all nodes and name servers in the background and wait until every group has a master.  What runs already is left alone."""
+    """Start all nodes and name servers in the background.  Wait until every replica group has a leader.  Running nodes are left
+    alone.
+    """
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
     from dledger_cli.local.cluster_edit import moved, replace_file
     from dledger_cli.local.folder_lock import one_at_a_time
@@ -194,14 +197,16 @@ def _explain(
 
 def down(
     data: DataOption = "data",
-    only: Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Stop only this one.  May be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="Stop only this node or name server. May be repeated.")
+    ] = None,
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node that does not stop in time.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up on a node that does not stop within this time.")
     ] = STOP_TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop what runs in the data folder, one after the other: followers first, then the leader, name servers last."""
+    """Stop all nodes and name servers of the data folder.  Followers are stopped first, then leaders, then name servers."""
     from broker.config.cluster_file import ClusterConfig
     from dledger_cli.local.folder_lock import one_at_a_time
     from dledger_cli.local.processes import LocalCluster

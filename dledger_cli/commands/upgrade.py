@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config, nodes_of
+from dledger_cli.help_page import examples
 from dledger_cli.output import error_line, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -20,16 +21,19 @@ POLL_S = 0.5
 
 def register_in(app: typer.Typer) -> None:
     """Add the commands to ``dledger cluster``."""
-    app.command("upgrade-check", epilog="Examples: dledger cluster upgrade-check | dledger cluster upgrade-check --json")(upgrade_check)
-    finish = "Examples: dledger cluster upgrade-finish | dledger cluster upgrade-finish --yes --wait 600"
+    app.command("upgrade-check", epilog=examples("dledger cluster upgrade-check", "dledger cluster upgrade-check --json"))(upgrade_check)
+    finish = examples(
+        "dledger cluster upgrade-finish",
+        "dledger cluster upgrade-finish --yes --wait 600",
+    )
     app.command("upgrade-finish", epilog=finish)(upgrade_finish)
 
 
 def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show builds and feature levels, what would be switched on, and what speaks against an upgrade or a downgrade to this build now.
+    """Check whether an upgrade or downgrade to this build works.  Shows builds, feature levels, and what upgrade-finish would enable.
 
-    Exit 1 when something speaks against it: a node that does not answer, or that writes cannot do without, a full disk, a level that this
-    build cannot do.
+    Exits with 1 if it does not: a node does not answer, writes would stop without a node, a disk is full, or this build does not support
+    the feature level.
     """
     nodes = nodes_of(load_config(config))
     found = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
@@ -65,14 +69,20 @@ def _show(found: UpgradeCheck) -> None:
 
 def upgrade_finish(
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group. Default: all.")] = "",
-    level: Annotated[int, typer.Option("--level", metavar="N", min=0, help="Default: the highest that every member can do.")] = 0,
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until every member can do it.")] = 0.0,
+    level: Annotated[
+        int, typer.Option("--level", metavar="N", min=0, help="Feature level. Default: the highest that every member supports.")
+    ] = 0,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until every member supports it.")
+    ] = 0.0,
     yes: YesOption = False,
     config: ConfigOption = None,
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Raise the feature level: what the new release brings is switched on, and older builds are refused from then on.  It is not undone."""
+    """Raise the feature level of replica groups.  Enables features of the new release; older builds are rejected from then on.  It
+    cannot be undone.
+    """
     from dledger_wire.errors import NotReadyError
 
     confirm(f"Raise the feature level of {group or 'every replica group'}? Builds that cannot do it cannot be started again.", yes)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
+from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import print_json, print_table
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
@@ -17,17 +18,17 @@ MAX_PASSWORD = 1024
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user: letters, digits and . _ @ -")]
 PasswordFileOption = Annotated[
-    str, typer.Option("--new-password-file", metavar="FILE", help="File with its password. Default: asked for, or the first line of stdin.")
+    str, typer.Option("--new-password-file", metavar="FILE", help="File with the password. Default: prompt, or the first line of stdin.")
 ]
-NoPasswordOption = Annotated[bool, typer.Option("--no-password", help="Only a certificate of its name counts.")]
+NoPasswordOption = Annotated[bool, typer.Option("--no-password", help="The user logs in with a certificate only.")]
 
 
 def register(root: typer.Typer) -> None:
-    users = typer.Typer(help="Users of the cluster.", no_args_is_help=True, rich_markup_mode=None)
-    users.command("create", epilog="Example: dledger user create billing")(create)
-    users.command("update", epilog="Example: dledger user update billing --new-password-file new")(update)
-    users.command("delete", epilog="Example: dledger user delete billing --yes")(delete)
-    reading_command(users, "list", epilog="Example: dledger user list")(list_users)
+    users = command_group("Users of the cluster.")
+    users.command("create", epilog=examples("dledger user create billing"))(create)
+    users.command("update", epilog=examples("dledger user update billing --new-password-file new"))(update)
+    users.command("delete", epilog=examples("dledger user delete billing --yes"))(delete)
+    reading_command(users, "list", epilog=examples("dledger user list"))(list_users)
     root.add_typer(users, name="user")
 
 
@@ -39,7 +40,7 @@ def create(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a user; it has no rights until dledger acl allow gives it some."""
+    """Create a user without permissions.  dledger acl allow grants some."""
     password = _password(name, new_password_file, no_password=no_password)
     show_change(ask(config, timeout, lambda admin: admin.create_user(name, password)), f"created user {name}", as_json=as_json)
 
@@ -52,7 +53,7 @@ def update(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a user another password; users may do so for themselves."""
+    """Set a new password for a user.  Users may change their own."""
     password = _password(name, new_password_file, no_password=no_password)
     show_change(
         ask(config, timeout, lambda admin: admin.update_user(name, password)), f"changed the password of user {name}", as_json=as_json
@@ -66,13 +67,13 @@ def delete(
     timeout: TimeoutOption = CHANGE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a user and its rules; its connections end."""
+    """Delete a user and its rules.  Its connections are closed."""
     confirm(f"Delete user {name} and its rules?", yes)
     show_change(ask(config, timeout, lambda admin: admin.delete_user(name)), f"deleted user {name}", as_json=as_json)
 
 
 def list_users(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
-    """Show the users, with the administrators that the cluster file names."""
+    """Show users, and the administrators of the cluster file."""
     found = ask(config, timeout, lambda admin: admin.list_users())
     if as_json:
         rows = [{"name": user.name, "has_password": user.has_password, "in_cluster_file": user.in_cluster_file} for user in found]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import LONG_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
+from dledger_cli.help_page import examples
 from dledger_cli.output import clear_progress, error_line, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from dledger_client.aio import Admin
 
 
-EPILOG = "Examples: dledger verify --data data | dledger verify --data data/n0 | dledger verify --online | dledger verify --backup /backup"
+EPILOG = examples(
+    "dledger verify --data data",
+    "dledger verify --data data/n0",
+    "dledger verify --online",
+    "dledger verify --backup /backup",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,9 +39,9 @@ def verify(
     timeout: TimeoutOption = LONG_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Check logs, index units and queues offline, or backups; exit 1 and the exact place when something is damaged.
+    """Check logs, index units and queues offline, or backups.  Exits with 1 and prints the exact position if something is damaged.
 
-    With --online also exit 1 when a replica did not answer: it is named, and the others are compared.
+    With --online, exits with 1 also if a replica does not answer; the others are compared.
     """
     if online + bool(data) + bool(backup) != 1:
         raise typer.BadParameter("give one of --data DIR, --online and --backup URL")

@@ -15,6 +15,7 @@ import typer
 
 from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
 from dledger_cli.credentials import as_member
+from dledger_cli.help_page import examples
 from dledger_cli.output import print_json, print_line, show_errors_as_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from dledger_cli.top.text import Order
     from dledger_cli.top.watcher import Watcher
 
-EXAMPLES = "Examples: dledger top | dledger top --sort lag | dledger top --once --json"
+EXAMPLES = examples(
+    "dledger top",
+    "dledger top --sort lag",
+    "dledger top --once --json",
+)
 ORDERS = ("name", "rate", "lag", "disk")
 PLAIN_WIDTH = 240  # where there is no terminal nothing is cut
 
@@ -45,11 +50,11 @@ def top(
         typer.Option("--json", help="Print a line of JSON at each update; with --once only one.", callback=show_errors_as_json),
     ] = False,
 ) -> None:
-    """Show a running cluster live: replica groups, nodes, consumer groups, and changes of leader as they come.
+    """Show a running cluster live.  Lists replica groups, nodes, consumer groups and leader changes.
 
-    IN is what is stored, OUT what is given to readers.  LAG of a node: committed entries it does not have; of a consumer group: messages
-    it has not read.  LOOP-LAG is how late the node's event loop was at most in the last seconds: above 200 ms it is overloaded.
-    With --once exit 1 when no node answers.
+    IN counts stored messages, OUT messages that were read.  LAG of a node: committed entries that it does not have; of a consumer group:
+    unread messages.  LOOP-LAG is the longest delay of the node's event loop in the last seconds; above 200 ms the node is overloaded.
+    With --once, exits with 1 if no node answers.
     """
     if sort not in ORDERS:
         raise typer.BadParameter(f"expected {', '.join(ORDERS)}", param_hint="--sort")

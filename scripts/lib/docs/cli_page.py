@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import typer
+
+from dledger_cli.help_page import long_name, record, usage
 
 HEAD = """\
 # Command line
@@ -25,8 +27,7 @@ Most commands take these options. The page does not repeat them for each command
 | option | meaning |
 |---|---|
 """
-COMMON = ("--config", "--bootstrap", "--json", "--timeout")
-WHO = "login_"  # parameters of options that say who comes in; some commands have others of the same name
+COMMON = ("timeout", "as_json")
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -34,10 +35,10 @@ def page(app: typer.Typer) -> str:
     """The whole page, as Markdown."""
     root: Any = typer.main.get_command(app)
     context = root.make_context("dledger", [], resilient_parsing=True)
-    topic = root.get_command(context, "topic")
-    create = topic.get_command(context, "create")
-    known = {param.help for param in create.params if _has_common_name(param)}
-    parts = [HEAD + _rows(_common(create, context))]
+    create = root.get_command(context, "topic").get_command(context, "create")
+    common = [param for param in create.params if _is_common(create, param)]
+    known = {param.help for param in common}
+    parts = [HEAD + _rows(_record(param, context) for param in common)]
     parts += [_section(path, command, context, known) for path, command in _walk(root, context, "dledger")]
     return "\n".join(parts)
 
@@ -50,12 +51,8 @@ def _walk(group: Any, context: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _walk(command, context, f"{path} {name}")
 
 
-def _has_common_name(param: Any) -> bool:
-    return bool(set(param.opts) & set(COMMON)) or param.name.startswith(WHO)
-
-
-def _common(command: Any, context: Any) -> list[tuple[str, str]]:
-    return [_record(param, context) for param in command.params if _has_common_name(param) if not getattr(param, "hidden", False)]
+def _is_common(command: Any, param: Any) -> bool:
+    return param.name in command.connection or param.name in COMMON
 
 
 def _section(path: str, command: Any, context: Any, known: Collection[str]) -> str:
@@ -63,40 +60,33 @@ def _section(path: str, command: Any, context: Any, known: Collection[str]) -> s
     text = f"## {path}\n\n{_prose(command.help)}\n"
     if hasattr(command, "list_commands"):
         return text
-    shared = [param for param in command.params if _has_common_name(param) and not param.required and param.help in known]
-    own = [param for param in command.params if param not in shared]
-    usage = " ".join([path, *(_usage(param) for param in own if param.param_type_name == "argument"), "[OPTIONS]"])
-    text += f"\n```\n{usage}\n```\n"
-    rows = [_record(param, context) for param in own if not getattr(param, "hidden", False)]
-    if rows:
-        text += "\n| argument or option | meaning |\n|---|---|\n" + _rows(rows)
+    params = [param for param in command.params if not getattr(param, "hidden", False)]
+    shared = [param for param in params if _is_common(command, param) and param.help in known]
+    own = [param for param in params if param not in shared]
+    arguments = [usage(param) for param in own if param.param_type_name == "argument"]
+    text += f"\n```\n{' '.join([path, '[OPTIONS]', *arguments])}\n```\n"
+    if own:
+        text += "\n| argument or option | meaning |\n|---|---|\n" + _rows(_record(param, context) for param in own)
     if shared:
         text += "\nCommon options: " + ", ".join(_common_name(param) for param in shared) + ".\n"
     if command.epilog:
-        text += f"\n{_examples(command.epilog)}\n"
+        title = "Examples" if "\n" in command.epilog else "Example"
+        text += f"\n{title}:\n\n```\n{command.epilog}\n```\n"
     return text
 
 
 def _common_name(param: Any) -> str:
-    long = next(name for name in param.opts if name.startswith("--"))
-    if long == "--timeout" and param.default != DEFAULT_TIMEOUT_S:
-        return f"`{long}` (default {param.default:g} s)"
-    return f"`{long}`"
-
-
-def _usage(param: Any) -> str:
-    name = param.name.upper()
-    return name if param.required else f"[{name}]"
+    if param.name == "timeout" and param.default != DEFAULT_TIMEOUT_S:
+        return f"`{long_name(param)}` (default {param.default:g} s)"
+    return f"`{long_name(param)}`"
 
 
 def _record(param: Any, context: Any) -> tuple[str, str]:
-    if param.param_type_name == "argument":
-        return param.name.upper(), " ".join(filter(None, [_prose(param.help or ""), "Required." if param.required else ""]))
-    name, meaning = param.get_help_record(context)
+    name, meaning = record(param, context)
     return name, _prose(meaning)
 
 
-def _rows(rows: list[tuple[str, str]]) -> str:
+def _rows(rows: Iterable[tuple[str, str]]) -> str:
     return "".join(f"| `{_cell(name)}` | {_cell(meaning)} |\n" for name, meaning in rows)
 
 
@@ -111,15 +101,3 @@ def _prose(text: str | None) -> str:
     for character in "\\<*_[":
         joined = joined.replace(character, f"\\{character}")
     return joined
-
-
-def _examples(epilog: str) -> str:
-    """One command a line; what feeds a pipe stays in front of its command."""
-    head, _, rest = " ".join(epilog.split()).partition(": ")
-    commands: list[str] = []
-    for piece in rest.split(" | "):
-        if commands and not commands[-1].rpartition(" | ")[2].startswith("dledger "):
-            commands[-1] += f" | {piece}"
-        else:
-            commands.append(piece)
-    return f"{head}:\n\n```\n" + "\n".join(commands) + "\n```"

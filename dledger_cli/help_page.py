@@ -1,0 +1,125 @@
+"""The help page of a command: its own options, how it connects to a cluster, and examples.
+
+Owns how options and their defaults are shown, for ``--help`` and for the reference page of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+CONNECTION = "Connection options"
+
+
+def examples(*commands: str) -> str:
+    """The epilog of a command: its examples, one a line."""
+    return "\n".join(commands)
+
+
+def command_group(summary: str, *, no_args_is_help: bool = True) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(cls=HelpGroup, help=summary, no_args_is_help=no_args_is_help, rich_markup_mode=None)
+
+
+def declared_options(declaration: Callable[..., None]) -> list[Any]:
+    """The options that a function declares by its parameters, for commands that get them in addition to their own."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(declaration)
+    return list(typer.main.get_command(app).params)
+
+
+class HelpPage:
+    """Options of the connection are named in one line, since ``dledger --help`` describes them; examples stand one a line."""
+
+    epilog: str | None
+    connection: Collection[str] = ()  # parameters that say which cluster is asked, and as which user
+
+    def collect_usage_pieces(self: Any, ctx: Any) -> list[str]:
+        pieces = [self.options_metavar or ""]
+        return pieces + [usage(param) for param in self.get_params(ctx) if param.param_type_name == "argument"]
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        shown = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
+        arguments = [param for param in shown if param.param_type_name == "argument"]
+        connection = [param for param in shown if param.name in self.connection]
+        options = [param for param in shown if param not in arguments and param not in connection]
+        for title, params in (("Arguments", arguments), ("Options", options)):
+            if params:
+                with formatter.section(title):
+                    formatter.write_dl([record(param, ctx) for param in params])
+        if connection:
+            with formatter.section(f"{CONNECTION} (see dledger --help)"):
+                formatter.write(f"  {' '.join(map(long_name, connection))}\n")
+
+    def format_epilog(self, _ctx: Any, formatter: Any) -> None:
+        if self.epilog:
+            lines = self.epilog.splitlines()
+            with formatter.section("Examples" if len(lines) > 1 else "Example"):
+                formatter.write("".join(f"  {line}\n" for line in lines))
+
+
+class HelpCommand(HelpPage, TyperCommand):
+    pass
+
+
+class HelpGroup(HelpPage, TyperGroup):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), self.subcommand_metavar]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def write_connection_options(ctx: Any, formatter: Any, options: Iterable[Any]) -> None:
+    """The page of the root describes them once for all commands."""
+    with formatter.section(f"{CONNECTION} of commands that ask a cluster"):
+        formatter.write_dl([record(option, ctx) for option in options])
+
+
+def long_name(param: Any) -> str:
+    return str(next(name for name in param.opts if name.startswith("--")))
+
+
+def argument_name(param: Any) -> str:
+    return str(param.metavar or param.name.upper()).strip("[]")
+
+
+def usage(param: Any) -> str:
+    """An argument in the line of usage."""
+    name = argument_name(param) + ("..." if param.nargs == -1 else "")
+    return name if param.required else f"[{name}]"
+
+
+def record(param: Any, ctx: Any) -> tuple[str, str]:
+    """Name and meaning of an argument or option.  A default that stands for "not given" is left out."""
+    if param.param_type_name == "argument":
+        return argument_name(param), param.help or ""
+    name, _ = param.get_help_record(ctx)
+    facts = [f"default: {_text(param.default)}"] if _is_shown(param) else []
+    if limits := _limits(param):
+        facts.append(limits)
+    if param.required:
+        facts.append("required")
+    meaning = param.help or ""
+    return name, f"{meaning}  [{'; '.join(facts)}]" if facts else meaning
+
+
+def _is_shown(param: Any) -> bool:
+    default = param.default
+    if param.is_flag or not param.show_default or callable(default):
+        return False
+    return default > 0 if isinstance(default, int | float) else isinstance(default, str) and default not in ("", "0")
+
+
+def _text(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _limits(param: Any) -> str:
+    """Only ranges with both ends: that a number is not below zero goes without saying."""
+    low, high = getattr(param, "min", None), getattr(param, "max", None)
+    return f"{low:g} to {high:g}" if low is not None and high is not None else ""
