@@ -155,10 +155,10 @@ class ServiceContext:
     def answering_replica(self) -> types_pb2.AnsweringReplica:
         """The answering node, and how old its state may be: callers that read at followers decide whether that will do."""
         found = types_pb2.AnsweringReplica(node=self.settings.node.id)
-        self.tell_age(found)
+        self.set_age(found)
         return found
 
-    def tell_age(self, answer: types_pb2.AnsweringReplica | broker_pb2.FetchResponse) -> None:
+    def set_age(self, answer: types_pb2.AnsweringReplica | broker_pb2.FetchResponse) -> None:
         """Set in ``answer`` whether this replica is master, and how old its state may be."""
         answer.master = bool(self.roles.master_term)
         answer.lag_entries, silent_ms = self.raft.behind()

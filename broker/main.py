@@ -103,7 +103,7 @@ async def _wait_as_spare(
 ) -> Binding | None:
     """The replica group that it belongs to; None when a signal ends the process first."""
     from broker.membership.waiting_spare import WaitingSpare
-    from broker.metrics.health import spare_told
+    from broker.metrics.health import spare_notice
     from broker.metrics.ports import spare_port
     from broker.process.machine import machine_of
     from dledger_wire.security import principal
@@ -115,7 +115,7 @@ async def _wait_as_spare(
         return bound
     waiting = WaitingSpare(cluster, spare, machine.env, process=machine.stats, security=machine.security)
     waiting.log_ring = log.ring
-    async with spare_port(cluster, spare, waiting, machine), manager.telling(spare_told):
+    async with spare_port(cluster, spare, waiting, machine), manager.notifying(spare_notice):
         return await _until_stopped(waiting, waiting.stop, waiting.addresses, folder, manager, lambda: waiting.bound)
 
 
@@ -151,7 +151,7 @@ def _with_folder(
         return 1
     finally:
         if log is not None:
-            log.tell_repeats()
+            log.write_repeats()
         lock.release()
     return 0
 
@@ -167,7 +167,7 @@ def _why(lock: DataFolderLock, error: Exception) -> Exception:
 
 def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
     async def logged() -> T:
-        async with log.telling_repeats():
+        async with log.writing_repeats():
             return await work
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -176,7 +176,7 @@ def _run(log: ProcessLog, work: Coroutine[Any, Any, T]) -> T:
 
 async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
     from broker.config.added_name_servers import AddedNameServers
-    from broker.metrics.health import node_told
+    from broker.metrics.health import node_notice
     from broker.metrics.ports import node_port
     from broker.node import BrokerNode
     from broker.process.machine import machine_of
@@ -191,12 +191,12 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     node.log_ring = log.ring
     node.added_name_servers = AddedNameServers(settings.cluster).look
     log.term = lambda: node.raft.term if node.is_open else None
-    async with node_port(node, machine), manager.telling(lambda: node_told(node)):
+    async with node_port(node, machine), manager.notifying(lambda: node_notice(node)):
         await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder, manager)
 
 
 async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:
-    from broker.metrics.health import name_server_told
+    from broker.metrics.health import name_server_notice
     from broker.metrics.ports import name_server_port
     from broker.nameserver.node import NameServerNode
     from broker.nameserver.pysyncobj_quorum import quorum_of
@@ -209,7 +209,7 @@ async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLo
     await open_identity(machine.env, settings.cluster.cluster, NAME_SERVERS, settings.server.id)
     server = NameServerNode(settings, machine.env, quorum, process=machine.stats, security=machine.security)
     server.log_ring = log.ring
-    async with name_server_port(server, machine), manager.telling(lambda: name_server_told(server)):
+    async with name_server_port(server, machine), manager.notifying(lambda: name_server_notice(server)):
         await _until_stopped(server, server.stop, settings.addresses, folder, manager)
 
 

@@ -328,9 +328,9 @@ class BrokerNode:
     def _role_changed(self, event: RoleChanged) -> None:
         self.leader_history.role_changed(event)
         self.roles.role_changed(event)
-        self._registered_anew()
+        self._register_again()
 
-    def _registered_anew(self) -> None:
+    def _register_again(self) -> None:
         """What name servers know of this node's role is not true any more."""
         if self._registrar is not None:
             self._registrar.touch()
@@ -344,11 +344,11 @@ class BrokerNode:
 
     def become_master(self, term: int) -> None:
         self.store.become_master(term)
-        self._registered_anew()
+        self._register_again()
 
     def resign(self) -> None:
         self.store.resign()
-        self._registered_anew()
+        self._register_again()
 
     # Health
 

@@ -244,7 +244,7 @@ class PeerRepair:
 
         StorageDamagedError when one cannot be repaired within the limit.
         """
-        deadline_ms, told = self._env.clock.monotonic_ms() + self._limit_ms, ""
+        deadline_ms, logged = self._env.clock.monotonic_ms() + self._limit_ms, ""
         while True:
             try:
                 return await read()
@@ -252,9 +252,9 @@ class PeerRepair:
                 index = damage.detail_int("index")
                 if not log.first_index <= index <= log.last.index or self._env.clock.monotonic_ms() >= deadline_ms:
                     raise
-                if told != damage.message:
-                    told = damage.message
-                    _logger.error("%s; fetching the bytes from peers", told, extra={"event": "log_damaged"})
+                if logged != damage.message:
+                    logged = damage.message
+                    _logger.error("%s; fetching the bytes from peers", logged, extra={"event": "log_damaged"})
                 if not await self.repair_entry(log, index):
                     await asyncio.sleep(RETRY_S)
 

@@ -62,7 +62,7 @@ class PeerStatus:
     match_index: int
     state: str = ""
     silent_ms: int = -1
-    heard: bool = False  # in the leader's term; ``silent_ms`` of another one counts from its start
+    has_answered: bool = False  # in the leader's term; ``silent_ms`` of another one counts from its start
     refused: str = ""  # why no link with it is let in, here or there
     acknowledges: bool = False
     low_on_space: bool = False
@@ -108,7 +108,7 @@ def peer_statuses(
                 match_index=peer.match if peer is not None else core.durable if leads else -1,
                 state=peer.state if peer is not None else "",
                 silent_ms=peer.silent_ms if peer is not None else -1,
-                heard=peer is not None and peer.heard,
+                has_answered=peer is not None and peer.has_answered,
                 refused=refused,
                 acknowledges=leads if peer is None else bool(answers and connected and not refused),
                 low_on_space=peer is not None and peer.low_on_space,

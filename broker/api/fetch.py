@@ -280,7 +280,7 @@ class FetchService:
         store = self._context.store
         header = broker_pb2.FetchResponse(request_id=request.request_id, next_offset=next_offset, end=end)
         header.applied_index = store.applied_index
-        self._context.tell_age(header)
+        self._context.set_age(header)
         queue = store.queues.get((request.topic, request.queue_id))
         if queue is not None:
             header.min_offset, header.max_offset = queue.min_offset, queue.max_offset

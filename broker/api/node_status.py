@@ -111,7 +111,7 @@ def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus, unfit: Mappin
                 match_index=max(0, peer.match_index),
                 state=state,
                 last_contact_ms=peer.silent_ms,
-                unheard=peer.silent_ms >= 0 and not peer.heard,
+                unheard=peer.silent_ms >= 0 and not peer.has_answered,
                 voter=peer.voter,
                 connected=peer.connected,
                 refused=peer.refused,

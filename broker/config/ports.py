@@ -55,15 +55,15 @@ class Port:
 def taken_ports(ports: list[Port]) -> list[Problem]:
     """Ports of metrics and of the console that something else on the same host has."""
     problems: list[Problem] = []
-    told: set[Place] = set()
+    reported: set[Place] = set()
     before: dict[tuple[str, int], list[Port]] = defaultdict(list)
     for port in sorted(ports, key=lambda port: port.use):
         same_number = before[port.host, split_address(port.address)[1]]
         other = next(filter(port.meets, same_number), None) if port.use is not Use.SERVICE else None
-        if other is not None and port.place not in told:
+        if other is not None and port.place not in reported:
             text = f"{port.address} of {port.owner} is taken: {other.owner} on the same host {_SERVES[other.use]} at {other.address}"
             problems.append(Problem(port.place, f"expected an address for each process of a host; {text}"))
-            told.add(port.place)
+            reported.add(port.place)
         same_number.append(port)
     return problems
 

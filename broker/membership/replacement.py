@@ -54,7 +54,7 @@ class Turns(Protocol):
     """What this node reports to name servers, and what they return."""
 
     def ask_turn(self, *, asks: bool) -> None: ...
-    async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None: ...
+    async def ask_majority(self) -> list[routes_pb2.DirectoryReply] | None: ...
 
 
 class SpareReplacement:
@@ -71,7 +71,7 @@ class SpareReplacement:
         self._failed: dict[str, int] = {}  # spare node that was of no use -> since when
         self._lacks_learners_since = self._unanswered_since = -1
         self._asks = False
-        self._told = ""
+        self._logged = ""
 
     async def start(self, term: int, tasks: BackgroundTasks) -> None:
         self._away.clear()  # a new master has waited for no member yet
@@ -90,13 +90,13 @@ class SpareReplacement:
                 while await self._check():
                     pass
             except DledgerError as error:
-                self._tell(f"not done yet: {error.message}")
+                self._log(f"not done yet: {error.message}")
 
     async def _check(self) -> bool:
         """Carry one step out; whether the next one may follow at once."""
         context, wanted = self._context, self._context.wanted_replicas()
         group, now_ms = context.store.replica_group, context.env.clock.monotonic_ms()
-        self._look_who_is_away(now_ms)
+        self._find_absent(now_ms)
         under_way = group.replacement
         if not wanted.replace_after_ms or group.state == REMOVED:
             self._ask(asks=False)
@@ -120,7 +120,7 @@ class SpareReplacement:
             return False
         if isinstance(step, Take):
             return await self._take(under_way)
-        self._tell(step.why)
+        self._log(step.why)
         await self._change(step.membership)
         if step.dropped:
             await self._choose_again(under_way)
@@ -128,7 +128,7 @@ class SpareReplacement:
 
     # What is seen
 
-    def _look_who_is_away(self, now_ms: int) -> None:
+    def _find_absent(self, now_ms: int) -> None:
         status = self._context.raft.status()
         timeout_ms = self._context.settings.cluster.raft.election_timeout_ms
         silent = {peer.node_id for peer in status.peers if peer.node_id != status.node_id and not peer.answers(timeout_ms)}
@@ -166,13 +166,13 @@ class SpareReplacement:
     # A replacement begins
 
     async def _begin(self, step: Begin) -> bool:
-        told = await self._turns.told_majority()
-        if told is None:
-            self._tell(f"{step.why}; a majority of the name servers does not answer, so no spare node is taken in")
+        directories = await self._turns.ask_majority()
+        if directories is None:
+            self._log(f"{step.why}; a majority of the name servers does not answer, so no spare node is taken in")
             return False
-        others = turns_of_others(self._context.settings.group.name, told)
+        others = turns_of_others(self._context.settings.group.name, directories)
         if others:
-            self._tell(f"{step.why}; replica group {min(others)} takes a spare node in, one group does at a time")
+            self._log(f"{step.why}; replica group {min(others)} takes a spare node in, one group does at a time")
         if not self._asks:
             self._ask(asks=may_ask(others))
             return False
@@ -181,18 +181,18 @@ class SpareReplacement:
             return False
         if others:
             return False  # they give way
-        chosen = (step.ready, "") if step.at_once and step.ready else self._choose(told, step.ready)
+        chosen = (step.ready, "") if step.at_once and step.ready else self._choose(directories, step.ready)
         if chosen is None:
-            self._tell(f"{step.why}, and no spare node is free")
+            self._log(f"{step.why}, and no spare node is free")
             self._ask(asks=False)
             return False
-        self._tell(f"{step.why}: {chosen[0]} is to take its place")
+        self._log(f"{step.why}: {chosen[0]} is to take its place")
         await self._set(Replacement(chosen[0], chosen[1] or self._address_of(chosen[0]), step.absent, step.voter))
         return True
 
-    def _choose(self, told: Collection[routes_pb2.DirectoryReply], ready: str) -> tuple[str, str] | None:
+    def _choose(self, directories: Collection[routes_pb2.DirectoryReply], ready: str) -> tuple[str, str] | None:
         members = [peer.node_id for peer in self._context.raft.status().peers]
-        found = free_spares(told, self._context.settings.group.name, self._away, {*members, *self._failed})
+        found = free_spares(directories, self._context.settings.group.name, self._away, {*members, *self._failed})
         return found[0] if found else (ready, "") if ready else None
 
     async def _choose_again(self, under_way: Replacement) -> None:
@@ -202,10 +202,10 @@ class SpareReplacement:
         if not under_way.voter or under_way.absent in self._context.raft.membership:
             await self._end(End(f"{under_way.spare} is of no use"))
             return
-        told = await self._turns.told_majority()
-        chosen = None if told is None else self._choose(told, "")
+        directories = await self._turns.ask_majority()
+        chosen = None if directories is None else self._choose(directories, "")
         if chosen is None:
-            self._tell(f"{under_way.spare} is of no use, and no other spare node is free")
+            self._log(f"{under_way.spare} is of no use, and no other spare node is free")
             return
         await self._set(Replacement(*chosen, under_way.absent, under_way.voter))
 
@@ -217,14 +217,14 @@ class SpareReplacement:
         try:
             await self._bind(under_way)
         except InvalidArgumentError as error:
-            self._tell(f"spare node {spare}: {error.message}")
+            self._log(f"spare node {spare}: {error.message}")
             await self._choose_again(under_way)
             return False
         except DledgerError as error:
             now_ms = context.env.clock.monotonic_ms()
             if self._unanswered_since < 0:
                 self._unanswered_since = now_ms
-            self._tell(f"spare node {spare} does not answer: {error.message}")
+            self._log(f"spare node {spare} does not answer: {error.message}")
             if now_ms - self._unanswered_since >= context.wanted_replicas().replace_after_ms:
                 await self._choose_again(under_way)
             return False
@@ -232,7 +232,7 @@ class SpareReplacement:
         membership = context.raft.membership
         learners = (*membership.learners, NodeId(spare))
         await context.raft.change_members(membership.voters, learners, {spare: under_way.address}, CHANGE_TIMEOUT_S)
-        self._tell(f"spare node {spare} joins as a learner")
+        self._log(f"spare node {spare} joins as a learner")
         return True
 
     async def _bind(self, under_way: Replacement) -> None:
@@ -256,7 +256,7 @@ class SpareReplacement:
 
     async def _end(self, step: End) -> None:
         await self._context.command(SetReplacement(), COMMAND_TIMEOUT_S)
-        self._tell(f"the replacement ends: {step.why}")
+        self._log(f"the replacement ends: {step.why}")
 
     def _address_of(self, member: str) -> str:
         return self._context.raft.address_of(NodeId(member))
@@ -265,13 +265,13 @@ class SpareReplacement:
         self._asks = asks
         self._turns.ask_turn(asks=asks)
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         """Log what is new."""
-        if text != self._told:
-            self._told = text
+        if text != self._logged:
+            self._logged = text
             _logger.info("%s: %s", self._context.settings.group.name, text)
 
 
 def _for(span_ms: int, since: Mapping[Who, int], now_ms: int) -> list[Who]:
     """The members for which something has held for that long."""
-    return [who for who, since_ms in since.items() if now_ms - since_ms >= span_ms]
+    return [member for member, since_ms in since.items() if now_ms - since_ms >= span_ms]

@@ -146,10 +146,10 @@ def _without(now: Membership, node: str) -> Membership:
 # Which group, and which spare node
 
 
-def turns_of_others(own: str, told: Iterable[routes_pb2.DirectoryReply]) -> dict[str, int]:
+def turns_of_others(own: str, directories: Iterable[routes_pb2.DirectoryReply]) -> dict[str, int]:
     """Groups that have their turn or ask for it, by what any name server says."""
     found: dict[str, int] = {}
-    for directory in told:
+    for directory in directories:
         for group in directory.groups:
             if group.replacing and group.name != own:
                 found[group.name] = max(found.get(group.name, 0), group.replacing)
@@ -167,11 +167,11 @@ def must_give_way(own: str, others: Mapping[str, int]) -> bool:
 
 
 def free_spares(
-    told: Iterable[routes_pb2.DirectoryReply], own: str, away: Collection[str], not_these: Collection[str]
+    directories: Iterable[routes_pb2.DirectoryReply], own: str, away: Collection[str], not_these: Collection[str]
 ) -> list[tuple[str, str]]:
     """Id and address of spare nodes that belong to no group, those first that share no host and no rack with members that are there."""
-    present = [node for reply in told for group in reply.groups if group.name == own for node in group.nodes if node.id not in away]
+    present = [node for reply in directories for group in reply.groups if group.name == own for node in group.nodes if node.id not in away]
     hosts, racks = {node.host for node in present}, {node.rack for node in present if node.rack}
-    free = {spare.id: spare for reply in told for spare in reply.spares if not spare.expired and spare.id not in not_these}
+    free = {spare.id: spare for reply in directories for spare in reply.spares if not spare.expired and spare.id not in not_these}
     ordered = sorted(free.values(), key=lambda spare: (spare.host in hosts, spare.rack in racks, spare.id))
     return [(spare.id, spare.address) for spare in ordered]

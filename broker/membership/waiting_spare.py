@@ -156,7 +156,7 @@ class WaitingSpare:
 
     async def _register_at(self, address: str) -> None:
         channel: Channel = self._env.network.connect(address)
-        told = routes_pb2.Registration(
+        registration = routes_pb2.Registration(
             cluster=self._cluster.cluster,
             node_id=self._spare.id,
             address=self._spare.address,
@@ -169,8 +169,8 @@ class WaitingSpare:
         try:
             while True:
                 try:
-                    told.sequence += 1
-                    reply = await methods.REGISTER.call(channel, told, timeout_s=CALL_TIMEOUT_S)
+                    registration.sequence += 1
+                    reply = await methods.REGISTER.call(channel, registration, timeout_s=CALL_TIMEOUT_S)
                     await self._learn(channel, reply.directory_version)
                 except DledgerError as error:
                     _logger.debug("registration at %s: %s", address, error.message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker.nameserver.node import NameServerNode
 from broker.node import BrokerNode
-from broker.process.service_manager import Told
+from broker.process.service_manager import Notice
 from dledger.core.types import Role
 from dledger_wire.status import REMOVED
 
@@ -63,27 +63,27 @@ def name_server_checks(server: NameServerNode) -> list[Check]:
     return [Check("open"), Check("quorum", "" if server.quorum.state().has_majority else "no majority of the name servers is connected")]
 
 
-def node_told(node: BrokerNode) -> Told:
+def node_notice(node: BrokerNode) -> Notice:
     """A node's status line for its service manager."""
     if not node.is_open:
-        return Told(ready=False, text="recovers its log and what is derived from it")
+        return Notice(ready=False, text="recovers its log and what is derived from it")
     problems = [check.problem for check in node_checks(node) if check.problem]
     status = node.raft.status()
     role = status.role.value.replace("_", "-")
     text = f"{role} of replica group {status.group}, term {status.term}"
     if status.leader is not None and status.role is not Role.LEADER:
         text += f", leader {status.leader}"
-    return Told(not problems, "; ".join([text, *problems, *([status.copying] if status.copying else [])]))
+    return Notice(not problems, "; ".join([text, *problems, *([status.copying] if status.copying else [])]))
 
 
-def name_server_told(server: NameServerNode) -> Told:
+def name_server_notice(server: NameServerNode) -> Notice:
     """A name server's status line for its service manager."""
     problems = [check.problem for check in name_server_checks(server) if check.problem]
     if not server.is_open:
-        return Told(ready=False, text="; ".join(problems))
-    return Told(not problems, "; ".join([f"{server.quorum.state().role} of the name servers", *problems]))
+        return Notice(ready=False, text="; ".join(problems))
+    return Notice(not problems, "; ".join([f"{server.quorum.state().role} of the name servers", *problems]))
 
 
-def spare_told() -> Told:
+def spare_notice() -> Notice:
     """The status line, for its service manager, of a spare node that no replica group has taken in; it is ready once it listens."""
-    return Told(ready=True, text="spare node, waits for a replica group")
+    return Notice(ready=True, text="spare node, waits for a replica group")

@@ -118,10 +118,10 @@ class SlowLook:
             places[topic, group] = [(topic, queue_id, offset) for queue_id, offset, _ in lagging]
         await self._find_times(places, top_pairs(lags, {}, self._limit))
         ages = await self._known_ages(places)
-        told = top_pairs(lags, ages, self._limit)
-        others = lags.keys() - told
-        found.lag_messages = {pair: lags[pair] for pair in told}
-        found.lag_seconds = {pair: ages[pair] for pair in told if pair in ages}
+        reported = top_pairs(lags, ages, self._limit)
+        others = lags.keys() - reported
+        found.lag_messages = {pair: lags[pair] for pair in reported}
+        found.lag_seconds = {pair: ages[pair] for pair in reported if pair in ages}
         if others:
             found.lag_messages[OTHERS, OTHERS] = sum(lags[pair] for pair in others)
             if known := others & ages.keys():

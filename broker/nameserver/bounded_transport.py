@@ -114,14 +114,14 @@ class BoundedTransport(TCPTransport):  # type: ignore[misc]
 
     def _onDisconnected(self, conn: TcpConnection) -> None:
         if self._since.pop(conn, None) is not None and conn in self._unknownConnections:
-            self._tell()
+            self._log()
         super()._onDisconnected(conn)
 
     def _refuse(self, conn: BoundedConnection) -> None:
         conn.disconnect()  # calls ``_onDisconnected``
         self._since.pop(conn, None)
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         self._refused += 1
         now_s = monotonic()
         if now_s - self._warned_s >= WARN_S:

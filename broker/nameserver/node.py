@@ -140,7 +140,7 @@ class NameServerNode:
 
     def known_users(self) -> SecurityState | None:
         """As ``users``; None before it has reported any."""
-        return self._users.newest() if self._users.is_told else None
+        return self._users.newest() if self._users.is_known else None
 
     def _first_group(self) -> list[Replica]:
         """Of the group where users are changed: the members that are known, and the nodes that the cluster file names."""

@@ -83,7 +83,7 @@ class ChildProcess:
                     self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self._env
                 )
             except OSError as error:
-                _tell_not_started(self._name, str(error))
+                _log_not_started(self._name, str(error))
                 return None
             self._process = process
         assert process.stderr is not None  # noqa: S101 - it is a pipe, for the type checker
@@ -95,11 +95,11 @@ class ChildProcess:
 @contextlib.contextmanager
 def not_started(name: str, reason: str) -> Iterator[None]:
     """In place of a ``ChildProcess`` that cannot run here: the node goes on without it, and its log says so."""
-    _tell_not_started(name, reason)
+    _log_not_started(name, reason)
     yield
 
 
-def _tell_not_started(name: str, reason: str) -> None:
+def _log_not_started(name: str, reason: str) -> None:
     logger.warning(
         "a process beside the node cannot be started", extra={"event": "child_process_not_started", "child": name, "reason": reason}
     )

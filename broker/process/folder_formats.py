@@ -28,12 +28,12 @@ async def _version(disk: Disk, known: Format) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        return await _told(file, known)
+        return await _stated(file, known)
     finally:
         await file.close()
 
 
-async def _told(file: File, known: Format) -> int | None:
+async def _stated(file: File, known: Format) -> int | None:
     if known is HARD_STATE:
         return newer_version(await read_copies(file))
     return json_version(await read_unless_lost(file, 0, HEAD_BYTES) or b"")  # what is lost is judged by its readers

@@ -63,10 +63,10 @@ class RepeatLimit:
             within = f"in {passed_s:.0f} s" if passed_s >= 1 else "within a second"
             for first, times in kind.written.values():
                 if times:
-                    yield _told(first, kind.since_s + passed_s, f"repeated {times} times {within}: {first.getMessage()}", times)
+                    yield _summary(first, kind.since_s + passed_s, f"repeated {times} times {within}: {first.getMessage()}", times)
             if kind.others:
                 text = f"{kind.others} more lines of this kind {within}, the newest: {kind.newest.getMessage()}"
-                yield _told(kind.newest, kind.since_s + passed_s, text, kind.others)
+                yield _summary(kind.newest, kind.since_s + passed_s, text, kind.others)
 
 
 def _line(record: logging.LogRecord) -> str:
@@ -81,7 +81,7 @@ def _line(record: logging.LogRecord) -> str:
     return "\n".join(parts)
 
 
-def _told(record: logging.LogRecord, at_s: float, text: str, times: int) -> logging.LogRecord:
-    told = logging.makeLogRecord({**vars(record), "msg": text, "args": (), "exc_info": None, "exc_text": None, "repeated": times})
-    told.created = at_s
-    return told
+def _summary(record: logging.LogRecord, at_s: float, text: str, times: int) -> logging.LogRecord:
+    summary = logging.makeLogRecord({**vars(record), "msg": text, "args": (), "exc_info": None, "exc_text": None, "repeated": times})
+    summary.created = at_s
+    return summary

@@ -24,7 +24,7 @@ from broker.process.log_repeats import RepeatLimit
 from broker.process.log_ring import LogRing
 from dledger_wire.printable import printable, printable_json
 
-TELL_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 _OWN_KEYS = ("at", "level", "event", "text", "logger")
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31;1m"}
 _RESET = "\x1b[0m"
@@ -33,7 +33,7 @@ _RESET = "\x1b[0m"
 class _LogFile(WatchedFileHandler):
     """Says once on stderr that it cannot be written, and again after it could be; never with a traceback for each line."""
 
-    _written = _is_told = False
+    _written = _is_reported = False
 
     def emit(self, record: logging.LogRecord) -> None:
         self._written = True
@@ -41,13 +41,13 @@ class _LogFile(WatchedFileHandler):
             super().emit(record)
         except OSError:  # it was moved away, and cannot be reopened
             self.handleError(record)
-        self._is_told = not self._written
+        self._is_reported = not self._written
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._written, error = False, sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
-        elif not self._is_told:
+        elif not self._is_reported:
             with suppress(OSError):
                 print(f"dledger: {self.baseFilename}: log lines are lost: {error.strerror}", file=sys.stderr, flush=True)
 
@@ -77,7 +77,7 @@ class ProcessLog(logging.Handler):
         except Exception:  # noqa: BLE001 - arguments that do not fit their text are no fault of what goes on after the line
             self.handleError(record)
 
-    def tell_repeats(self, *, at_end: bool = True) -> None:
+    def write_repeats(self, *, at_end: bool = True) -> None:
         """Say of the lines that were left out how often they came: of those whose period is over; of all when the process ends."""
         self.acquire()
         try:
@@ -87,19 +87,19 @@ class ProcessLog(logging.Handler):
             self.release()
 
     @asynccontextmanager
-    async def telling_repeats(self, every_s: float = TELL_EVERY_S) -> AsyncIterator[None]:
+    async def writing_repeats(self, every_s: float = LOG_EVERY_S) -> AsyncIterator[None]:
         """Meanwhile, what was left out is logged soon after its period is over, though nothing else is."""
 
-        async def tell() -> None:
+        async def log_left_out() -> None:
             while True:
                 await asyncio.sleep(every_s)
-                self.tell_repeats(at_end=False)
+                self.write_repeats(at_end=False)
 
-        telling = asyncio.create_task(tell(), name="tell repeats")
+        logging_task = asyncio.create_task(log_left_out(), name="tell repeats")
         try:
             yield
         finally:
-            telling.cancel()
+            logging_task.cancel()
 
     def close(self) -> None:
         self._output.close()

@@ -54,7 +54,7 @@ class NotifySocket:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notice:
     """How a process fares: whether clients may be sent to it, and a line for people."""
 
     ready: bool
@@ -88,22 +88,22 @@ class ServiceManager:
             return cls()
 
     @asynccontextmanager
-    async def telling(self, look: Callable[[], Told]) -> AsyncIterator[None]:
+    async def notifying(self, look: Callable[[], Notice]) -> AsyncIterator[None]:
         """Meanwhile, say from this event loop how the process fares."""
         if self._to is None:
             yield
             return
 
-        async def tell() -> None:
+        async def notify() -> None:
             while True:
                 self.beat(look)
                 await asyncio.sleep(self._every_s)
 
-        telling = asyncio.create_task(tell(), name="tell the service manager")
+        notifying = asyncio.create_task(notify(), name="tell the service manager")
         try:
             yield
         finally:
-            telling.cancel()
+            notifying.cancel()
 
     def listening(self) -> None:
         """It has recovered and listens."""
@@ -114,29 +114,29 @@ class ServiceManager:
         self._stopping = True
         self._send(STOPPING=1, STATUS=text)
 
-    def beat(self, look: Callable[[], Told]) -> None:
+    def beat(self, look: Callable[[], Notice]) -> None:
         """Say what is new, and that the event loop turns."""
         lines: dict[str, str | int] = {}
         now_s = self._now_s()
         if self._watchdog_s and now_s - self._alive_s >= self._watchdog_s / WATCHDOG_BEATS:
             lines["WATCHDOG"] = 1
-        told = Told(ready=False, text="") if self._stopping else look()
-        becomes_ready = not self._ready and not self._stopping and self._may_be_ready(told, now_s)
+        notice = Notice(ready=False, text="") if self._stopping else look()
+        becomes_ready = not self._ready and not self._stopping and self._may_be_ready(notice, now_s)
         if becomes_ready:
             lines["READY"] = 1
         elif not self._ready:
             lines["EXTEND_TIMEOUT_USEC"] = EXTENSION_S * 1_000_000
-        if told.text not in ("", self._text):
-            lines["STATUS"] = told.text
+        if notice.text not in ("", self._text):
+            lines["STATUS"] = notice.text
         if not lines or not self._send(**lines):
             return
         self._ready = self._ready or becomes_ready
-        self._text = told.text
+        self._text = notice.text
         if "WATCHDOG" in lines:
             self._alive_s = now_s
 
-    def _may_be_ready(self, told: Told, now_s: float) -> bool:
-        return self._listening_s is not None and (told.ready or now_s - self._listening_s >= PATIENCE_S)
+    def _may_be_ready(self, notice: Notice, now_s: float) -> bool:
+        return self._listening_s is not None and (notice.ready or now_s - self._listening_s >= PATIENCE_S)
 
     def _send(self, **lines: str | int) -> bool:
         if self._to is None:

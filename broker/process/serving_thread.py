@@ -52,7 +52,7 @@ class ServingThread:
         except Exception as error:
             if self._own is not None:
                 raise
-            self._tell(error)  # there is no loop: no file can be opened
+            self._report(error)  # there is no loop: no file can be opened
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
@@ -62,13 +62,13 @@ class ServingThread:
         try:
             await self._served.start()
         except Exception as error:  # noqa: BLE001 - raised where ``start`` waits
-            self._tell(error)
+            self._report(error)
             return
-        self._tell(None)
+        self._report(None)
         await self._stop.wait()
         await self._served.stop()
 
-    def _tell(self, error: Exception | None) -> None:
+    def _report(self, error: Exception | None) -> None:
         """Let ``start`` go on, if it waits still."""
         with contextlib.suppress(RuntimeError):  # the process's loop is closed
             self._started.get_loop().call_soon_threadsafe(self._resolve, error)

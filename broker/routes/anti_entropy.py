@@ -22,9 +22,9 @@ def registrations_of(table: RouteTable, cluster: str) -> Iterator[tuple[int, rou
         rows = [row for row in group.rows.values() if not row.expired]
         speaker = group.leader or (rows[0] if rows else None)
         for row in rows:
-            yield row.heard_ms, _registration(row, cluster, group, whole=row is speaker)
+            yield row.seen_ms, _registration(row, cluster, group, whole=row is speaker)
     for row in table.spares:
-        yield row.heard_ms, _registration(row, cluster, GroupRow(""), whole=False)
+        yield row.seen_ms, _registration(row, cluster, GroupRow(""), whole=False)
 
 
 def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
@@ -44,7 +44,7 @@ def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
 
 
 def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -> routes_pb2.Registration:
-    told = routes_pb2.Registration(
+    registration = routes_pb2.Registration(
         cluster=cluster,
         group=group.name,
         node_id=row.id,
@@ -75,12 +75,12 @@ def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -
         absent=row.replacing[2],
     )
     if whole:
-        told.configuration_index = max(0, group.members_rank[0])
+        registration.configuration_index = max(0, group.members_rank[0])
         for member in group.members:
-            told.members.add(id=member.id, address=member.address, voter=member.voter, host=member.host, rack=member.rack)
-        told.has_topics = group.topics_known
+            registration.members.add(id=member.id, address=member.address, voter=member.voter, host=member.host, rack=member.rack)
+        registration.has_topics = group.topics_known
         for name, topic in group.topics.items():
-            told.topics.add(
+            registration.topics.add(
                 topic=name,
                 read_queues=topic.read_queues,
                 write_queues=topic.write_queues,
@@ -88,4 +88,4 @@ def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -
                 topic_epoch=topic.epoch,
                 groups=topic.groups,
             )
-    return told
+    return registration

@@ -67,7 +67,7 @@ def _registered(row: NodeRow, now_ms: int) -> routes_pb2.RegisteredNode:
         term=row.order.term,
         version=row.version,
         state=row.node_state,
-        age_ms=max(0, now_ms - row.heard_ms),
+        age_ms=max(0, now_ms - row.seen_ms),
         disk_used_percent=row.disk_used_percent,
         applied_index=row.applied_index,
         committed_index=row.committed_index,

@@ -60,7 +60,7 @@ class NodeRow:
     master: bool
     role: str
     version: str
-    heard_ms: int
+    seen_ms: int
     expired: bool = False
     # Of the last one heard, newer or the same: figures, which are no part of any route.
     node_state: str = ""
@@ -100,7 +100,7 @@ class GroupRow:
     topics: dict[str, TopicRow] = field(default_factory=dict)
     topics_version: int = 0
     topics_known: bool = False
-    told_topics_version: int = 0  # the highest that was named
+    named_topics_version: int = 0  # the highest that was named
     hint: tuple[int, str] = (0, "")  # term and leader as this process itself knows from its replica; not from registrations
 
     @property
@@ -121,7 +121,7 @@ class GroupRow:
 
         A table of topics that has a version was committed by a leader, also if only a follower reported it.
         """
-        known = self.fence or self.removed or self.topics_known or self.told_topics_version or self.hint[1]
+        known = self.fence or self.removed or self.topics_known or self.named_topics_version or self.hint[1]
         return not known and all(row.expired for row in self.rows.values())
 
     def turn(self, oldest_ms: int) -> tuple[int, str, str]:
@@ -131,7 +131,7 @@ class GroupRow:
         in the group's log.
         """
         row = self.leader or self.last_master
-        return (0, "", "") if row is None or row.heard_ms <= oldest_ms else row.replacing
+        return (0, "", "") if row is None or row.seen_ms <= oldest_ms else row.replacing
 
     @property
     def is_complete(self) -> bool:
@@ -139,7 +139,7 @@ class GroupRow:
 
         A later master would have needed their votes, and so have raised their terms.
         """
-        if not self.master or not self.topics_known or self.topics_version < self.told_topics_version:
+        if not self.master or not self.topics_known or self.topics_version < self.named_topics_version:
             return False
         voters = [member.id for member in self.members if member.voter]
         agreeing = [
@@ -147,14 +147,14 @@ class GroupRow:
         ]
         return 2 * len(agreeing) > len(voters)
 
-    def contradicts(self, told: routes_pb2.Registration) -> bool:
+    def contradicts(self, registration: routes_pb2.Registration) -> bool:
         """Whether a sender with the group's epoch cannot belong to the group that is known here without one.
 
         The epoch is set in the group's log.  A node that has applied it has all that was registered before, so no older term or table.
         """
-        return told.term < self.fence or told.topics_version < self.topics_version
+        return registration.term < self.fence or registration.topics_version < self.topics_version
 
-    def begin_anew(self, epoch: int) -> None:
+    def start_over(self, epoch: int) -> None:
         """It is another group of the same name."""
         fresh = GroupRow(self.name, epoch)
         for each in self.__slots__:
@@ -171,57 +171,69 @@ class GroupRow:
             del self.rows[row.id]
         return True
 
-    def take_row(self, told: routes_pb2.Registration, order: Order, heard_ms: int, oldest_ms: int) -> bool:
+    def take_row(self, registration: routes_pb2.Registration, order: Order, seen_ms: int, oldest_ms: int) -> bool:
         """Keep it if it is the newest of its node, expired if it did not register since ``oldest_ms``; whether its content is new."""
-        old = self.rows.get(told.node_id)
+        old = self.rows.get(registration.node_id)
         if old is not None and order < old.order:
             return False
         before = None if old is None else (old.place(), old.role, old.order, old.expired)
         row = NodeRow(
-            told.node_id, order, told.address, told.host, told.rack, told.master and not told.resigned, told.role, told.version, heard_ms
+            registration.node_id,
+            order,
+            registration.address,
+            registration.host,
+            registration.rack,
+            registration.master and not registration.resigned,
+            registration.role,
+            registration.version,
+            seen_ms,
         )
         if old is not None and order == old.order:
-            row.heard_ms = max(old.heard_ms, heard_ms)
-        row.expired = row.heard_ms <= oldest_ms
-        row.node_state, row.disk_used_percent = told.node_state, told.disk_used_percent
-        row.messages_in_per_s, row.bytes_in_per_s = told.messages_in_per_s, told.bytes_in_per_s
-        row.applied_index, row.committed_index, row.in_sync = told.applied_index, told.committed_index, tuple(told.in_sync)
-        row.replacing = told.replacing, told.spare, told.absent
-        self.rows[told.node_id] = row
+            row.seen_ms = max(old.seen_ms, seen_ms)
+        row.expired = row.seen_ms <= oldest_ms
+        row.node_state, row.disk_used_percent = registration.node_state, registration.disk_used_percent
+        row.messages_in_per_s, row.bytes_in_per_s = registration.messages_in_per_s, registration.bytes_in_per_s
+        row.applied_index, row.committed_index, row.in_sync = (
+            registration.applied_index,
+            registration.committed_index,
+            tuple(registration.in_sync),
+        )
+        row.replacing = registration.replacing, registration.spare, registration.absent
+        self.rows[registration.node_id] = row
         if row.master and (self.last_master is None or order >= self.last_master.order):
             self.last_master = row
         return before != (row.place(), row.role, row.order, row.expired)
 
-    def take_members(self, told: routes_pb2.Registration, order: Order) -> bool:
-        if not told.members or (rank := (told.configuration_index, order, told.node_id)) <= self.members_rank:
+    def take_members(self, registration: routes_pb2.Registration, order: Order) -> bool:
+        if not registration.members or (rank := (registration.configuration_index, order, registration.node_id)) <= self.members_rank:
             return False
-        members = tuple(sorted(MemberRow(each.id, each.address, each.voter, each.host, each.rack) for each in told.members))
+        members = tuple(sorted(MemberRow(each.id, each.address, each.voter, each.host, each.rack) for each in registration.members))
         changed, self.members, self.members_rank = members != self.members, members, rank
         return changed
 
-    def take_state(self, told: routes_pb2.Registration, order: Order) -> bool:
-        if (rank := (told.state_version, order, told.node_id)) <= self.state_rank:
+    def take_state(self, registration: routes_pb2.Registration, order: Order) -> bool:
+        if (rank := (registration.state_version, order, registration.node_id)) <= self.state_rank:
             return False
-        state, wanted = told.state, (told.wanted_voters, told.wanted_learners)
+        state, wanted = registration.state, (registration.wanted_voters, registration.wanted_learners)
         changed = (state, wanted) != (self.state, self.wanted)
         self.state, self.wanted, self.state_rank = state, wanted, rank
         return changed
 
-    def take_topics(self, told: routes_pb2.Registration) -> set[str]:
+    def take_topics(self, registration: routes_pb2.Registration) -> set[str]:
         """The names of the topics that changed."""
-        self.told_topics_version = max(self.told_topics_version, told.topics_version)
-        if not told.has_topics or (self.topics_known and told.topics_version <= self.topics_version):
+        self.named_topics_version = max(self.named_topics_version, registration.topics_version)
+        if not registration.has_topics or (self.topics_known and registration.topics_version <= self.topics_version):
             return set()
         old, known = self.topics, {}
-        if told.topics_base:
-            if not self.topics_known or told.topics_base > self.topics_version:
+        if registration.topics_base:
+            if not self.topics_known or registration.topics_base > self.topics_version:
                 return set()  # it builds on what is not known here
             known = {**old}
-            for name in told.removed_topics:
+            for name in registration.removed_topics:
                 known.pop(name, None)
-        for each in told.topics:
+        for each in registration.topics:
             row = TopicRow(each.read_queues, each.write_queues, each.perm, each.topic_epoch, tuple(each.groups))
             kept = old.get(each.topic)
             known[each.topic] = kept if kept is not None and kept == row else row
-        self.topics, self.topics_version, self.topics_known = known, told.topics_version, True
+        self.topics, self.topics_version, self.topics_known = known, registration.topics_version, True
         return {name for name in old.keys() | known.keys() if old.get(name) is not known.get(name)}

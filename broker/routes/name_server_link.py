@@ -38,7 +38,7 @@ class NameServerLink:
         self.is_alive = True  # the last call was answered, or there was none yet
         self.directory_version = 0
         self.acknowledged = -1  # version of the table of topics that it has
-        self.told_sequence = -1  # of the newest registration that it took
+        self.registered_sequence = -1  # of the newest registration that it took
         self._own = own
         self._random = random
         self._interval_ms = interval_ms
@@ -71,9 +71,9 @@ class NameServerLink:
 
     async def _register(self) -> None:
         for _round in range(MAX_ROUNDS):
-            told = self._own.message(self._needed())
-            reply = await methods.REGISTER.call(self.channel, told, timeout_s=CALL_TIMEOUT_S)
-            self._take(told, reply)
+            registration = self._own.message(self._needed())
+            reply = await methods.REGISTER.call(self.channel, registration, timeout_s=CALL_TIMEOUT_S)
+            self._take(registration, reply)
             if not reply.wants_topics:
                 return
 
@@ -83,18 +83,18 @@ class NameServerLink:
             return self._known_topics
         return self.acknowledged if 0 < self.acknowledged < self._own.topics_version and self._own.is_master else None
 
-    def _take(self, told: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
+    def _take(self, registration: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
         self.directory_version = reply.directory_version
         if reply.accepted:
-            self.told_sequence = told.sequence
+            self.registered_sequence = registration.sequence
         self.acknowledged = reply.topics_version if reply.topics_version or not reply.wants_topics else -1
         self._known_topics = None
         if reply.wants_topics:  # the whole table if it has none, or if a part of it was not what it needs
-            self._known_topics = -1 if told.has_topics or not reply.topics_version else reply.topics_version
+            self._known_topics = -1 if registration.has_topics or not reply.topics_version else reply.topics_version
         for waiting, version in list(self._waiting.items()):
             if self.acknowledged >= version or not reply.accepted:
                 _resolve(waiting)
-        self._checked(told, reply)
+        self._checked(registration, reply)
         self._answered(self)
 
     def give_up(self) -> None:

@@ -58,7 +58,7 @@ class NameService:
         self.place = place
         self.figures = Figures()
         self.before_answer: Callable[[], None] = lambda: None
-        self.spread: Callable[[routes_pb2.Registration], None] = lambda _told: None
+        self.spread: Callable[[routes_pb2.Registration], None] = lambda _registrations: None
         self.servers: Callable[[], list[routes_pb2.NameServerRow]] = list
         self.name_servers: Callable[[], Sequence[str]] = lambda: place.name_servers
         self.sees: Callable[[Principal, str], bool] = lambda _caller, _topic: True  # whether a caller may know of a topic
@@ -85,31 +85,31 @@ class NameService:
 
     # Registrations
 
-    async def take_registration(self, told: routes_pb2.Registration, caller: CallContext) -> routes_pb2.RegisterReply:
-        self._check_caller(told, caller.principal)
-        return self.registered(told)
+    async def take_registration(self, registration: routes_pb2.Registration, caller: CallContext) -> routes_pb2.RegisterReply:
+        self._check_caller(registration, caller.principal)
+        return self.registered(registration)
 
-    def _check_caller(self, told: routes_pb2.Registration, who: Principal) -> None:
+    def _check_caller(self, registration: routes_pb2.Registration, principal: Principal) -> None:
         """NotReadyError for a node that is not known as one of the group: by the cluster file, with a certificate of the group, or by what
         the members sent.  A term or members of its own making would take the routes away from the others."""
-        if who.kind is not Kind.NODE or not told.group:
+        if principal.kind is not Kind.NODE or not registration.group:
             return
-        configured, group = self.place.configured.get(told.group), self.table.group(told.group)
-        by_file = who.group == told.group and (configured is None or told.node_id in configured)
-        if not by_file and (group is None or told.node_id not in {member.id for member in group.members}):
-            raise NotReadyError(f"{told.node_id} is not known here as a node of replica group {told.group}")
+        configured, group = self.place.configured.get(registration.group), self.table.group(registration.group)
+        by_file = principal.group == registration.group and (configured is None or registration.node_id in configured)
+        if not by_file and (group is None or registration.node_id not in {member.id for member in group.members}):
+            raise NotReadyError(f"{registration.node_id} is not known here as a node of replica group {registration.group}")
 
-    def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply:
+    def registered(self, registration: routes_pb2.Registration) -> routes_pb2.RegisterReply:
         """Take a node's registration, and return what the table makes of it."""
-        self._check(told)
+        self._check(registration)
         self.figures.registrations += 1
-        change = self.table.register(told, self._clock.monotonic_ms())
+        change = self.table.register(registration, self._clock.monotonic_ms())
         if not change.accepted:
             self.figures.refused_registrations += 1
         self.changed(change)
         if change.spread:
-            self.spread(told)
-        group = self.table.group(told.group)
+            self.spread(registration)
+        group = self.table.group(registration.group)
         return routes_pb2.RegisterReply(
             accepted=change.accepted,
             group_term=0 if group is None else group.fence,
@@ -131,12 +131,14 @@ class NameService:
         """Expire rows that are not repeated; to be called about once a second."""
         self.changed(self.table.expire(self._clock.monotonic_ms()))
 
-    def _check(self, told: routes_pb2.Registration) -> None:
-        if told.cluster != self.place.cluster:
-            raise InvalidArgumentError(f"this is the name service of cluster {self.place.cluster}, not of {told.cluster}")
-        if not is_node_name(told.node_id) or (told.group and not is_node_name(told.group)):
-            raise InvalidArgumentError(f"a registration of node {told.node_id!r} of replica group {told.group!r}: expected names")
-        if told.group and self.table.known_groups >= MAX_GROUPS and not self.table.knows(told.group):
+    def _check(self, registration: routes_pb2.Registration) -> None:
+        if registration.cluster != self.place.cluster:
+            raise InvalidArgumentError(f"this is the name service of cluster {self.place.cluster}, not of {registration.cluster}")
+        if not is_node_name(registration.node_id) or (registration.group and not is_node_name(registration.group)):
+            raise InvalidArgumentError(
+                f"a registration of node {registration.node_id!r} of replica group {registration.group!r}: expected names"
+            )
+        if registration.group and self.table.known_groups >= MAX_GROUPS and not self.table.knows(registration.group):
             raise InvalidArgumentError(f"more than {MAX_GROUPS} replica groups")
 
     # Routes

@@ -87,22 +87,22 @@ class OwnRegistration:
         if mark == self._mark:
             return False
         self._mark = mark
-        told = routes_pb2.Registration()
-        told.CopyFrom(self._base)
-        told.term, told.role, told.master = raft.term, raft.role.value, self.is_master
-        self._was_master |= told.master
-        told.resigned = self._was_master and not told.master
-        told.configuration_index = configuration_index
+        registration = routes_pb2.Registration()
+        registration.CopyFrom(self._base)
+        registration.term, registration.role, registration.master = raft.term, raft.role.value, self.is_master
+        self._was_master |= registration.master
+        registration.resigned = self._was_master and not registration.master
+        registration.configuration_index = configuration_index
         for node in (*membership.voters, *membership.learners):
-            told.members.append(self._member(node, voter=node in membership.voters))
-        told.state, told.state_version, told.group_epoch = group.state, group.version, group.epoch_ms
+            registration.members.append(self._member(node, voter=node in membership.voters))
+        registration.state, registration.state_version, registration.group_epoch = group.state, group.version, group.epoch_ms
         wanted = self._context.wanted_replicas()
-        told.wanted_voters, told.wanted_learners = wanted.voters, wanted.learners
-        if told.master:
+        registration.wanted_voters, registration.wanted_learners = wanted.voters, wanted.learners
+        if registration.master:
             # The master's registration carries changes of the table; the others only mention its version.
-            told.topics_version = store.topics.version
-            told.replacing, told.spare, told.absent = turn
-        content = told.SerializeToString(deterministic=True)
+            registration.topics_version = store.topics.version
+            registration.replacing, registration.spare, registration.absent = turn
+        content = registration.SerializeToString(deterministic=True)
         if content == self._content:
             return False
         self._content = content
@@ -116,34 +116,37 @@ class OwnRegistration:
 
     def message(self, known_version: int | None) -> routes_pb2.Registration:
         """To be sent; ``known_version``: send what is newer than that in the table of topics (-1: all of it), None: nothing of it."""
-        told = routes_pb2.Registration()
-        told.ParseFromString(self._content)
+        registration = routes_pb2.Registration()
+        registration.ParseFromString(self._content)
         raft, store = self._context.raft.status(), self._context.store
-        told.sequence, told.topics_version = self.sequence, store.topics.version
-        told.applied_index, told.committed_index = raft.applied_index, raft.commit_index
-        told.disk_used_percent, told.node_state = self.disk_used_percent, _state_of(raft.failed, raft.copying, full=raft.disk_full)
-        if told.master:
+        registration.sequence, registration.topics_version = self.sequence, store.topics.version
+        registration.applied_index, registration.committed_index = raft.applied_index, raft.commit_index
+        registration.disk_used_percent, registration.node_state = (
+            self.disk_used_percent,
+            _state_of(raft.failed, raft.copying, full=raft.disk_full),
+        )
+        if registration.master:
             self._rates.sample(self._context.env.clock.monotonic_ms(), store.applied.messages, store.applied.end_pos)
-            told.messages_in_per_s, told.bytes_in_per_s = self._rates.messages_per_s, self._rates.bytes_per_s
-            told.in_sync.extend(peer.node_id for peer in raft.peers if peer.acknowledges and peer.match_index >= raft.commit_index)
+            registration.messages_in_per_s, registration.bytes_in_per_s = self._rates.messages_per_s, self._rates.bytes_per_s
+            registration.in_sync.extend(peer.node_id for peer in raft.peers if peer.acknowledges and peer.match_index >= raft.commit_index)
         if known_version is not None:
-            self._add_topics(told, known_version)
-        return told
+            self._add_topics(registration, known_version)
+        return registration
 
-    def _add_topics(self, told: routes_pb2.Registration, known_version: int) -> None:
+    def _add_topics(self, registration: routes_pb2.Registration, known_version: int) -> None:
         topics = self._context.store.topics
         names = self._changed_since(known_version)
-        told.has_topics = True
+        registration.has_topics = True
         if names is None:
-            told.topics.extend(_queues(topic) for topic in topics)
+            registration.topics.extend(_queues(topic) for topic in topics)
             return
-        told.topics_base = known_version
+        registration.topics_base = known_version
         for name in names:
             topic = topics.get(name)
             if topic is None:
-                told.removed_topics.append(name)
+                registration.removed_topics.append(name)
             else:
-                told.topics.append(_queues(topic))
+                registration.topics.append(_queues(topic))
 
     def _changed_since(self, version: int) -> Iterable[str] | None:
         """The topics that changed after that version of the table; None when not every change is known."""

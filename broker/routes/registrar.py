@@ -38,7 +38,7 @@ class OwnNameService(Protocol):
     @property
     def directory_version(self) -> int: ...
 
-    def registered(self, told: routes_pb2.Registration) -> routes_pb2.RegisterReply: ...
+    def registered(self, registration: routes_pb2.Registration) -> routes_pb2.RegisterReply: ...
     def whole_directory(self, known_version: int = 0) -> routes_pb2.DirectoryReply: ...
     def hint(self, group: str, term: int, leader: str) -> None: ...
     def expire(self) -> None: ...
@@ -66,14 +66,14 @@ class Registrar:
         self._settings = context.settings
         self.groups = KnownGroups(context.settings.cluster)
         self._own = OwnRegistration(context, process, context.raft.started_at_ms)
-        self._told_own = -1  # version of the table of topics that the own name service has; -1: none that it took
+        self._registered_own = -1  # version of the table of topics that the own name service has; -1: none that it took
         self._tasks = BackgroundTasks("registration", failed)
         self._links: dict[str, NameServerLink] = {}
         self._scheduled = False
         self._running = False
         self._asking = False
         self._setting_epoch = False
-        self._stale_told = ""  # of the name service's nodes
+        self._logged_stale = ""  # of the name service's nodes
 
     # Life
 
@@ -120,8 +120,8 @@ class Registrar:
         if not self._running:
             return
         changed = self._own.refresh()
-        if changed or self._told_own not in (-1, self._own.topics_version):
-            self._tell_own()
+        if changed or self._registered_own not in (-1, self._own.topics_version):
+            self._register_own()
         raft = self._context.raft
         leader = raft.leader if raft.leader != self._settings.node.id else None
         self._service.hint(self._settings.group.name, raft.term, leader or "")
@@ -129,20 +129,20 @@ class Registrar:
             for link in self._links.values():
                 link.changed()
 
-    def _tell_own(self) -> None:
+    def _register_own(self) -> None:
         """By a call; with the topics when they changed."""
         version = self._own.topics_version
-        told = self._own.message(None if self._told_own == version else self._told_own)
-        reply = self._service.registered(told)
+        registration = self._own.message(None if self._registered_own == version else self._registered_own)
+        reply = self._service.registered(registration)
         if reply.wants_topics:
             reply = self._service.registered(self._own.message(-1))
-        self._check(told, reply)
-        self._told_own = version if reply.accepted else -1
+        self._check(registration, reply)
+        self._registered_own = version if reply.accepted else -1
 
-    def _check(self, told: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
+    def _check(self, registration: routes_pb2.Registration, reply: routes_pb2.RegisterReply) -> None:
         """A name server that knows more of the group than its master does, has it from an earlier group of that name."""
-        is_other = not reply.accepted or reply.topics_version > told.topics_version
-        if told.master and not told.group_epoch and is_other and not self._setting_epoch:
+        is_other = not reply.accepted or reply.topics_version > registration.topics_version
+        if registration.master and not registration.group_epoch and is_other and not self._setting_epoch:
             self._setting_epoch = True
             self._tasks.spawn(self._set_epoch(), "epoch")
 
@@ -188,13 +188,13 @@ class Registrar:
     async def _repeat(self) -> None:
         """Report this node as alive to the own name service, and let it expire others."""
         interval_s = self._settings.cluster.name_service.registerInterval / 1000
-        told_ms = self._env.clock.monotonic_ms()
+        registered_ms = self._env.clock.monotonic_ms()
         while True:
             await asyncio.sleep(min(CHECK_S, interval_s))
             self.refresh()
-            if self._env.clock.monotonic_ms() - told_ms >= interval_s * 900:
-                told_ms = self._env.clock.monotonic_ms()
-                self._tell_own()
+            if self._env.clock.monotonic_ms() - registered_ms >= interval_s * 900:
+                registered_ms = self._env.clock.monotonic_ms()
+                self._register_own()
             self._service.expire()
             if self._settings.runs_name_service and self._service.directory_version != self.groups.version:
                 self._take(self._service.whole_directory(self.groups.version))
@@ -240,8 +240,8 @@ class Registrar:
             return
         first = self._settings.cluster.groups[0].name
         stale = ", ".join(f"{node.id} at {node.address}" for node in self.groups.stale_nodes_of(first))
-        if stale != self._stale_told:
-            self._stale_told = stale
+        if stale != self._logged_stale:
+            self._logged_stale = stale
             if stale:
                 now = ", ".join(f"{node.id} at {node.address}" for node in self.groups.nodes_of(first) if node.member)
                 _logger.warning(
@@ -274,7 +274,7 @@ class Registrar:
             self._own.asks_turn = asks
             self.refresh()
 
-    async def told_majority(self) -> list[routes_pb2.DirectoryReply] | None:
+    async def ask_majority(self) -> list[routes_pb2.DirectoryReply] | None:
         """What a majority of the name servers says, each of which has this node's newest registration; None: no majority has or answers.
 
         Of two nodes that call this, at least one sees what the other one registered: two majorities share a name server.
@@ -282,7 +282,7 @@ class Registrar:
         self.refresh()
         own, servers = self._settings.node.address, set(self._current_name_servers())
         links = [link for link in self._links.values() if link.address in servers and link.is_alive]
-        links = [link for link in links if link.told_sequence >= self._own.sequence]
+        links = [link for link in links if link.registered_sequence >= self._own.sequence]
         found = [self._service.whole_directory()] if self._settings.runs_name_service and own in servers else []
         if 2 * (len(links) + len(found)) <= len(servers):
             return None

@@ -25,19 +25,19 @@ class RemovedGroups:
 
     def __init__(self, disk: Disk, cluster: str) -> None:
         self._cluster = cluster
-        self._told: Sequence[routes_pb2.Registration] = ()
+        self._registrations: Sequence[routes_pb2.Registration] = ()
         self._table = RouteTable()
-        self._file = JsonListFile(disk, PATH, "removed", self._rows, decode=lambda row: _told(row, cluster), encode=_row)
+        self._file = JsonListFile(disk, PATH, "removed", self._rows, decode=lambda row: _registrations(row, cluster), encode=_row)
 
     async def open(self, tasks: BackgroundTasks) -> None:
         """Read what earlier runs kept."""
         lost = "the list of removed replica groups is collected again"
-        self._told = await self._file.open(tasks, lost=lost)
+        self._registrations = await self._file.open(tasks, lost=lost)
 
     def keep(self, table: RouteTable) -> None:
         """Let the table know what was kept, and keep what it comes to know."""
-        for told in self._told:
-            table.register(told, 0)
+        for registration in self._registrations:
+            table.register(registration, 0)
         self._table, table.removals_changed = table, self._file.changed
 
     async def close(self) -> None:
@@ -48,19 +48,19 @@ class RemovedGroups:
         return [tombstone(group, self._cluster) for group in self._table.groups if group.removed]
 
 
-def _row(told: routes_pb2.Registration) -> dict[str, object]:
+def _row(registration: routes_pb2.Registration) -> dict[str, object]:
     return {
-        "name": told.group,
-        "epoch_ms": told.group_epoch,
-        "term": told.term,
-        "version": told.state_version,
-        "voters": told.wanted_voters,
-        "learners": told.wanted_learners,
-        "node": told.node_id,
+        "name": registration.group,
+        "epoch_ms": registration.group_epoch,
+        "term": registration.term,
+        "version": registration.state_version,
+        "voters": registration.wanted_voters,
+        "learners": registration.wanted_learners,
+        "node": registration.node_id,
     }
 
 
-def _told(row: dict[str, object], cluster: str) -> routes_pb2.Registration:
+def _registrations(row: dict[str, object], cluster: str) -> routes_pb2.Registration:
     name, node = str(row["name"]), str(row["node"])
     if not is_node_name(name) or not is_node_name(node):
         raise ValueError(f"{name[:70]!r}, {node[:70]!r}: expected names")

@@ -136,46 +136,46 @@ class RouteTable:
 
     # What changes it
 
-    def register(self, told: routes_pb2.Registration, now_ms: int, *, age_ms: int = 0) -> Change:
+    def register(self, registration: routes_pb2.Registration, now_ms: int, *, age_ms: int = 0) -> Change:
         """Merge a registration that was heard ``age_ms`` ago, here or elsewhere."""
-        order = Order(told.term, told.started_at_ms, told.sequence)
-        heard_ms = now_ms - age_ms
-        if not told.group:
-            return self._register_spare(told, order, heard_ms, now_ms - self.expire_after_ms)
-        group = self._groups.get(told.group)
+        order = Order(registration.term, registration.started_at_ms, registration.sequence)
+        seen_ms = now_ms - age_ms
+        if not registration.group:
+            return self._register_spare(registration, order, seen_ms, now_ms - self.expire_after_ms)
+        group = self._groups.get(registration.group)
         if group is None:
-            group = self._groups[told.group] = GroupRow(told.group, told.group_epoch)
+            group = self._groups[registration.group] = GroupRow(registration.group, registration.group_epoch)
             self._forget_derived(group)
         change = Change()
-        if told.group_epoch > group.epoch:
-            if group.epoch or group.removed or group.contradicts(told):
-                self._begin_anew(group, told.group_epoch, change)
+        if registration.group_epoch > group.epoch:
+            if group.epoch or group.removed or group.contradicts(registration):
+                self._start_over(group, registration.group_epoch, change)
             self._forget_derived(group)
-            group.epoch = told.group_epoch  # a group whose nodes did not know its epoch yet is the same one
-        is_late = told.group_epoch < group.epoch
-        if group.removed or told.term < group.fence or (is_late and (told.group_epoch or told.master)):
+            group.epoch = registration.group_epoch  # a group whose nodes did not know its epoch yet is the same one
+        is_late = registration.group_epoch < group.epoch
+        if group.removed or registration.term < group.fence or (is_late and (registration.group_epoch or registration.master)):
             change.accepted = False
         elif is_late:  # a follower that has not applied the epoch yet lives; nothing else that it sends counts
-            change.spread = group.take_row(told, order, heard_ms, now_ms - self.expire_after_ms)
+            change.spread = group.take_row(registration, order, seen_ms, now_ms - self.expire_after_ms)
             if change.spread:
                 self._group_touched(group, change)
         else:
-            self._merge(group, told, order, (heard_ms, now_ms - self.expire_after_ms), change)
+            self._merge(group, registration, order, (seen_ms, now_ms - self.expire_after_ms), change)
         return change
 
-    def _merge(self, group: GroupRow, told: routes_pb2.Registration, order: Order, times: tuple[int, int], change: Change) -> None:
+    def _merge(self, group: GroupRow, registration: routes_pb2.Registration, order: Order, times: tuple[int, int], change: Change) -> None:
         was_draining = group.state == DRAINING
-        touched = told.master and group.raise_fence(told.term, told.node_id)
-        touched |= group.take_row(told, order, *times)
-        touched |= group.take_members(told, order)
-        touched |= group.take_state(told, order)
+        touched = registration.master and group.raise_fence(registration.term, registration.node_id)
+        touched |= group.take_row(registration, order, *times)
+        touched |= group.take_members(registration, order)
+        touched |= group.take_state(registration, order)
         change.spread = touched
-        if told.has_topics or told.topics_version > group.told_topics_version:
+        if registration.has_topics or registration.topics_version > group.named_topics_version:
             self._complete = None
         if group.removed:
             self._remove(group, change)
             return
-        changed = group.take_topics(told)
+        changed = group.take_topics(registration)
         if changed:
             change.spread = True
             self._topics_changed(group, changed, change)
@@ -183,20 +183,20 @@ class RouteTable:
             self._topics_changed(group, group.topics, change)
         if touched:
             self._group_touched(group, change)
-        unknown = not group.topics_known or told.topics_version > group.topics_version
-        change.wants_topics = unknown and (told.master or not leader_of(group)[1])
+        unknown = not group.topics_known or registration.topics_version > group.topics_version
+        change.wants_topics = unknown and (registration.master or not leader_of(group)[1])
 
-    def _register_spare(self, told: routes_pb2.Registration, order: Order, heard_ms: int, oldest_ms: int) -> Change:
-        known = self._spares.get(told.node_id)
+    def _register_spare(self, registration: routes_pb2.Registration, order: Order, seen_ms: int, oldest_ms: int) -> Change:
+        known = self._spares.get(registration.node_id)
         if known is not None and known.expired:  # its clock may have shown a later time when it was started before
-            del self._spares[told.node_id]
+            del self._spares[registration.node_id]
         holder = GroupRow("", rows=self._spares)
-        change = Change(spread=holder.take_row(told, order, heard_ms, oldest_ms))
+        change = Change(spread=holder.take_row(registration, order, seen_ms, oldest_ms))
         if change.spread:
             self._directory_version = None
         return change
 
-    def heard(self, node: routes_pb2.HeardNode, now_ms: int, *, age_ms: int) -> Change:
+    def refresh(self, node: routes_pb2.RefreshedNode, now_ms: int, *, age_ms: int) -> Change:
         """Another name server heard that registration ``age_ms`` ago: if it is the newest here, too, it counts as repeated."""
         group = self._groups.get(node.group)
         rows = self._spares if not node.group else group.rows if group is not None else {}
@@ -206,8 +206,8 @@ class RouteTable:
             return change
         if group is not None and group.epoch != node.group_epoch:
             return change
-        row.heard_ms = max(row.heard_ms, now_ms - age_ms)
-        if row.expired and now_ms - row.heard_ms < self.expire_after_ms:
+        row.seen_ms = max(row.seen_ms, now_ms - age_ms)
+        if row.expired and now_ms - row.seen_ms < self.expire_after_ms:
             row.expired = False
             self._directory_version = None
             if group is not None:
@@ -219,13 +219,13 @@ class RouteTable:
         change = Change()
         oldest_ms = now_ms - self.expire_after_ms
         for group in self._groups.values():
-            late = [row for row in group.rows.values() if not row.expired and row.heard_ms <= oldest_ms]
+            late = [row for row in group.rows.values() if not row.expired and row.seen_ms <= oldest_ms]
             for row in late:
                 row.expired = True
             if late:
                 self._group_touched(group, change)
         for row in self._spares.values():
-            if not row.expired and row.heard_ms <= oldest_ms:
+            if not row.expired and row.seen_ms <= oldest_ms:
                 row.expired, self._directory_version = True, None
         for group in [group for group in self._groups.values() if group.was_never_led and group.name not in self._expected]:
             del self._groups[group.name]
@@ -275,10 +275,10 @@ class RouteTable:
         group.rows, group.members, group.hint = {}, (), (0, "")
         self.removals_changed()
 
-    def _begin_anew(self, group: GroupRow, epoch: int, change: Change) -> None:
+    def _start_over(self, group: GroupRow, epoch: int, change: Change) -> None:
         self._forget_content(group, change)
         was_removed = group.removed
-        group.begin_anew(epoch)
+        group.start_over(epoch)
         if was_removed:
             self.removals_changed()
 

@@ -93,7 +93,7 @@ class Audit:
         self.place = place
         self.position: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.refused: Counter[str] = Counter()  # since the start, by reason
-        self.administers: Callable[[Principal], bool] = lambda who: who.is_cluster
+        self.administers: Callable[[Principal], bool] = lambda principal: principal.is_cluster
         self._clock = clock
         self._window_ms = clock.monotonic_ms()
         self._sources: dict[tuple[str, str], _Source] = {}
@@ -105,7 +105,7 @@ class Audit:
 
     def change(
         self,
-        who: Principal,
+        principal: Principal,
         address: str,
         what: tuple[str, str, str],
         outcome: str,
@@ -114,21 +114,21 @@ class Audit:
         after: object = None,
     ) -> None:
         """An administrative action, (action, resource, name), that was carried out or failed."""
-        record = self._record(who, address, what, allowed=True, outcome=outcome)
+        record = self._record(principal, address, what, allowed=True, outcome=outcome)
         if before is not None:
             record["before"] = shown(before)
         if after is not None:
             record["after"] = shown(after)
-        if self.administers(who):
+        if self.administers(principal):
             self.sink.write(record, trusted=True)
-        elif self._has_room_for_change(who.name or host_of(address), record):
+        elif self._has_room_for_change(principal.name or host_of(address), record):
             self.sink.write(record)
 
-    def _has_room_for_change(self, who: str, record: Record) -> bool:
+    def _has_room_for_change(self, principal: str, record: Record) -> bool:
         self._begin_window()
-        if who not in self._changes and len(self._changes) >= MAX_SOURCES:
-            who = EVERYBODY_ELSE
-        changes = self._changes.setdefault(who, _Changes())
+        if principal not in self._changes and len(self._changes) >= MAX_SOURCES:
+            principal = EVERYBODY_ELSE
+        changes = self._changes.setdefault(principal, _Changes())
         if changes.written < OF_ONE_USER:
             changes.written += 1
             return True
@@ -136,31 +136,31 @@ class Audit:
         changes.last = record
         return False
 
-    def denied(self, who: Principal, address: str, action: Action, resource: Resource, name: str) -> None:
+    def denied(self, principal: Principal, address: str, action: Action, resource: Resource, name: str) -> None:
         """A right that was missing."""
         what = (action.value, resource.value, name)
-        self._refusal("denied", who, address, what, "PERMISSION_DENIED", f"{who}: {action} {resource} {name}")
+        self._refusal("denied", principal, address, what, "PERMISSION_DENIED", f"{principal}: {action} {resource} {name}")
 
     def not_admitted(self, address: str, error: AuthenticationFailedError) -> None:
         """A caller that was not admitted."""
         reason = str(error.details.get("reason", "wrong_credentials"))
-        who = Principal(Kind.USER, str(error.details["user"])) if error.details.get("user") else ANONYMOUS
-        self._refusal(reason, who, address, ("connect", "cluster", ""), error.code, error.message)
+        principal = Principal(Kind.USER, str(error.details["user"])) if error.details.get("user") else ANONYMOUS
+        self._refusal(reason, principal, address, ("connect", "cluster", ""), error.code, error.message)
 
-    def _refusal(self, reason: str, who: Principal, address: str, what: tuple[str, str, str], outcome: str, text: str) -> None:
+    def _refusal(self, reason: str, principal: Principal, address: str, what: tuple[str, str, str], outcome: str, text: str) -> None:
         self.refused[reason] += 1
-        if not self._has_room(address, who):
+        if not self._has_room(address, principal):
             return
         _logger.warning("refused %s: %s", cut(address), cut(text), extra={"event": "refused", "reason": reason})
-        record = self._record(who, address, what, allowed=False, outcome=outcome)
+        record = self._record(principal, address, what, allowed=False, outcome=outcome)
         record["reason"] = reason
         record["text"] = cut(text)
         self.sink.write(record)
 
-    def _has_room(self, address: str, who: Principal) -> bool:
+    def _has_room(self, address: str, principal: Principal) -> bool:
         self._begin_window()
         host = host_of(address)
-        key = (host, who.name)
+        key = (host, principal.name)
         if self._of_host[host] >= OF_ONE_HOST:
             key = (host, EVERYBODY_ELSE)
         if key not in self._sources and len(self._sources) >= MAX_SOURCES:
@@ -199,13 +199,13 @@ class Audit:
             record["count"] = count
             self.sink.write(record)
 
-    def _record(self, who: Principal, address: str, what: tuple[str, str, str], *, allowed: bool, outcome: str) -> Record:
+    def _record(self, principal: Principal, address: str, what: tuple[str, str, str], *, allowed: bool, outcome: str) -> Record:
         term, index = self.position()
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         action, resource, name = what
         return {
             "at": at,
-            "user": cut(who.name if who.kind is Kind.USER else who.uri if who.is_cluster else ""),
+            "user": cut(principal.name if principal.kind is Kind.USER else principal.uri if principal.is_cluster else ""),
             "address": cut(address),
             "action": cut(action),
             "resource": resource,

@@ -42,7 +42,7 @@ class Audited:
     state: Callable[[Inside, Any], Shown] = lambda _inside, _request: None
     applies: Callable[[Any], bool] = lambda _request: True
     only_changes: bool = False  # clients repeat it
-    told: Callable[[Any], Shown] = lambda _request: None  # what was asked for, where no state shows it
+    request_fields: Callable[[Any], Shown] = lambda _request: None  # what was asked for, where no state shows it
 
 
 def _topic(inside: Inside, request: Any) -> Shown:
@@ -113,16 +113,16 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
     methods.COMMIT_OFFSETS: Audited(
         "reset offsets", "group", lambda request: str(request.group), _positions, applies=lambda request: bool(request.reset)
     ),
-    methods.REDRIVE: Audited("redrive", "group", lambda request: str(request.group), told=_fields("upto_offset", "max_messages")),
+    methods.REDRIVE: Audited("redrive", "group", lambda request: str(request.group), request_fields=_fields("upto_offset", "max_messages")),
     methods.TRANSFER_LEADER: Audited("transfer leader", "cluster", lambda request: str(request.target), _members),
     methods.CHANGE_MEMBER: Audited(
-        "change member", "cluster", lambda request: str(request.id), _members, told=_fields("action", "address", "replaces")
+        "change member", "cluster", lambda request: str(request.id), _members, request_fields=_fields("action", "address", "replaces")
     ),
-    methods.SET_REPLICA_GROUP: Audited("set replica group", "cluster", _own_group, _replica_group, told=_fields("discard")),
-    methods.RAISE_FEATURE_LEVEL: Audited("raise feature level", "cluster", _own_group, told=_fields("level")),
-    methods.TAKE_SPARE: Audited("take spare", "cluster", lambda request: str(request.node_id), told=_fields("group")),
-    methods.EXPIRE: Audited("expire", "cluster", _own_group, told=_fields("has_reserved", "reserved_ms")),
-    methods.BACKUP_PLAN: Audited("back up", "cluster", _own_group, told=_fields("node_id")),
+    methods.SET_REPLICA_GROUP: Audited("set replica group", "cluster", _own_group, _replica_group, request_fields=_fields("discard")),
+    methods.RAISE_FEATURE_LEVEL: Audited("raise feature level", "cluster", _own_group, request_fields=_fields("level")),
+    methods.TAKE_SPARE: Audited("take spare", "cluster", lambda request: str(request.node_id), request_fields=_fields("group")),
+    methods.EXPIRE: Audited("expire", "cluster", _own_group, request_fields=_fields("has_reserved", "reserved_ms")),
+    methods.BACKUP_PLAN: Audited("back up", "cluster", _own_group, request_fields=_fields("node_id")),
     methods.INIT_PRODUCER: Audited(
         "fence producer", "producer", lambda request: str(request.stable_id), applies=lambda request: bool(request.stable_id)
     ),
@@ -131,7 +131,7 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
         "cluster",
         lambda request: str(request.user.name),
         _user(lambda request: str(request.user.name)),
-        told=_fields("create"),
+        request_fields=_fields("create"),
     ),
     methods.DELETE_USER: Audited("delete user", "cluster", _named, _user(_named)),
     methods.CHANGE_RULES: Audited("change rules", "cluster", _own_group, _rules),
@@ -163,21 +163,21 @@ class AuditGate(WrappedServer):
             except (NotLeaderError, NotReadyError):
                 raise
             except DledgerError as error:
-                self._tell(row, request, caller, error.code, before)
+                self._record(row, request, caller, error.code, before)
                 raise
             except BaseException:  # the caller went away: what it asked for may be done all the same
-                self._tell(row, request, caller, OutcomeUnknownError.code, before)
+                self._record(row, request, caller, OutcomeUnknownError.code, before)
                 raise
-            self._tell(row, request, caller, "OK", before, changed=True)
+            self._record(row, request, caller, "OK", before, changed=True)
             return answer
 
         self._server.add_unary(method, audited)
 
-    def _tell(self, row: Audited, request: Any, caller: CallContext, outcome: str, before: Shown, *, changed: bool = False) -> None:
-        told = row.told(request) or {}
+    def _record(self, row: Audited, request: Any, caller: CallContext, outcome: str, before: Shown, *, changed: bool = False) -> None:
+        request_fields = row.request_fields(request) or {}
         now = row.state(self._inside, request) if changed else None
         if now is not None and now == before and (row.only_changes or caller.principal.kind is not Kind.USER):
             return
-        after = {**told, **now} if now is not None else told or None
+        after = {**request_fields, **now} if now is not None else request_fields or None
         what = (row.action, row.resource, row.name(request))
         self._audit.change(caller.principal, caller.peer, what, outcome, before=before, after=after)

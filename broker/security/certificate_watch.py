@@ -34,8 +34,8 @@ class CertificateWatch:
     step: Step
     clock: Clock
     expired: Callable[[str], object] = field(default=lambda _why: None)
-    _told_ms: int = field(default=0, init=False)
-    _told_level: int = field(default=LEVELS_DAYS[0] + 1, init=False)
+    _logged_ms: int = field(default=0, init=False)
+    _logged_level: int = field(default=LEVELS_DAYS[0] + 1, init=False)
 
     @property
     def expires_at_ms(self) -> int:
@@ -102,11 +102,11 @@ class CertificateWatch:
         self.expired(self.expiry_passed())
         text, now_ms = self._expiry(), self.clock.wall_ms()
         if not text:
-            self._told_level = LEVELS_DAYS[0] + 1
+            self._logged_level = LEVELS_DAYS[0] + 1
             return
         level = min(days for days in LEVELS_DAYS if self._left_ms() <= days * DAY_MS)
-        if level < self._told_level or now_ms - self._told_ms >= DAY_MS:
-            self._told_level, self._told_ms = level, now_ms
+        if level < self._logged_level or now_ms - self._logged_ms >= DAY_MS:
+            self._logged_level, self._logged_ms = level, now_ms
             _logger.warning(
                 "%s: %s; replace its file, it is read without a restart",
                 self.network.tls.settings.cert,

@@ -91,11 +91,11 @@ class ReplicaSecurity:
     def known_users(self) -> SecurityState | None:
         """As ``users``; None while this node knows of none, and cannot say that there are none."""
         state = self.users()
-        told = self._has_caught_up() if self._watch is None or self._is_home() else self._watch.is_told
-        return state if state.version or told else None
+        known = self._has_caught_up() if self._watch is None or self._is_home() else self._watch.is_known
+        return state if state.version or known else None
 
     def _is_current(self) -> bool:
-        if self._watch is not None and self._watch.is_told and not self._is_home():
+        if self._watch is not None and self._watch.is_known and not self._is_home():
             return self._watch.is_current
         raft = self._raft
         return raft is not None and raft.leader is not None and raft.commit_index - self._store.applied_index < APPLIED_SOON
@@ -128,8 +128,8 @@ class ReplicaSecurity:
 
         def watched() -> list[Replica]:
             first = home()
-            told_by = [first] if first != own else [name for name in groups if name != own and not state.version]
-            return [(principal.node(cluster.cluster, name, node.id), node.address) for name in told_by for node in groups.members_of(name)]
+            sources = [first] if first != own else [name for name in groups if name != own and not state.version]
+            return [(principal.node(cluster.cluster, name, node.id), node.address) for name in sources for node in groups.members_of(name)]
 
         self._is_home = lambda: home() == own
         self._watch = SecurityWatch(self._env.network, watched, state)

@@ -23,7 +23,7 @@ REPLICA_SERVICES = (methods.PACKAGE + "Raft/", methods.PACKAGE + "Copy/")
 ASK_S = 1.0
 REMEMBERED_S = 1.0  # what other members said
 MAX_REMEMBERED = 100
-MAX_TOLD = 100
+MAX_LOGGED = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -35,32 +35,32 @@ class ReplicaCheck:
     def __init__(self, group: str, is_member: Callable[[str], bool], known_elsewhere: Callable[[str], Awaitable[bool]]) -> None:
         self._group, self._is_member, self._known_elsewhere = group, is_member, known_elsewhere
         self.refused = 0
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def check(self, method: str, caller: CallContext, request: bytes | None) -> None:
         """PermissionDeniedError when the caller may not make this call."""
-        who = caller.principal
-        if who.kind is not Kind.NODE or who.group not in (self._group, SPARE_GROUP):
-            raise self._refusal(who, f"{who} is no node of replica group {self._group}")
-        said = _name_in(method, caller, request) or who.name
-        if said != who.name:
-            raise self._refusal(who, f"{who} may not speak as node {said!r} of replica group {self._group}")
-        if not self._is_member(who.name) and not await self._known_elsewhere(who.name):
-            raise self._refusal(who, f"{who} is no member of replica group {self._group}")
+        principal = caller.principal
+        if principal.kind is not Kind.NODE or principal.group not in (self._group, SPARE_GROUP):
+            raise self._refusal(principal, f"{principal} is no node of replica group {self._group}")
+        said = _name_in(method, caller, request) or principal.name
+        if said != principal.name:
+            raise self._refusal(principal, f"{principal} may not speak as node {said!r} of replica group {self._group}")
+        if not self._is_member(principal.name) and not await self._known_elsewhere(principal.name):
+            raise self._refusal(principal, f"{principal} is no member of replica group {self._group}")
 
     def bound(self, stream: ByteStream, caller: CallContext) -> ByteStream:
         """The stream as long as its caller is a member."""
         return _MemberStream(stream, caller.principal.name, self._is_member, lambda: self._removed(caller.principal))
 
-    def _removed(self, who: Principal) -> PermissionDeniedError:
-        return self._refusal(who, f"{who} is no member of replica group {self._group} any more")
+    def _removed(self, principal: Principal) -> PermissionDeniedError:
+        return self._refusal(principal, f"{principal} is no member of replica group {self._group} any more")
 
-    def _refusal(self, who: Principal, text: str) -> PermissionDeniedError:
+    def _refusal(self, principal: Principal, text: str) -> PermissionDeniedError:
         self.refused += 1
-        if text not in self._told and len(self._told) < MAX_TOLD:  # a node that is refused tries again twice a second
-            self._told.add(text)
+        if text not in self._logged and len(self._logged) < MAX_LOGGED:  # a node that is refused tries again twice a second
+            self._logged.add(text)
             _logger.warning("refused: %s", text, extra={"event": "replica_refused"})
-        return PermissionDeniedError(text, user=who.name, action="replicate", resource="cluster", name=self._group)
+        return PermissionDeniedError(text, user=principal.name, action="replicate", resource="cluster", name=self._group)
 
 
 def _name_in(method: str, caller: CallContext, request: bytes | None) -> str:

@@ -55,8 +55,10 @@ class ProcessSecurity:
         audit = self.audit
         if audit is not None:
             access.refusals = audit.refused
-            audit.administers = lambda who: who.is_cluster or access.may(who, Action.ADMINISTER, Resource.CLUSTER, CLUSTER_NAME)
-            access.denied = lambda who, action, resource, name: audit.denied(who, CALLER_ADDRESS.get(), action, resource, name)
+            audit.administers = lambda principal: (
+                principal.is_cluster or access.may(principal, Action.ADMINISTER, Resource.CLUSTER, CLUSTER_NAME)
+            )
+            access.denied = lambda principal, action, resource, name: audit.denied(principal, CALLER_ADDRESS.get(), action, resource, name)
         return access
 
     async def sum_up(self) -> None:

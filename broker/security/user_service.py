@@ -25,14 +25,14 @@ MAX_WAIT_MS = 1_000  # a replica that was cut off must not keep a watcher waitin
 
 
 class SecurityService:
-    """Of one node.  ``home`` names the replica group where changes are made; ``heard_of`` is the newest version that this node knows of."""
+    """Of one node.  ``home`` names the replica group where changes are made; ``newest_version`` is the newest one that this node knows."""
 
     def __init__(
-        self, context: ServiceContext, administrators: frozenset[str], home: Callable[[], str], heard_of: Callable[[], int]
+        self, context: ServiceContext, administrators: frozenset[str], home: Callable[[], str], newest_version: Callable[[], int]
     ) -> None:
         self._context = context
         self._administrators = administrators
-        self._home, self._heard_of = home, heard_of
+        self._home, self._newest_version = home, newest_version
         self._state = context.store.security
         self._own_passwords = Attempts(loop_s, of_source=MAX_COUNTED, of_user=PASSWORDS_OF_USER, what="changes of the password")
         self._changed = asyncio.Event()
@@ -73,7 +73,7 @@ class SecurityService:
         own, home = self._context.settings.group.name, self._home()
         if home != own:
             raise InvalidArgumentError(f"users and rules are changed in replica group {home}", group=home)
-        if self._state.version < self._heard_of():
+        if self._state.version < self._newest_version():
             raise NotReadyError(f"replica group {own} does not have the users and rules of the group before it yet")
         return security_pb2.SecurityChanged(version=await self._context.command(command, COMMAND_TIMEOUT_S))
 

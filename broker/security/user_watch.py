@@ -46,21 +46,21 @@ class SecurityWatch:
         self._network = network
         self._replicas = replicas
         self._own = own
-        self._heard = SecurityState()
-        self._told_s: float | None = None  # when a replica of the first group answered last
+        self._received = SecurityState()
+        self._answered_s: float | None = None  # when a replica of the first group answered last
         self._news = asyncio.Event()
         self._listeners: list[Callable[[], object]] = []
         self._asked: set[Replica] = set()
 
     @property
-    def is_told(self) -> bool:
+    def is_known(self) -> bool:
         """Whether a replica of the first group has ever answered."""
-        return self._told_s is not None
+        return self._answered_s is not None
 
     @property
     def is_current(self) -> bool:
         """Whether one has answered lately."""
-        return self._told_s is not None and asyncio.get_running_loop().time() - self._told_s < CURRENT_S
+        return self._answered_s is not None and asyncio.get_running_loop().time() - self._answered_s < CURRENT_S
 
     def on_change(self, listener: Callable[[], object]) -> None:
         """Call ``listener`` whenever something newer arrived."""
@@ -69,7 +69,7 @@ class SecurityWatch:
     def newest(self) -> SecurityState:
         """What counts now."""
         own = self._own
-        return own if own is not None and own.version >= self._heard.version else self._heard
+        return own if own is not None and own.version >= self._received.version else self._received
 
     async def run(self) -> None:
         """Watch two replicas until cancelled: one that hangs delays nothing."""
@@ -93,8 +93,8 @@ class SecurityWatch:
 
     async def _watch(self, replica: Replica) -> bool:
         """Ask one replica until it does not answer any more, or is not to be asked; False when there is nothing to ask it again."""
-        who, address = replica
-        channel, answered = connect_to(self._network, address, who), False
+        principal, address = replica
+        channel, answered = connect_to(self._network, address, principal), False
         try:
             while replica in self._replicas():
                 request = security_pb2.WatchSecurityRequest(known_version=self.newest().version, wait_ms=WAIT_MS)
@@ -107,12 +107,12 @@ class SecurityWatch:
         return False
 
     def _take(self, copy: security_pb2.SecurityCopy) -> None:
-        self._told_s = asyncio.get_running_loop().time()
-        if copy.unchanged or copy.version <= self._heard.version:
+        self._answered_s = asyncio.get_running_loop().time()
+        if copy.unchanged or copy.version <= self._received.version:
             return
-        heard = SecurityState()
-        heard.take(command_of(copy))
-        self._heard = heard
+        received = SecurityState()
+        received.take(command_of(copy))
+        self._received = received
         self._news.set()
         for listener in self._listeners:
             listener()

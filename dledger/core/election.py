@@ -48,7 +48,7 @@ class Elections:
     def on_leader_contact(self) -> None:
         """A message of the current leader arrived."""
         if self._core.leader is not None:
-            self._core.silence.heard(self._core.leader)
+            self._core.silence.leader_seen(self._core.leader)
         self.contact_ms = self._core.now_ms
         self._leader_lost = False
         self.timer.leader_known()

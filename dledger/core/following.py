@@ -26,14 +26,14 @@ class Following:
         # The snapshot requested; None again when a leader's entries turn out to fit.
         self.snapshot_wanted: FetchSnapshot | None = None
         # The group's commit index as any leader last sent it, and when.  For status only; nothing is decided by it.
-        self.heard_commit = 0
-        self.heard_ms: int | None = None
+        self.seen_commit = 0
+        self.seen_ms: int | None = None
         self._kept, self._kept_ms = (0, 0), 0
 
     def _follow(self, source: NodeId, newest_commit: int) -> None:
         """``source`` leads the current term, and has committed up to ``newest_commit``."""
         core = self._core
-        self.heard_commit, self.heard_ms = max(self.heard_commit, newest_commit), core.now_ms
+        self.seen_commit, self.seen_ms = max(self.seen_commit, newest_commit), core.now_ms
         require(core.role is not Role.LEADER, "two leaders in term %d: %s and %s", core.term, core.node_id, source)
         if core.leader == source and core.role in (Role.FOLLOWER, Role.LEARNER):
             core.elections.on_leader_contact()
@@ -123,7 +123,7 @@ class Following:
     def on_heartbeat(self, source: NodeId, message: Heartbeat) -> None:
         core = self._core
         self._follow(source, message.newest_commit)
-        core.silence.told(message.election_timeout_ms, message.wary_ms)
+        core.silence.on_timeout(message.election_timeout_ms, message.wary_ms)
         self._kept, self._kept_ms = (message.kept_from, message.kept_upto), core.now_ms
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))

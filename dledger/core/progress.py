@@ -32,7 +32,7 @@ class Progress:
         "contact_ms",
         "copied_bytes",
         "denied",
-        "heard",
+        "has_answered",
         "heartbeat_match",
         "inflight",
         "inflight_bytes",
@@ -61,7 +61,7 @@ class Progress:
         self.inflight: deque[tuple[int, int]] = deque()  # REPLICATE: (last index, bytes) of each request
         self.inflight_bytes = 0
         self.contact_ms = now_ms  # when it last answered, or when this began
-        self.heard = False  # it has answered at all
+        self.has_answered = False  # it has answered at all
         self.answers = False  # it has answered since, and its connection did not break afterwards
         self.commit_sent = 0
         self.notice_open = False  # a heartbeat is out and not answered
@@ -78,7 +78,7 @@ class Progress:
 
     def answered(self, now_ms: int) -> None:
         self.contact_ms = now_ms
-        self.heard = self.answers = True
+        self.has_answered = self.answers = True
 
     @property
     def is_able_to_lead(self) -> bool:

@@ -271,7 +271,7 @@ class Raft:
         """Answer questions of an older term with ours, or their sender would never learn it; drop late answers."""
         core = self._core
         if isinstance(message, AppendRequest | Heartbeat):
-            core.silence.heard_late(source, message.term)
+            core.silence.on_late_message(source, message.term)
         if isinstance(message, AppendRequest):
             core.following.refuse_old_leader(source, message)
         elif isinstance(message, Heartbeat | SnapshotOffer):
@@ -330,10 +330,10 @@ class Raft:
         """Committed entries behind ``applied``, by the newest commit index received; and how many milliseconds ago a leader was last heard
         (0: it is this node; None: never since the start)."""
         following = self._core.following
-        entries = max(0, self._core.commit - applied, following.heard_commit - applied)
+        entries = max(0, self._core.commit - applied, following.seen_commit - applied)
         if self._core.role is Role.LEADER:
             return entries, 0
-        return entries, None if following.heard_ms is None else max(0, now_ms - following.heard_ms)
+        return entries, None if following.seen_ms is None else max(0, now_ms - following.seen_ms)
 
     @property
     def last(self) -> EntryId:
@@ -401,7 +401,7 @@ class Raft:
                     inflight_messages=len(peer.inflight),
                     inflight_bytes=peer.inflight_bytes,
                     silent_ms=core.now_ms - peer.contact_ms,
-                    heard=peer.heard,
+                    has_answered=peer.has_answered,
                     low_on_space=peer.low_on_space,
                     yields=peer.yields,
                     copied_bytes=peer.copied_bytes,

@@ -44,7 +44,7 @@ class Replication:
         self.notice_due_ms: int | None = None
         self.protocol_errors = 0
         self.ack_regressions = 0
-        self.losses_told = 0  # of peers that said themselves what they had lost
+        self.losses_reported = 0  # of peers that said themselves what they had lost
         self.next_heartbeat_ms = 0
         self.quorum_deadline_ms = 0
         self._own_disk = OwnDisk(core)
@@ -294,7 +294,7 @@ class Replication:
             round=core.reads.round,
             newest_commit=core.commit,
             commit_term=commit_term,
-            election_timeout_ms=core.silence.told_ms,
+            election_timeout_ms=core.silence.agreed_ms,
             wary_ms=core.silence.wary_ms,
         )
         message.kept_from, message.kept_upto = self.kept_without(peer)
@@ -365,8 +365,8 @@ class Replication:
         contacts = [peer.contact_ms for peer in self._voters]
         if self._counts_itself:
             contacts.append(self._core.now_ms)
-        heard_ms = quorum_value(contacts) if contacts else self._core.now_ms
-        self.quorum_deadline_ms = heard_ms + self._core.config.election_timeout_ms
+        seen_ms = quorum_value(contacts) if contacts else self._core.now_ms
+        self.quorum_deadline_ms = seen_ms + self._core.config.election_timeout_ms
 
     # Peers
 
@@ -409,7 +409,7 @@ class Replication:
         """The peer lost power: what it acknowledged counts no more until it is acknowledged again."""
         peer = self.peers.get(node)
         if peer is not None:
-            self.losses_told += peer.match > 0
+            self.losses_reported += peer.match > 0
             peer.forget(self._core.log.last.index + 1)
             self.replicate(peer)
 

@@ -68,11 +68,11 @@ class Silence:
         self._wary_until_ms = self._own_until_ms = core.now_ms  # the second by gaps that this node saw
         self._wary_for_ms = 0  # the last time
         self._reports: dict[NodeId, tuple[int, int]] = {}  # of voters, to this leader: the delay, and when it was reported
-        self.told_ms = 0  # of the last known leader, or of this one; 0: none was received
-        self._is_told = False  # by the leader that is known, or was last
+        self.agreed_ms = 0  # of the last known leader, or of this one; 0: none was received
+        self._is_known = False  # by the leader that is known, or was last
         self._fell_from: tuple[int, int] = (0, 0)  # the timeout that this leader lets fall, and since when
         self._leadership: _Leadership | None = None  # whose messages come, and when the last one came
-        self._heard_ms = 0
+        self._seen_ms = 0
         self._before: tuple[_Leadership | None, int] = (None, 0)  # the same of the leader before
 
     # What it is
@@ -80,13 +80,13 @@ class Silence:
     @property
     def timeout_ms(self) -> int:
         """How long this node waits at least."""
-        return max(self.told_ms, self._needed_ms(self.late_ms)) if self._is_told else self._most_ms
+        return max(self.agreed_ms, self._needed_ms(self.late_ms)) if self._is_known else self._most_ms
 
     @property
     def heartbeat_interval_ms(self) -> int:
         """How often the leader sends heartbeats, and is expected to: while all wait longer too, since silence counts from the last one."""
         interval_ms = self._core.config.heartbeat_interval_ms
-        return min(interval_ms, self._least_ms // BEATS) if self._is_told else interval_ms
+        return min(interval_ms, self._least_ms // BEATS) if self._is_known else interval_ms
 
     @property
     def late_ms(self) -> int:
@@ -110,32 +110,32 @@ class Silence:
 
     # As a follower
 
-    def heard(self, leader: NodeId) -> None:
+    def leader_seen(self, leader: NodeId) -> None:
         """A message of the leader of this term arrived."""
         now_ms, leadership = self._core.now_ms, (self._core.term, leader)
         if leadership == self._leadership:
-            self._waited(self._heard_ms)
+            self._waited(self._seen_ms)
         else:
-            self._before = (self._leadership, self._heard_ms)
-            self._leadership, self._is_told = leadership, False
-        self._heard_ms = now_ms
+            self._before = (self._leadership, self._seen_ms)
+            self._leadership, self._is_known = leadership, False
+        self._seen_ms = now_ms
 
-    def heard_late(self, source: NodeId, term: int) -> None:
+    def on_late_message(self, source: NodeId, term: int) -> None:
         """A message of an older term arrived: if its leader was given up, that was too early."""
         now_ms = self._core.now_ms
         if self._leadership == (term, source):
-            self._waited(self._heard_ms)
-            self._heard_ms = now_ms
+            self._waited(self._seen_ms)
+            self._seen_ms = now_ms
         elif self._before[0] == (term, source):
             self._waited(self._before[1])
             self._before = (None, 0)
 
-    def told(self, timeout_ms: int, wary_ms: int) -> None:
+    def on_timeout(self, timeout_ms: int, wary_ms: int) -> None:
         """The timeout in the leader's heartbeat; none: the configured one."""
         was_ms = self.timeout_ms
         self._be_wary(wary_ms)
-        self._is_told = timeout_ms > 0
-        self.told_ms = min(self._most_ms, max(self._least_ms, timeout_ms)) if timeout_ms else 0
+        self._is_known = timeout_ms > 0
+        self.agreed_ms = min(self._most_ms, max(self._least_ms, timeout_ms)) if timeout_ms else 0
         if self.timeout_ms != was_ms:
             self._core.elections.timer.reset()
 
@@ -165,24 +165,24 @@ class Silence:
     def lead(self) -> None:
         """Elected: the timeout goes on from where it was."""
         self._reports.clear()
-        self._fell_from = (self.told_ms or self._most_ms, self._core.now_ms)
-        self._is_told = True
-        self._tell()
+        self._fell_from = (self.agreed_ms or self._most_ms, self._core.now_ms)
+        self._is_known = True
+        self._announce()
 
     def beats(self, due_ms: int) -> None:
         """Heartbeats are sent now that were due at ``due_ms``."""
         self.delayed(due_ms)
-        self._tell()
+        self._announce()
 
     def reported(self, voter: NodeId, late_ms: int, wary_ms: int) -> None:
         self._reports[voter] = (late_ms, self._core.now_ms)
         self._be_wary(wary_ms)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         now_ms, (from_ms, since_ms) = self._core.now_ms, self._fell_from
         reports = [late_ms for late_ms, at_ms in self._reports.values() if now_ms - at_ms < self._seen.part_ms]
         needed_ms = self._needed_ms(max([self.late_ms, *reports]))
         fallen_ms = from_ms - (self._most_ms - self._least_ms) * (now_ms - since_ms) // self._fall_ms
         if needed_ms >= fallen_ms:
             self._fell_from = (needed_ms, now_ms)
-        self.told_ms = max(needed_ms, fallen_ms)
+        self.agreed_ms = max(needed_ms, fallen_ms)

@@ -82,7 +82,7 @@ class CoreState:
         self.yields = ""  # why this node leads only as a last resort
         self.effects: list[Effect] = []
         self.loss = LeaderLoss(Cause.START, None, None, now_ms)
-        self._told: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)
+        self._reported: tuple[Role, int, NodeId | None, bool] = (self.role, self.term, None, False)
         require(self.log.terms.last_term <= self.term, "hard state of term %d is older than the log (%s)", self.term, self.log.last)
         require(self.commit <= self.log.last.index, "committed up to %d, log ends at %s", self.commit, self.log.last)
 
@@ -120,8 +120,8 @@ class CoreState:
     def publish_role(self) -> None:
         """Report a change of role, term, leader or confirmation to the driver."""
         now = (self.role, self.term, self.leader, self.confirmed)
-        if now != self._told:
-            self._told = now
+        if now != self._reported:
+            self._reported = now
             self.effects.append(RoleChanged(*now, self.loss, self.now_ms - self.loss.since_ms))
 
     def leader_lost(self, cause: Cause, source: NodeId | None = None) -> None:

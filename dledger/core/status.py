@@ -18,7 +18,7 @@ class PeerProgress:
     inflight_messages: int
     inflight_bytes: int
     silent_ms: int  # since its last answer; of one that was never ``heard``, since this node leads
-    heard: bool
+    has_answered: bool
     low_on_space: bool
     yields: str
     copied_bytes: int | None

@@ -79,7 +79,7 @@ class Log(LogContents):
         self._cuts = 0
         self._failure: StorageFailedError | StorageDamagedError | None = None
         # Called when background work fails the log; a failing flush raises to its caller.
-        self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_told
+        self.background_failed: Callable[[StorageFailedError | StorageDamagedError], None] = _not_reported
         self._tasks = BackgroundTasks("log", self._on_crash)
         self._units_timer: asyncio.TimerHandle | None = None
         self._wanted_index = 0  # up to where a caller needs the log durable
@@ -460,5 +460,5 @@ class Log(LogContents):
             return start.first_index
 
 
-def _not_told(_failure: StorageFailedError | StorageDamagedError) -> None:
+def _not_reported(_failure: StorageFailedError | StorageDamagedError) -> None:
     return None

@@ -45,8 +45,8 @@ class FeatureLevels:
     def check(self, peer: NodeId, said: Handshake) -> None:
         """InvalidArgumentError when the peer's build cannot do what the group is at, as this replica knows."""
         now = self.group()
-        who = f"{peer} ({said.version})"
-        if text := refusal(who, said.levels, now.level, now.release):
+        member = f"{peer} ({said.version})"
+        if text := refusal(member, said.levels, now.level, now.release):
             raise InvalidArgumentError(text, **{TOO_OLD: peer})
 
     def check_own(self, own: NodeId, said: Handshake) -> None:

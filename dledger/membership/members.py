@@ -50,13 +50,13 @@ class Members:
         links, before = self.links, self._settled.members if self._open else ()
         return {node: links[node] for node in (*membership.members, *before) if node in links}
 
-    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
+    def places_of(self, peer: NodeId, known: str, sent: str) -> tuple[str, ...]:
         """Where to dial a replica, one after the other until it answers: where it says that it is, where it is ``known`` to be, and where
         the settings have it.  A member that moved is found by one of them, even if the whole group moved while it was stopped.
 
         An address for links in the settings is the only one: it leads through a network of its own.
         """
-        places = (known,) if peer in self._links else (told, known, self._configured.get(peer, ""))
+        places = (known,) if peer in self._links else (sent, known, self._configured.get(peer, ""))
         return tuple(dict.fromkeys(place for place in places if place)) or (known,)  # a log may hold a member without an address
 
     @property

@@ -55,9 +55,9 @@ class PeerStores:
         known = self._stores.get(peer, "")
         expected = named or known
         if expected and said.store_id != expected and said.configuration <= index:
-            whose = "the configuration names" if named else f"{self._own_id} knows it with"
+            known_by = "the configuration names" if named else f"{self._own_id} knows it with"
             raise InvalidArgumentError(
-                f"store: {peer} comes with data folder {said.store_id}, but {whose} {expected}; "
+                f"store: {peer} comes with data folder {said.store_id}, but {known_by} {expected}; "
                 "a member whose folder was lost or exchanged must be replaced as a member"
             )
         if said.store_id != known:

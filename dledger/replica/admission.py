@@ -158,7 +158,7 @@ class PeerAdmission:
         """Members on the folders that the configuration names, and at other addresses: peers where they say that they are, and this node
         once a peer has reached it there."""
         own, membership, known = self._identity, self._core.membership, self._members.addresses
-        found = {peer: told for peer, told in links.told_addresses().items() if membership.store_of(peer) == links.store_of(peer) != ""}
+        found = {peer: sent for peer, sent in links.sent_addresses().items() if membership.store_of(peer) == links.store_of(peer) != ""}
         if links.is_reached_at(own.address) and membership.store_of(own.node_id) == own.store_id:
             found[own.node_id] = own.address
         return {member: address for member, address in found.items() if member in membership and known.get(member) != address}

@@ -173,7 +173,7 @@ class Proposals:
             if a_round.entry.index > index:
                 return
             outcomes, a_round.at_commit = a_round.at_commit, []
-            self._tell(a_round.entry, outcomes, term_at)
+            self._notify(a_round.entry, outcomes, term_at)
 
     def applied(self, index: int, term_at: Callable[[int], int]) -> None:
         """Everything up to ``index`` is committed and applied; ``term_at`` gives the term of the entry that was committed there."""
@@ -209,9 +209,9 @@ class Proposals:
     def _settle(self, done: _Round, term_at: Callable[[int], int]) -> None:
         if term_at(done.entry.index) == done.entry.term:
             self._measures.commit_s.observe(self._measures.stopwatch() - done.since_s)
-        self._tell(done.entry, done.waiting, term_at)
+        self._notify(done.entry, done.waiting, term_at)
 
-    def _tell(self, entry: EntryId, outcomes: Sequence[Outcome], term_at: Callable[[int], int]) -> None:
+    def _notify(self, entry: EntryId, outcomes: Sequence[Outcome], term_at: Callable[[int], int]) -> None:
         """Notify callers of payloads in ``entry`` of what was committed at its index."""
         counts = self._measures.proposals
         if term_at(entry.index) != entry.term:

@@ -84,7 +84,7 @@ class Replica:
         self.role, self.term, self.membership, self.commit_index = core.role, core.term, core.membership, core.commit
         self.leader: NodeId | None = None
         self.is_confirmed_leader = False
-        self._told_contradictions: dict[NodeId, ContradictionKind] = {}
+        self._reported_contradictions: dict[NodeId, ContradictionKind] = {}
         self._lost_term = 0  # led last, and no later leader is known
         self.running = False
         self.moving_head = asyncio.Lock()  # the log's head is deleted, or the log replaced by a snapshot
@@ -262,8 +262,8 @@ class Replica:
 
     def _contradicts(self, found: PeerContradicts) -> None:
         self.measures.contradictions[found.kind] += 1
-        if self._told_contradictions.get(found.source) != found.kind:  # one that goes on is reported once
-            self._told_contradictions[found.source] = found.kind
+        if self._reported_contradictions.get(found.source) != found.kind:  # one that goes on is reported once
+            self._reported_contradictions[found.source] = found.kind
             text = f"{found.source} {found.text}"
             _logger.error("%s: %s", self.identity.node_id, text, extra={"event": "peer_contradicts", "peer": found.source})
 
@@ -377,8 +377,8 @@ class Replica:
     def address_of(self, peer: NodeId) -> str:
         return self.members.links.get(peer, "")
 
-    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
-        return self.members.places_of(peer, known, told)
+    def places_of(self, peer: NodeId, known: str, sent: str) -> tuple[str, ...]:
+        return self.members.places_of(peer, known, sent)
 
     def reached(self) -> None:
         if self.running:

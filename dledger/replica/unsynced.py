@@ -53,7 +53,7 @@ class UnsyncedMark:
         found = await self._read()
         if found is not None:
             if found.get("diverged"):
-                await self._begin_anew()
+                await self._start_over()
             self.discarded = bool(found.get("diverged") or found.get("discarded"))
             other_boot = not self._boot_id or found.get("boot") != self._boot_id
             self.suspect = bool(found.get("diverged") or found.get("suspect") or other_boot)
@@ -106,7 +106,7 @@ class UnsyncedMark:
         if await self._disk.exists(PATH):
             await self._disk.remove(PATH)
 
-    async def _begin_anew(self) -> None:
+    async def _start_over(self) -> None:
         """Promises and identities stay, the old log is kept in quarantine.  May be done again after a crash in the middle of it."""
         disk = self._disk
         for name in await disk.list(LOG_FOLDER):

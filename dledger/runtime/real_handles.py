@@ -30,14 +30,14 @@ def open_handle(path: str, flags: int, mode: int = 0o777) -> int:
 def with_handle(use: Callable[[], _T]) -> _T:
     """What ``use`` returns, tried again while it fails for want of a handle.  On a thread of the disk's."""
     end_s = time.monotonic() + PATIENCE_S
-    told = False
+    logged = False
     while True:
         try:
             return use()
         except OSError as error:
             if error.errno not in _NONE_LEFT or time.monotonic() > end_s:
                 raise
-            if not told:
+            if not logged:
                 _logger.warning("out of file descriptors; waiting for one (raise the open files limit)", extra={"event": "no_file_handles"})
-                told = True
+                logged = True
             time.sleep(PAUSE_S)

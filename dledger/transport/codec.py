@@ -90,8 +90,8 @@ def decode(data: bytes) -> tuple[Message, list[RawEntry], Clocks | None]:
             raise InvalidArgumentError("a Raft message without a body")
         if kind == "append_request":
             return *_append_request(header, payload), None
-        told = header.clocks if header.HasField("clocks") else None
-        clocks = None if told is None else Clocks(told.wall_ms, told.group_ms, told.agreed_ms)
+        sent = header.clocks if header.HasField("clocks") else None
+        clocks = None if sent is None else Clocks(sent.wall_ms, sent.group_ms, sent.agreed_ms)
         return _DECODERS[kind](header.term, getattr(header, kind)), [], clocks
     except CorruptEntryError as error:
         raise InvalidArgumentError(f"not a Raft message: {error}") from None

@@ -58,7 +58,7 @@ class _Inbound:
     """A stream that a peer dialled: from which host, and when it brought a message last."""
 
     host: str
-    heard_s: float
+    received_s: float
 
 
 class LinkOwner(Protocol):
@@ -93,7 +93,7 @@ class LinkOwner(Protocol):
         """Where to dial a replica that some configuration names; else empty."""
         ...
 
-    def places_of(self, peer: NodeId, known: str, told: str) -> tuple[str, ...]:
+    def places_of(self, peer: NodeId, known: str, sent: str) -> tuple[str, ...]:
         """Where to dial a replica that is ``known`` to be at an address and sent another one when it dialled (empty: it has not), in the
         order to try them."""
         ...
@@ -120,7 +120,7 @@ class RaftLinks:
         self._inbound: dict[tuple[NodeId, str], _Inbound] = {}  # by peer and data folder: one does not push out the other
         self._members: dict[NodeId, str] = {}
         self._callers: dict[NodeId, str] = {}  # addresses of peers that have dialled us
-        self._told: dict[NodeId, str] = {}  # where they say that they are
+        self._sent: dict[NodeId, str] = {}  # where they say that they are
         self._reached_at: dict[NodeId, str] = {}  # where they dialled us
         self._up: dict[NodeId, bool] = {}
         self._refusals: dict[str, None] = {}
@@ -190,15 +190,15 @@ class RaftLinks:
 
     def places_of(self, link: PeerLink) -> tuple[str, ...]:
         """Where to dial a peer, in the order to try them."""
-        return self.owner.places_of(link.peer, link.known, self._told.get(link.peer, ""))
+        return self.owner.places_of(link.peer, link.known, self._sent.get(link.peer, ""))
 
-    def told_addresses(self) -> dict[NodeId, str]:
+    def sent_addresses(self) -> dict[NodeId, str]:
         """Where the peers are that were reached where they say, or by an address that is only for links."""
         found = {}
         for peer, link in self._outgoing.items():
-            told = self._told.get(peer, "")
-            if link.connected and told and (told == link.address or told not in self.places_of(link)):
-                found[peer] = told
+            sent = self._sent.get(peer, "")
+            if link.connected and sent and (sent == link.address or sent not in self.places_of(link)):
+                found[peer] = sent
         return found
 
     def is_reached_at(self, address: str) -> bool:
@@ -251,7 +251,7 @@ class RaftLinks:
             caller = (peer, said.store_id)
             self._refuse_second(caller, host_of(context.peer))
         except InvalidArgumentError as refusal:
-            self._tell_refusal(context, refusal)
+            self._send_refusal(context, refusal)
             raise
         self._inbound[caller] = link = _Inbound(
             host_of(context.peer), loop_s()
@@ -264,7 +264,7 @@ class RaftLinks:
         try:
             await self._receive_all(caller, link, stream, self.owner.receiver(peer, said))
         except InvalidArgumentError as refusal:
-            self._tell_refusal(context, refusal)
+            self._send_refusal(context, refusal)
             raise
         except UnreachableError as error:
             _logger.info("%s: link from %s broke: %s", self.identity.node_id, peer, error.message)
@@ -273,15 +273,15 @@ class RaftLinks:
                 del self._inbound[caller]
             if all(other != peer for other, _store in self._inbound):
                 self.broke(peer)
-                self._told.pop(peer, None)
+                self._sent.pop(peer, None)
                 self._reached_at.pop(peer, None)
                 if self._callers.pop(peer, "") and self._open:
                     self._dial()
 
-    def _note_caller(self, peer: NodeId, told: str, at: str) -> None:
-        self._told[peer] = told = told if is_address(told) else ""
+    def _note_caller(self, peer: NodeId, sent: str, at: str) -> None:
+        self._sent[peer] = sent = sent if is_address(sent) else ""
         self._reached_at[peer] = at
-        place = self.owner.address_of(peer) or told
+        place = self.owner.address_of(peer) or sent
         if place:
             self._callers[peer] = place
             self._dial()
@@ -289,7 +289,7 @@ class RaftLinks:
     def _refuse_second(self, caller: tuple[NodeId, str], host: str) -> None:
         """A link that is in use is not replaced by one from another host: a peer that moved has ended its own."""
         link = self._inbound.get(caller)
-        if link is not None and link.host != host and loop_s() - link.heard_s < IN_USE_S:
+        if link is not None and link.host != host and loop_s() - link.received_s < IN_USE_S:
             raise InvalidArgumentError(f"link: {caller[0]} sends from {link.host}, and comes from {host} as well: stop one of both")
 
     async def _receive_all(self, caller: tuple[NodeId, str], link: _Inbound, stream: ByteStream, received: Callable[[bytes], None]) -> None:
@@ -298,7 +298,7 @@ class RaftLinks:
         def take(data: bytes) -> bool:
             if not self._open or inbound.get(caller) is not link:
                 return False
-            link.heard_s = loop_s()
+            link.received_s = loop_s()
             received(data)
             return True
 
@@ -324,7 +324,7 @@ class RaftLinks:
         await self.owner.check_handshake(peer, said, dialled=False)
         return peer, said
 
-    def _tell_refusal(self, context: CallContext, refusal: InvalidArgumentError) -> None:
+    def _send_refusal(self, context: CallContext, refusal: InvalidArgumentError) -> None:
         key = f"{host_of(context.peer)} {refusal.message}"  # once per host
         if key not in self._refusals and len(self._refusals) < 100:
             self._refusals[key] = None

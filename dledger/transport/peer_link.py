@@ -86,7 +86,7 @@ class PeerLink:
             try:
                 await self._session(methods.RAFT_LINK.open(channel, metadata=self._links.metadata_for(self)))
             except DledgerError as error:
-                self._tell(error)
+                self._report(error)
             finally:
                 was_connected, self.connected = self.connected, False
                 self._stream = None
@@ -152,7 +152,7 @@ class PeerLink:
             wake.clear()
             await wake.wait()
 
-    def _tell(self, error: DledgerError) -> None:
+    def _report(self, error: DledgerError) -> None:
         if isinstance(error, InvalidArgumentError | AuthenticationFailedError):
             self._links.refused(self.peer, error)
         if isinstance(error, InvalidArgumentError):

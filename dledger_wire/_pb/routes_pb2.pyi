@@ -722,7 +722,7 @@ class Spread(google.protobuf.message.Message):
     NAME_SERVER_FIELD_NUMBER: builtins.int
     SENT_AT_MS_FIELD_NUMBER: builtins.int
     REGISTRATIONS_FIELD_NUMBER: builtins.int
-    HEARD_FIELD_NUMBER: builtins.int
+    REFRESHED_FIELD_NUMBER: builtins.int
     name_server: builtins.str
     sent_at_ms: builtins.int
     """by that name server's clock"""
@@ -731,7 +731,7 @@ class Spread(google.protobuf.message.Message):
         """changed ones"""
 
     @property
-    def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeardNode]:
+    def refreshed(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RefreshedNode]:
         """nodes that registered there lately"""
 
     def __init__(
@@ -740,14 +740,14 @@ class Spread(google.protobuf.message.Message):
         name_server: builtins.str = ...,
         sent_at_ms: builtins.int = ...,
         registrations: collections.abc.Iterable[global___Registration] | None = ...,
-        heard: collections.abc.Iterable[global___HeardNode] | None = ...,
+        refreshed: collections.abc.Iterable[global___RefreshedNode] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["heard", b"heard", "name_server", b"name_server", "registrations", b"registrations", "sent_at_ms", b"sent_at_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name_server", b"name_server", "refreshed", b"refreshed", "registrations", b"registrations", "sent_at_ms", b"sent_at_ms"]) -> None: ...
 
 global___Spread = Spread
 
 @typing.final
-class HeardNode(google.protobuf.message.Message):
+class RefreshedNode(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: builtins.int
@@ -778,4 +778,4 @@ class HeardNode(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["age_ms", b"age_ms", "group", b"group", "group_epoch", b"group_epoch", "node_id", b"node_id", "sequence", b"sequence", "started_at_ms", b"started_at_ms", "term", b"term"]) -> None: ...
 
-global___HeardNode = HeardNode
+global___RefreshedNode = RefreshedNode

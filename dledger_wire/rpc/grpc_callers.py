@@ -87,14 +87,14 @@ class GrpcCallers:
         address, certificate, known, reading = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True, UNCOUNTED))
         metadata = from_wire(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
-            return _told(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
+            return _report(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
         try:
             principal = self._admission.admit(certificate, await self._authenticated(self._admission, address, metadata))
         except AuthenticationFailedError as error:
             self._admission.refused(address, error)
             raise
         shown = {key: value for key, value in metadata.items() if key != AUTHORIZATION}
-        return _told(known, GrpcCaller(address, shown, principal, reading), True)
+        return _report(known, GrpcCaller(address, shown, principal, reading), True)
 
     def watch(self, caller: GrpcCaller, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what the caller came in with counts no more; call what is returned when the stream is over."""
@@ -110,7 +110,7 @@ class GrpcCallers:
         return name
 
 
-def _told(known: Known, caller: GrpcCaller, admitted: bool) -> GrpcCaller:
+def _report(known: Known, caller: GrpcCaller, admitted: bool) -> GrpcCaller:
     if not known(caller.principal, admitted):
         raise BusyError("too many connections: no more are served")
     return caller

@@ -195,8 +195,8 @@ class _Accepted(ssl.SSLObject):
             if not isinstance(error, ssl.SSLCertVerificationError) and error.reason != "PEER_DID_NOT_RETURN_A_CERTIFICATE":
                 raise
             self._refusal = error
-            if (told := refusals.get()) is not None:
-                told.append(error)
+            if (reported := refusals.get()) is not None:
+                reported.append(error)
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert is to be sent") from None
 
 

@@ -148,9 +148,9 @@ class Arrivals:
     def refused(self, reason: str, text: str) -> None:
         """Count a connection that was refused or dropped, and log it now and then."""
         self.counts[reason] += 1
-        self.warning.tell(text)
+        self.warning.log(text)
 
     def plaintext(self, peer: str) -> None:
         """A connection without TLS, where that is still taken."""
         self.counts["plaintext"] += 1
-        self._plaintext.tell(f"{peer}: a connection without TLS")
+        self._plaintext.log(f"{peer}: a connection without TLS")

@@ -22,7 +22,7 @@ from dledger_wire.errors import AuthenticationFailedError, NotReadyError
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import Principal, only_owner
 from dledger_wire.security.scram import MECHANISM, ClientExchange, ServerExchange, Verifier
-from dledger_wire.tcp.connection import AUTHENTICATION, ERROR, NOBODY, Connection, Receiver
+from dledger_wire.tcp.connection import AUTHENTICATION, ERROR, NO_RECEIVER, Connection, Receiver
 from dledger_wire.tcp.stream import error_of
 
 MAX_FRAME = 64 << 10  # before the caller is known
@@ -165,7 +165,7 @@ class AcceptedAuthentication:
         except (AuthenticationFailedError, NotReadyError) as error:
             self._refuse(error)
             return
-        self._connection.receiver = NOBODY
+        self._connection.receiver = NO_RECEIVER
         if confirmation:
             self._connection.put(AUTHENTICATION, confirmation.encode())
         self._admitted(principal)

@@ -59,7 +59,7 @@ class Receiver(Protocol):
         ...
 
 
-class Nobody:
+class NoReceiver:
     """The receiver before and after there is one."""
 
     def frame(self, kind: int, payload: bytes) -> None: ...
@@ -67,7 +67,7 @@ class Nobody:
     def shed(self) -> None: ...
 
 
-NOBODY = Nobody()
+NO_RECEIVER = NoReceiver()
 
 
 class _Scratch(threading.local):
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection, of either side.  ``prologue`` takes what comes before frames (bytes used, or -1 for more); ``raw`` takes the place
     of frames where the other side speaks another protocol."""
 
-    receiver: Receiver = NOBODY
+    receiver: Receiver = NO_RECEIVER
     max_frame = MAX_MESSAGE_BYTES
     is_members = True  # of a member of the cluster, or one that this process has dialled
 
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self.closed.set_result(None)
         self.resume_writing()  # writers that are held back learn that the connection is lost
         # Nothing is to hold the connection through itself: it goes at once, without the collector.
-        receiver, self.receiver = self.receiver, NOBODY
+        receiver, self.receiver = self.receiver, NO_RECEIVER
         self.prologue = self.raw = None
         receiver.lost()
 
@@ -392,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, what: str) -> None:
         """The other side does not speak our protocol."""
-        violations.tell(f"{self.peer} sent {what}: connection closed")
+        violations.log(f"{self.peer} sent {what}: connection closed")
         self._refused = True
         self.abort()
 

@@ -214,14 +214,14 @@ class Listener:
             self._arrivals.plaintext(peer)
             return None
         if first == PREFACE[0]:
-            await self._tell_speaks_tls(accepted)
+            await self._send_speaks_tls(accepted)
         raise _NotTlsError
 
-    async def _tell_speaks_tls(self, accepted: socket.socket) -> None:
+    async def _send_speaks_tls(self, accepted: socket.socket) -> None:
         """To a client of ours that does not know it; read on, since what is unread would take the answer away with a reset."""
         error = AuthenticationFailedError(f"{self._address} speaks TLS; expected the authorities of the cluster (--tls-ca, tls=, tls.ca)")
-        told = to_detail(error).SerializeToString()
-        await self._loop.sock_sendall(accepted, FRAME.pack(ERROR, len(told)) + told)
+        detail = to_detail(error).SerializeToString()
+        await self._loop.sock_sendall(accepted, FRAME.pack(ERROR, len(detail)) + detail)
         accepted.shutdown(socket.SHUT_WR)
         for _ in range(MOST_IGNORED):
             if not await self._loop.sock_recv(accepted, IGNORED_BYTES):

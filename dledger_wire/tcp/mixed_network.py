@@ -24,7 +24,7 @@ from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import MAX_FRAME, certified
-from dledger_wire.tcp.connection import NOBODY, Connection
+from dledger_wire.tcp.connection import NO_RECEIVER, Connection
 from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.received_bytes import ReceivedBytes
@@ -103,7 +103,7 @@ class MixedServer:
         name = f"dledger-{secrets.token_hex(16)}"
         joint = _Joint(connection, self._path, name, self._memory)
 
-        def told(principal: Principal, admitted: bool) -> bool:
+        def on_known(principal: Principal, admitted: bool) -> bool:
             serves = not admitted or known(principal)  # a caller that asks for health alone must still authenticate in time
             if serves:
                 joint.called(is_known=admitted)
@@ -111,7 +111,7 @@ class MixedServer:
 
         if not self._callers.authenticates:
             joint.called(is_known=True)
-        self._callers.joined(name, connection.peer, certified(connection.transport), told, joint)
+        self._callers.joined(name, connection.peer, certified(connection.transport), on_known, joint)
         self._joints.add(joint)
         connection.closed.add_done_callback(lambda _: self._parted(joint, name))
 
@@ -248,7 +248,7 @@ class _Joint(asyncio.Protocol):
 
     def frame(self, kind: int, payload: bytes) -> None: ...
     def shed(self) -> None:
-        self._near.receiver = NOBODY
+        self._near.receiver = NO_RECEIVER
         self.lost()
 
     def lost(self) -> None:

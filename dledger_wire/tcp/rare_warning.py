@@ -23,7 +23,7 @@ class RareWarning:
         self._next_s = 0.0
         self._suppressed = 0
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s < self._next_s:
             self._suppressed += 1

@@ -54,7 +54,7 @@ class ReceivedBytes:
     def _look(self) -> None:
         while self.held > self._limit and (holding := self._unfinished.keys() | self._waiting.keys()):
             largest = max(holding, key=lambda each: (not each.is_members, self._of(each)))
-            self._warning.tell(f"{largest.peer}: refused: {self.held >> 20} MiB received and not yet taken over all connections")
+            self._warning.log(f"{largest.peer}: refused: {self.held >> 20} MiB received and not yet taken over all connections")
             largest.drop(BusyError("too many bytes received and not yet taken over all connections; nothing of what waited was kept"))
             self.held -= self._of(largest)
             self._unfinished.pop(largest, None)

@@ -63,9 +63,9 @@ class Resolver:
 
     def __init__(self, look_up: Callable[[str], Addresses] = system_addresses) -> None:
         self._look_up = look_up
-        self.begin_anew()
+        self.start_over()
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Forget everything: in a forked child the threads of its parent do not run."""
         self._lock = threading.Lock()
         self._running: dict[str, _Lookup] = {}
@@ -154,4 +154,4 @@ RESOLVER = Resolver()
 
 
 def _after_fork() -> None:
-    RESOLVER.begin_anew()
+    RESOLVER.start_over()

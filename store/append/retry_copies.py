@@ -48,9 +48,9 @@ class RetryRule:
 def sent_back(frame: Frame, rule: RetryRule) -> Frame:
     """The copy to store for a message that ``rule``'s group could not process."""
     # Only a message in the group's own retry topic was put there by a broker: on others a producer may have written these properties.
-    told = frame.properties if frame.topic == retry_topic(rule.group) else {}
-    origin_topic = told.get(RETRY_TOPIC) or frame.topic
-    origin_id = told.get(ORIGIN_MESSAGE_ID) or offset_message_id(pack_host(frame.store_host), frame.physical_offset)
+    known_properties = frame.properties if frame.topic == retry_topic(rule.group) else {}
+    origin_topic = known_properties.get(RETRY_TOPIC) or frame.topic
+    origin_id = known_properties.get(ORIGIN_MESSAGE_ID) or offset_message_id(pack_host(frame.store_host), frame.physical_offset)
     properties = frame.properties | {RETRY_TOPIC: origin_topic, ORIGIN_MESSAGE_ID: origin_id}
     times = frame.reconsume_times + 1
     if rule.is_dead(frame):

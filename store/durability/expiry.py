@@ -129,7 +129,7 @@ class Expiry:
         self._deleting = asyncio.Lock()
         self._asked: dict[asyncio.Task[Expired], None] = {}
         self._deletes: asyncio.Task[Any] | None = None
-        self._told = ""
+        self._logged = ""
         self.room = DiskRoom(settings, env, head)
         # The last deletion ended at a message with a delivery time; the timer service sees to it.
         self.waits_for_timers = False
@@ -168,9 +168,9 @@ class Expiry:
             async with self._deleting:
                 await self._settle()
         if self.room.must_shed:
-            self._tell_held(await self._expire(0, settings.deleteFileBatchMax, sheds=True))
+            self._log_held(await self._expire(0, settings.deleteFileBatchMax, sheds=True))
         elif self._time.is_known() and (self.room.used_percent > settings.diskMaxUsedSpaceRatio or self._is_time()):
-            self._tell_held(await self._expire(settings.fileReservedTime, settings.deleteFileBatchMax))
+            self._log_held(await self._expire(settings.fileReservedTime, settings.deleteFileBatchMax))
         await self._reserve.keep(free)
 
     async def _follow(self) -> None:
@@ -183,13 +183,13 @@ class Expiry:
         hour = (self._env.clock.wall_ms() + self._time.utc_offset_ms()) // HOUR_MS % 24
         return hour in self._settings.delete_hours
 
-    def _tell_held(self, done: Expired) -> None:
+    def _log_held(self, done: Expired) -> None:
         """Log once why a segment that should be deleted is kept."""
-        if done.held_by and done.held_by != self._told:
+        if done.held_by and done.held_by != self._logged:
             _logger.warning(
                 "the log cannot be deleted beyond entry %d: %s", done.first_index, done.held_by, extra={"event": "retention_held"}
             )
-        self._told = done.held_by
+        self._logged = done.held_by
 
     async def expire(self, reserved_ms: int | None = None, max_segments: int = 1 << 30) -> Expired:
         """Delete up to ``max_segments`` segments whose newest message is older than ``reserved_ms`` (None: ``fileReservedTime``).

@@ -70,13 +70,13 @@ class Persistence:
             except OSError as error:
                 if not is_full(error):
                     raise
-                self._tell_full(error)
+                self._log_full(error)
             except StorageDamagedError as damage:  # of the log, from which a queue file has to be rebuilt
                 _logger.warning("queue files and snapshots are written later: %s", damage.message, extra={"event": "write_deferred"})
             else:
                 self.disk_full = False
 
-    def _tell_full(self, error: OSError) -> None:
+    def _log_full(self, error: OSError) -> None:
         if not self.disk_full:
             self.disk_full = True
             _logger.warning("the disk is full; queue files and snapshots are written later: %s", error, extra={"event": "write_deferred"})

@@ -183,7 +183,7 @@ async def rebuild_left_files(
     left: Sequence[DamagedQueueFileError], rebuild: Callable[[Sequence[DamagedQueueFileError]], Awaitable[None]]
 ) -> None:
     """Rebuild what a start could not, as soon as the log is whole again and the disk has room."""
-    paths, told = ", ".join(damage.queue.files.local_path(damage.file_number) for damage in left), ""
+    paths, logged = ", ".join(damage.queue.files.local_path(damage.file_number) for damage in left), ""
     while True:
         try:
             return await rebuild(left)
@@ -193,8 +193,8 @@ async def rebuild_left_files(
             if not is_full(error):
                 raise
             reason = f"wait for room on the disk: {error}"
-        if told != reason:
-            told = reason
+        if logged != reason:
+            logged = reason
             _logger.warning("queue files %s %s", paths, reason, extra={"event": "queue_files_wait"})
         await asyncio.sleep(LEFT_RETRY_S)
 

@@ -122,7 +122,7 @@ class SecurityState:
     def _copy(self, command: CopySecurity, _context: CommandContext) -> int:
         if command.version > self.version:
             self.take(command)
-            self._tell()
+            self._notify()
         return self.version
 
     def take(self, copy: CopySecurity) -> None:
@@ -142,10 +142,10 @@ class SecurityState:
 
     def _touch(self) -> int:
         self.version += 1
-        self._tell()
+        self._notify()
         return self.version
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 
@@ -160,7 +160,7 @@ class SecurityState:
         self._users = {user.name: user for user in (User.decode(tuple(row)) for row in data["users"])}
         self._rules = {}
         self._add(Rule.decode(tuple(row)) for row in data["rules"])
-        self._tell()
+        self._notify()
 
 
 def _allows(given: Action, asked: Action) -> bool:

@@ -103,7 +103,7 @@ class Place:
     def address(self, node_id: str) -> str:
         return next(node.address for _, node in self.config.all_nodes() if node.id == node_id)
 
-    def told_by(self, node_id: str) -> dict[str, str]:
+    def sources(self, node_id: str) -> dict[str, str]:
         """The addresses of the first group's members as that node knows them."""
         group = json.loads(self.run(f"dledger status --json --bootstrap {self.address(node_id)}"))["groups"][0]
         return {node["id"]: node["address"] for node in group["nodes"]}
@@ -133,7 +133,7 @@ def test_the_page_runs_as_written_and_no_send_fails(place: Place) -> None:
         new = place.address("n2")
         assert new != old
         for node in ("n0", "n1", "n2"):  # n0 and n1 were not restarted
-            wait_until(lambda node=node: place.told_by(node)["n2"] == new, lambda node=node: str(place.told_by(node)))
+            wait_until(lambda node=node: place.sources(node)["n2"] == new, lambda node=node: str(place.sources(node)))
         place.section("Move a data folder to another disk")
         assert (place.folder / "data" / "n2").resolve() == place.folder / "disk2" / "n2"
         load.wait_for_more()

@@ -61,7 +61,7 @@ class Identity:
     password: str = ""
 
 
-NOBODY = Identity()
+NO_RECEIVER = Identity()
 
 
 SEEN: set[str] = set()  # what the protocol used in place of passwords
@@ -84,7 +84,7 @@ class Connection:
         self,
         address: str,
         ca: Path | None,
-        identity: Identity = NOBODY,
+        identity: Identity = NO_RECEIVER,
         *,
         newest: ssl.TLSVersion | None = None,
         patience_s: float = PATIENCE_S,

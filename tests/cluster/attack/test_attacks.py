@@ -27,7 +27,7 @@ from dledger_wire.rpc import envelope, methods
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import new_authority
 from tests.cluster.attack import by_hand
-from tests.cluster.attack.by_hand import AUTHENTICATION, NOBODY, Connection, Identity
+from tests.cluster.attack.by_hand import AUTHENTICATION, NO_RECEIVER, Connection, Identity
 from tests.cluster.attack.requests import batch
 from tests.cluster.attack.secured_cluster import (
     ALICE,
@@ -86,7 +86,7 @@ def test_forged_raft_messages_change_no_term_vote_or_peer(secured: Secured) -> N
     ]
     other = next(node for node in secured.cluster.local.all_ids() if node not in (leader, member))
     callers = {
-        "nobody": (NOBODY, member),
+        "nobody": (NO_RECEIVER, member),
         "an administrator": (Identity(user="admin", password=SECRETS[0]), member),
         "a user": (MALLORY, member),
         "another authority's member": (

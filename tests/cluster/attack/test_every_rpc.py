@@ -17,7 +17,7 @@ from dledger_wire.rpc.methods import METHODS, StreamMethod
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import new_authority
 from tests.cluster.attack import by_hand
-from tests.cluster.attack.by_hand import NOBODY, Identity
+from tests.cluster.attack.by_hand import NO_RECEIVER, Identity
 from tests.cluster.attack.requests import declared, request_for
 from tests.cluster.attack.secured_cluster import CLUSTER, GROUP, MALLORY, PRODUCER, TOPIC, TRENT, Secured
 
@@ -60,7 +60,7 @@ NOT_FOR_OTHER_NODES = {
 def strangers(secured: Secured) -> dict[str, Identity]:
     """Callers whom no rule could help."""
     return {
-        "without credentials": NOBODY,
+        "without credentials": NO_RECEIVER,
         "with a wrong password": Identity(user="alice", password="not this one"),
         "as a user there is not": Identity(user="nobody", password="not this one"),
         "with a node's name and a made-up secret": Identity(user="dledger://private/node/g0/n1", password="secret"),
@@ -236,7 +236,7 @@ def test_a_node_of_another_replica_group_is_no_replica_of_this_one(secured: Secu
 def test_plaintext_is_told_of_tls_and_closed(secured: Secured) -> None:
     for address in secured.cluster.config.addresses_of("n0"):
         for path in declared():
-            assert [each.code for each in by_hand.stream(address, None, NOBODY, path, request_for(path))] == ["UNAUTHENTICATED"]
+            assert [each.code for each in by_hand.stream(address, None, NO_RECEIVER, path, request_for(path))] == ["UNAUTHENTICATED"]
             assert by_hand.call(address, None, Identity(user="alice", password="x"), path, b"").code == "UNAUTHENTICATED"
         with grpc.insecure_channel(address) as channel:
-            assert by_grpc(channel, NOBODY, methods.METADATA.path)[0] == "UNAVAILABLE"
+            assert by_grpc(channel, NO_RECEIVER, methods.METADATA.path)[0] == "UNAVAILABLE"

@@ -55,7 +55,7 @@ found = probe()
 print(found.network, found.loop_disks)
 print(found.missing(frozenset(Need)))
 """
-NOBODY = 65534
+NO_RECEIVER = 65534
 
 
 def running(pid: int) -> bool:
@@ -172,7 +172,7 @@ def test_without_root_it_says_what_is_not_possible() -> None:
     if os.geteuid() != 0:
         pytest.skip("becomes another user")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", WITHOUT_ROOT, str(NOBODY)]
+    command = [sys.executable, "-c", WITHOUT_ROOT, str(NO_RECEIVER)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     flags, reasons = done.stdout.splitlines()

@@ -193,7 +193,7 @@ def test_what_was_left_out_is_told_at_the_end(stderr: pytest.CaptureFixture[str]
     log = configured()
     for _ in range(3):
         logging.getLogger("broker").warning("again", extra={"event": "refused"})
-    log.tell_repeats()
+    log.write_repeats()
     first, told = rows(stderr)
     assert (first["text"], told["text"], told["event"]) == ("again", "repeated 2 times within a second: again", "refused")
     assert first["at"] <= told["at"] <= (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
@@ -207,12 +207,12 @@ def test_what_was_left_out_is_told_when_its_period_is_over_though_nothing_is_log
     asyncio.run(told_by_a_timer(log))
     first, told = rows(stderr)
     assert (first["text"], told["repeated"]) == ("again", 2)
-    log.tell_repeats()
+    log.write_repeats()
     assert rows(stderr) == []
 
 
 async def told_by_a_timer(log: ProcessLog) -> None:
-    async with log.telling_repeats(every_s=0.01):
+    async with log.writing_repeats(every_s=0.01):
         again = record("again", at_s=time.time())
         for _ in range(3):
             logging.getLogger("broker").handle(again)  # of one moment: a process may stand still for the whole period

@@ -101,7 +101,7 @@ def test_a_data_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_health_messages() -> None:
     health = HealthService({"": True, "dledger.master.g0": False}.get)
 
-    class Nobody:
+    class NoReceiver:
         peer = ""
         metadata: dict[str, str] = {}  # noqa: RUF012
 
@@ -113,7 +113,7 @@ def test_health_messages() -> None:
     CHECK.serve(server, health.check)  # type: ignore[arg-type]
 
     def check(request: bytes) -> bytes:
-        return asyncio.run(server.handler(request, Nobody()))
+        return asyncio.run(server.handler(request, NoReceiver()))
 
     name, long_name = b"dledger.master.g0", b"s" * 200
     assert server.path == "/grpc.health.v1.Health/Check"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.process.service_manager import PATIENCE_S, NotifySocket, ServiceManager, Told
+from broker.process.service_manager import PATIENCE_S, Notice, NotifySocket, ServiceManager
 from tests.waiting import until
 
-STARTING, SERVES = Told(ready=False, text="recovers"), Told(ready=True, text="leader, term 3")
-ALONE = Told(ready=False, text="follower, term 3; no leader is known here")
+STARTING, SERVES = Notice(ready=False, text="recovers"), Notice(ready=True, text="leader, term 3")
+ALONE = Notice(ready=False, text="follower, term 3; no leader is known here")
 MORE_TIME = {"EXTEND_TIMEOUT_USEC": "60000000"}
 
 
@@ -121,7 +121,7 @@ def test_what_the_manager_does_not_take_now_is_said_again(manager: Manager) -> N
 
 def test_a_line_of_status_is_one_line(manager: Manager) -> None:
     process = manager.of_process()
-    process.beat(lambda: Told(ready=False, text="two\nREADY=1"))
+    process.beat(lambda: Notice(ready=False, text="two\nREADY=1"))
     assert manager.heard() == [MORE_TIME | {"STATUS": "two\\nREADY=1"}]
 
 
@@ -136,7 +136,7 @@ def test_beats_come_from_the_loop_that_serves(manager: Manager) -> None:
             beats += sum("WATCHDOG" in lines for lines in manager.heard())
             return beats >= 5
 
-        async with process.telling(lambda: SERVES):
+        async with process.notifying(lambda: SERVES):
             await until(some)
             manager.heard()
             hangs_until_s = time.monotonic() + 0.3
@@ -167,7 +167,7 @@ def test_it_is_found_by_the_environment(manager: Manager) -> None:
 
 def test_without_a_manager_nothing_is_said_and_a_wrong_one_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with ServiceManager.of_environment({}).telling(lambda: SERVES):
+        async with ServiceManager.of_environment({}).notifying(lambda: SERVES):
             assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(scenario())

@@ -161,7 +161,7 @@ def test_only_a_member_that_is_behind_and_gets_no_further_lacks_room_or_is_stuck
 
     def seen(now_ms: int, peer: PeerStatus) -> Seen:
         told[0] = peer
-        taking._look_who_is_away(now_ms)
+        taking._find_absent(now_ms)
         return taking._seen(now_ms, 0, 60_000)
 
     def full(now_ms: int, match_index: int) -> list[str]:

@@ -18,7 +18,7 @@ from dledger_wire.errors import ClientClosedError, DledgerError, InvalidArgument
 from tests.unit.client.sim_rig import Rig, until
 from tests.waiting import LIMIT_S
 
-NOBODY = "127.0.0.1:1"
+NO_RECEIVER = "127.0.0.1:1"
 
 
 # Topics that are looked up
@@ -128,7 +128,7 @@ def test_what_was_never_sent_is_not_said_to_be_stored_perhaps(way: str, fault: s
 def test_a_send_in_a_callback_waits_for_neither_a_topic_nor_room() -> None:
     """It is the loop that would have to bring both, for all clients of the process."""
     shared = LoopThread.shared()
-    with SyncProducer(NOBODY, send_timeout_ms=500, max_buffered_bytes=1 << 20) as producer:
+    with SyncProducer(NO_RECEIVER, send_timeout_ms=500, max_buffered_bytes=1 << 20) as producer:
 
         async def in_a_callback() -> list[Any]:
             core = producer._core
@@ -158,7 +158,7 @@ def held_back(producer: SyncProducer) -> threading.Event:
 
 
 def test_what_a_thread_sends_to_a_topic_that_is_not_known_yet_waits_beside() -> None:
-    with SyncProducer(NOBODY) as producer:
+    with SyncProducer(NO_RECEIVER) as producer:
         known, returned, futures = held_back(producer), threading.Event(), []
 
         def send() -> None:
@@ -181,7 +181,7 @@ def test_what_a_thread_sends_to_a_topic_that_is_not_known_yet_waits_beside() -> 
 
 
 def test_what_a_thread_may_have_waiting_is_bounded_by_the_buffer() -> None:
-    with SyncProducer(NOBODY, max_buffered_bytes=1 << 20, compress_type="none") as producer:
+    with SyncProducer(NO_RECEIVER, max_buffered_bytes=1 << 20, compress_type="none") as producer:
         known, third, fourth, futures = held_back(producer), threading.Event(), threading.Event(), []
 
         def send() -> None:
@@ -204,7 +204,7 @@ def test_what_a_thread_may_have_waiting_is_bounded_by_the_buffer() -> None:
 
 
 def test_a_thread_that_finds_no_room_beside_fails_in_time() -> None:
-    with SyncProducer(NOBODY, max_buffered_bytes=1 << 20, send_timeout_ms=200, compress_type="none") as producer:
+    with SyncProducer(NO_RECEIVER, max_buffered_bytes=1 << 20, send_timeout_ms=200, compress_type="none") as producer:
         known = held_back(producer)
         try:
             futures = [producer.send_async(SyncMessage("t", bytes(600_000))) for _ in range(2)]
@@ -218,7 +218,7 @@ def test_a_thread_that_finds_no_room_beside_fails_in_time() -> None:
 def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> None:
     """On the loop it waited for the loop: for ever, and with it every client of the process."""
     shared = LoopThread.shared()
-    with SyncProducer(NOBODY, send_timeout_ms=500) as producer:
+    with SyncProducer(NO_RECEIVER, send_timeout_ms=500) as producer:
 
         async def in_a_callback() -> list[Any]:
             one, many = producer.send_async(SyncMessage("unknown", b"x")), producer.send_many_async("unknown", [b"x"])
@@ -238,7 +238,7 @@ def test_a_call_that_would_wait_in_a_callback_is_refused_and_sends_nothing() -> 
 
 def test_a_flush_without_time_fails_only_if_something_is_in_flight() -> None:
     shared = LoopThread.shared()
-    with SyncProducer(NOBODY, send_timeout_ms=2_000) as producer:
+    with SyncProducer(NO_RECEIVER, send_timeout_ms=2_000) as producer:
         producer.flush(timeout=0)
 
         async def in_a_callback() -> Any:
@@ -258,7 +258,7 @@ def test_a_flush_ends_in_time_though_a_callback_waits_for_its_caller() -> None:
         entered.set()
         released.wait(LIMIT_S)
 
-    with SyncProducer(NOBODY, send_timeout_ms=100) as producer:
+    with SyncProducer(NO_RECEIVER, send_timeout_ms=100) as producer:
         shared = LoopThread.shared()
 
         async def in_a_callback() -> Any:
@@ -276,7 +276,7 @@ def test_a_flush_ends_in_time_though_a_callback_waits_for_its_caller() -> None:
 
 def test_a_thread_does_not_pass_what_a_callback_has_sent_before() -> None:
     shared = LoopThread.shared()
-    with SyncProducer(NOBODY, send_timeout_ms=500, max_buffered_bytes=1 << 20, compress_type="none") as producer:
+    with SyncProducer(NO_RECEIVER, send_timeout_ms=500, max_buffered_bytes=1 << 20, compress_type="none") as producer:
         accumulator, waits, passed = producer._accumulator, threading.Event(), threading.Event()
 
         def set_up() -> None:

@@ -87,7 +87,7 @@ def test_a_follower_that_does_not_apply_tells_what_it_has_heard_of() -> None:
         async with rig.producer() as producer, rig.consumer(replica=lagging) as pinned:
             await producer.send(Message("t", b"0"))
             await asyncio.sleep(1)
-            node.raft._replica.core._core.following.heard_commit += 40  # a leader says so; the entries have not come
+            node.raft._replica.core._core.following.seen_commit += 40  # a leader says so; the entries have not come
             chunk, *_ = await pinned.fetch_chunks("t", 0, 0)
             assert chunk.lag.entries == 40
 

@@ -31,7 +31,7 @@ from dledger_console.web.sessions import SESSION
 from dledger_drill.hosts.ports import free_ports
 from tests.waiting import wait_until
 
-NOBODY = "127.0.0.1:1"
+NO_RECEIVER = "127.0.0.1:1"
 DONE: list[str] = []
 
 
@@ -51,7 +51,7 @@ class Running:
 
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
-        app = make_app(ConsoleSettings(NOBODY, port=self.port, users=True, read_only=True))
+        app = make_app(ConsoleSettings(NO_RECEIVER, port=self.port, users=True, read_only=True))
         self.gate = app.state.gate
         config = uvicorn.Config(app, log_config=None, ws_max_size=MAX_SOCKET_MESSAGE, timeout_graceful_shutdown=1)
         self._server = ConsoleServer(config, f"127.0.0.1:{self.port}")
@@ -71,7 +71,7 @@ class Running:
 
     def log_in(self, user: str) -> str:
         """The cookie of a new session."""
-        return f"dledger_console_{self.port}={self.do(self.gate.sessions.open(user, Admin(NOBODY)))}"
+        return f"dledger_console_{self.port}={self.do(self.gate.sessions.open(user, Admin(NO_RECEIVER)))}"
 
     def get(self, path: str, cookie: str = "", **headers: str) -> tuple[int, str]:
         """Status and text of an answer."""

@@ -20,7 +20,7 @@ from dledger_wire.errors import AuthenticationFailedError, BusyError, DledgerErr
 from dledger_wire.security.attempts import OF_USER, WINDOW_S, Attempts, TooManyAttemptsError
 from tests.waiting import until
 
-NOBODY = "127.0.0.1:1"
+NO_RECEIVER = "127.0.0.1:1"
 
 
 class Clock:
@@ -65,7 +65,7 @@ def test_a_session_ends_by_log_out_by_time_and_with_the_table() -> None:
     async def work() -> None:
         clock = Clock()
         table = SessionTable(60.0, clock)
-        secrets = [await table.open(f"u{number}", Admin(NOBODY)) for number in range(3)]
+        secrets = [await table.open(f"u{number}", Admin(NO_RECEIVER)) for number in range(3)]
         first = table.find(secrets[0])
         assert first is not None
         assert first.user == "u0"
@@ -99,9 +99,9 @@ def test_sessions_that_end_for_several_reasons_at_once_end_once() -> None:
     async def work() -> None:
         clock = Clock()
         table = SessionTable(60.0, clock)
-        secrets = [await table.open(f"u{number}", Slow(NOBODY)) for number in range(3)]
+        secrets = [await table.open(f"u{number}", Slow(NO_RECEIVER)) for number in range(3)]
         clock.now_s += 100
-        await asyncio.gather(table.expire(), table.expire(), table.close(secrets[2]), table.open("new", Slow(NOBODY)))
+        await asyncio.gather(table.expire(), table.expire(), table.close(secrets[2]), table.open("new", Slow(NO_RECEIVER)))
         assert len(table) == 1
         await table.end()
 
@@ -116,7 +116,7 @@ def test_what_is_kept_by_name_is_bounded_and_closed() -> None:
             self.closed = True
 
     async def work() -> None:
-        session = SessionTable(60.0).make("u", Admin(NOBODY))
+        session = SessionTable(60.0).make("u", Admin(NO_RECEIVER))
         found = [session.keep("group", Kept, key="0")]
         for number in range(1, MAX_KEPT):
             found.append(session.keep("group", Kept, key=str(number)))
@@ -133,10 +133,10 @@ def test_the_session_that_was_used_longest_ago_makes_room() -> None:
     async def work() -> None:
         clock = Clock()
         table = SessionTable(1e9, clock)
-        first = await table.open("first", Admin(NOBODY))
+        first = await table.open("first", Admin(NO_RECEIVER))
         for number in range(MAX_SESSIONS):
             clock.now_s += 1
-            await table.open(f"later-{number}", Admin(NOBODY))
+            await table.open(f"later-{number}", Admin(NO_RECEIVER))
         assert table.find(first) is None
         assert len(table) == MAX_SESSIONS
         await table.end()
@@ -147,7 +147,7 @@ def test_the_session_that_was_used_longest_ago_makes_room() -> None:
 def test_a_page_that_is_open_is_told_of_the_end() -> None:
     async def work() -> None:
         table = SessionTable(60.0)
-        secret = await table.open("u", Admin(NOBODY))
+        secret = await table.open("u", Admin(NO_RECEIVER))
         session = table.find(secret)
         assert session is not None
         told: list[str] = []
@@ -161,9 +161,9 @@ def test_a_page_that_is_open_is_told_of_the_end() -> None:
 def test_one_user_cannot_end_the_sessions_of_others_by_many_log_ins() -> None:
     async def work() -> None:
         table = SessionTable(1e9)
-        admin = await table.open("admin", Admin(NOBODY))
+        admin = await table.open("admin", Admin(NO_RECEIVER))
         for _ in range(MAX_SESSIONS_OF_USER + 5):
-            await table.open("clerk", Admin(NOBODY))
+            await table.open("clerk", Admin(NO_RECEIVER))
         assert len(table) == MAX_SESSIONS_OF_USER + 1
         assert table.find(admin) is not None
         await table.end()
@@ -182,7 +182,7 @@ def test_an_action_that_runs_keeps_its_client_when_its_session_ends() -> None:
                 closed.append("closed")
                 await super().close()
 
-        session = table.find(await table.open("u", Watched(NOBODY)))
+        session = table.find(await table.open("u", Watched(NO_RECEIVER)))
         assert isinstance(session, Session)
         kept: list[str] = session.keep_for_user("work", list)
         async with session.held():
@@ -195,8 +195,8 @@ def test_an_action_that_runs_keeps_its_client_when_its_session_ends() -> None:
         with pytest.raises(SessionEndedError):
             async with session.held():
                 pass
-        later = table.find(await table.open("u", Admin(NOBODY)))
-        other = table.find(await table.open("v", Admin(NOBODY)))
+        later = table.find(await table.open("u", Admin(NO_RECEIVER)))
+        other = table.find(await table.open("v", Admin(NO_RECEIVER)))
         assert later is not None
         assert other is not None
         assert later.keep_for_user("work", list) is kept
@@ -247,7 +247,7 @@ def test_guesses_at_the_same_time_do_not_pass_the_limit(monkeypatch: pytest.Monk
 
     async def work() -> None:
         monkeypatch.setattr(Admin, "describe_cluster", refuse)
-        gate = Gate(ConsoleSettings(NOBODY, users=True))
+        gate = Gate(ConsoleSettings(NO_RECEIVER, users=True))
         await asyncio.gather(*(gate.log_in("admin", f"{number}", "10.0.0.1") for number in range(100)), return_exceptions=True)
         assert len(asked) == OF_USER
 
@@ -262,7 +262,7 @@ def test_log_ins_that_hang_do_not_hold_others_for_long(monkeypatch: pytest.Monke
         monkeypatch.setattr(Admin, "describe_cluster", hang)
         monkeypatch.setattr("dledger_console.web.gate.LOG_IN_S", 0.5)
         monkeypatch.setattr("dledger_console.web.gate.WAIT_S", 0.1)
-        gate = Gate(ConsoleSettings(NOBODY, users=True))
+        gate = Gate(ConsoleSettings(NO_RECEIVER, users=True))
         log_ins = [gate.log_in(f"u{number}", "p", "10.0.0.1") for number in range(20)]
         answers = await asyncio.wait_for(asyncio.gather(*log_ins, return_exceptions=True), 5)
         assert [type(answer) for answer in answers] == [UnreachableError] * 8 + [BusyError] * 12
@@ -281,7 +281,7 @@ def test_all_requests_wait_for_one_question_while_no_node_answers(monkeypatch: p
         monkeypatch.setattr(Admin, "describe_cluster", hang)
         monkeypatch.setattr("dledger_console.web.gate.ASK_TIMEOUT_MS", 100)
         clock = Clock()
-        gate = Gate(ConsoleSettings(NOBODY), clock)
+        gate = Gate(ConsoleSettings(NO_RECEIVER), clock)
         assert await asyncio.wait_for(asyncio.gather(*(gate.session("x") for _ in range(50))), 2) == [None] * 50
         assert await gate.wants_users()
         assert len(asked) == 1
@@ -316,13 +316,13 @@ def test_consoles_on_two_ports_of_a_host_have_two_cookies(host: str, tls: bool, 
 
 def test_while_nobody_says_whether_there_are_users_one_has_to_log_in() -> None:
     async def work() -> None:
-        gate = Gate(ConsoleSettings(NOBODY))
+        gate = Gate(ConsoleSettings(NO_RECEIVER))
         assert await gate.wants_users()
         assert await gate.session("") is None
         with pytest.raises(UnreachableError):
             await gate.log_in("admin", "password", "10.0.0.1")
         assert len(gate.sessions) == 0
-        everybody = Gate(ConsoleSettings(NOBODY, users=False))
+        everybody = Gate(ConsoleSettings(NO_RECEIVER, users=False))
         assert await everybody.session("") is await everybody.session("anything")
         await everybody.close()
 
@@ -339,7 +339,7 @@ def test_a_cluster_that_gets_users_wants_a_log_in_from_then_on(monkeypatch: pyte
     async def work() -> None:
         monkeypatch.setattr(Admin, "describe_cluster", answer)
         clock = Clock()
-        gate = Gate(ConsoleSettings(NOBODY), clock)
+        gate = Gate(ConsoleSettings(NO_RECEIVER), clock)
         everybody = await gate.session("")
         assert everybody is not None
         for error, is_open in ((UnreachableError("down"), True), (AuthenticationFailedError("expected a user"), False)):

@@ -295,7 +295,7 @@ class Safety:
         for peer in replication.peers.values():
             key = (node.name, core.term, peer.node)
             match, denied = self.matches.get(key, (0, 0))
-            lost = replication.ack_regressions + replication.losses_told
+            lost = replication.ack_regressions + replication.losses_reported
             lower = peer.match < match and lost == denied
             expect(not lower, "I15", node.name, "takes back", peer.node, "from", match, "to", peer.match)
             self.matches[key] = (peer.match, lost)

@@ -307,7 +307,7 @@ def test_rare_gaps_cost_a_few_elections_in_all(seed: int) -> None:
 
 def test_under_a_leader_of_an_older_release_all_wait_as_configured() -> None:
     cluster = quiet()
-    cluster[1].core._core.silence.told_ms = 0
+    cluster[1].core._core.silence.agreed_ms = 0
 
     def older(envelope: Envelope) -> bool:
         if isinstance(envelope.message, Heartbeat):

@@ -21,7 +21,7 @@ STEPS = st.lists(
 )
 
 
-def told_by(steps: list[tuple[str, int, int]], group: str = "g0") -> list[routes_pb2.Registration]:
+def sources(steps: list[tuple[str, int, int]], group: str = "g0") -> list[routes_pb2.Registration]:
     history = Group(group)
     for what, node, number in steps:
         match what:
@@ -59,7 +59,7 @@ def topic(table: RouteTable, name: str) -> routes_pb2.TopicRoute:
 @settings(max_examples=300, deadline=None)
 @given(STEPS, STEPS, st.integers(0, 2**32), st.floats(0, 1))
 def test_any_order_any_number_of_times(one: list[tuple[str, int, int]], other: list[tuple[str, int, int]], seed: int, twice: float) -> None:
-    told = told_by(one) + told_by(other, "g1")
+    told = sources(one) + sources(other, "g1")
     draw = random.Random(seed)
     mixed = told + [each for each in told if draw.random() < twice]
     draw.shuffle(mixed)
@@ -74,7 +74,7 @@ def test_any_order_any_number_of_times(one: list[tuple[str, int, int]], other: l
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.integers(0, 2**32))
 def test_a_registration_below_the_fence_changes_nothing(steps: list[tuple[str, int, int]], seed: int) -> None:
-    told = told_by(steps)
+    told = sources(steps)
     table = RouteTable()
     for each in told:
         table.register(each, 0)
@@ -98,7 +98,7 @@ def test_a_registration_below_the_fence_changes_nothing(steps: list[tuple[str, i
 @given(STEPS)
 def test_change_names_what_changed(steps: list[tuple[str, int, int]]) -> None:
     table = RouteTable()
-    for each in told_by(steps):
+    for each in sources(steps):
         names = {f"t{number}" for number in range(1, 5)}
         before = {name: table.topic_route(name).version for name in names}, table.group_route("g0").version
         change = table.register(each, 0)
@@ -197,15 +197,15 @@ def test_what_another_name_server_hears_keeps_a_row() -> None:
     table = RouteTable(expire_after_ms=100)
     told = master(term=5)
     table.register(told, 0)
-    repeated = routes_pb2.HeardNode(group="g0", node_id="n0", term=5, started_at_ms=1, sequence=1)
-    table.heard(repeated, 90, age_ms=10)
+    repeated = routes_pb2.RefreshedNode(group="g0", node_id="n0", term=5, started_at_ms=1, sequence=1)
+    table.refresh(repeated, 90, age_ms=10)
     assert not table.expire(150)
-    other = routes_pb2.HeardNode(group="g0", node_id="n0", term=5, started_at_ms=1, sequence=2)
-    table.heard(other, 170, age_ms=0)
+    other = routes_pb2.RefreshedNode(group="g0", node_id="n0", term=5, started_at_ms=1, sequence=2)
+    table.refresh(other, 170, age_ms=0)
     assert table.expire(180)
-    table.heard(repeated, 300, age_ms=200)
+    table.refresh(repeated, 300, age_ms=200)
     assert route(table).leader_id == ""
-    assert table.heard(repeated, 300, age_ms=20).groups == {"g0"}
+    assert table.refresh(repeated, 300, age_ms=20).groups == {"g0"}
     assert route(table).leader_id == "n0"
 
 

@@ -23,7 +23,7 @@ from dledger_offline.backup.retention import keep_newest
 from dledger_wire.errors import ConfigError, InvalidArgumentError, NotReadyError, StorageDamagedError, StorageFailedError, StorageFullError
 from tests.unit.cli.backup.backup_rig import CLUSTER, GROUP, back_up, local, restore, source
 
-NOBODY = Replica(CLUSTER, GROUP, "n9", "127.0.0.1:9")
+NO_RECEIVER = Replica(CLUSTER, GROUP, "n9", "127.0.0.1:9")
 
 
 def damages(repository: Repository) -> list[str]:
@@ -74,10 +74,10 @@ def test_another_replica_goes_on_when_one_does_not_answer(tmp_path: Path) -> Non
         repository = local(tmp_path / "repository")
         async with source(tmp_path / "n0") as replica:
             await replica.append(30)
-            made, _ = await back_up(repository, NOBODY, replica.replica)
+            made, _ = await back_up(repository, NO_RECEIVER, replica.replica)
             assert made.groups[GROUP].node == "n0"
             with pytest.raises(NotReadyError, match="replica group g0 was not backed up: n9: "):
-                await back_up(repository, NOBODY)
+                await back_up(repository, NO_RECEIVER)
 
     asyncio.run(scenario())
 
