@@ -19,7 +19,7 @@ from tests.cluster.harness import ROOT
 from tests.machines.spaces import Spaces
 
 PASSWORD = "of the name servers of this test"
-NODE_PORT, NAME_PORT, QUORUM_PORT, METRICS_PORT = 10911, 9876, 19876, 9464  # the table "Ports" of docs/guides/operate.md
+NODE_PORT, NAME_PORT, QUORUM_PORT, METRICS_PORT = 10911, 9876, 19876, 9464  # the table "Ports" of docs/reference/network.md
 
 
 class Placed:

@@ -36,8 +36,8 @@ table inet closed {
 
 
 def section() -> str:
-    """What the guide says of ports."""
-    text = (ROOT / "docs" / "guides" / "operate.md").read_text(encoding="utf-8")
+    """The section of the page on ports."""
+    text = (ROOT / "docs" / "reference" / "network.md").read_text(encoding="utf-8")
     return text.partition("## Ports\n")[2].partition("\n## ")[0]
 
 

@@ -248,7 +248,7 @@ def test_a_port_for_replicas_may_be_published_as_another() -> None:
 
 
 def test_the_guide_to_containers_and_nat_shows_a_valid_file() -> None:
-    text = (ROOT / "docs" / "guides" / "operate.md").read_text(encoding="utf-8").partition("## Containers and NAT\n")[2]
+    text = (ROOT / "docs" / "reference" / "network.md").read_text(encoding="utf-8").partition("## Containers and NAT\n")[2]
     shown = text.partition("```yaml\n")[2].partition("```")[0]
     config = ClusterConfig.parse(f"cluster: shown\n{shown}metrics: {{address: '0.0.0.0:9464'}}\n", "shown.yaml")
     assert config.name_server("ns0").addresses == ("0.0.0.0:9876", "0.0.0.0:19876")

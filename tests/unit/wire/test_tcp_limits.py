@@ -1,4 +1,4 @@
-"""What strangers and broken peers may cost a server: handles, memory, log lines.  (docs/guides/operate.md, "Connections and handles")"""
+"""What strangers and broken peers may cost a server: handles, memory, log lines.  (docs/reference/network.md, "Connections and handles")"""
 
 from __future__ import annotations
 
