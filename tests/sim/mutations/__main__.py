@@ -1,5 +1,6 @@
-"""Counts how many seeds find each deliberate fault: ``python -m tests.sim.mutations [WORD ...]`` prints the table for
-docs/contributing/simulation.md."""
+"""Counts how many seeds find each deliberate fault: ``python -m tests.sim.mutations [--list] [WORD ...]`` prints the table.
+
+``--list`` prints it without running anything; WORDs choose faults by their names."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from tests.sim.mutations import MUTATIONS, NOT_APPLICABLE, seeds_until_found
 
 def main() -> int:
     logging.disable(logging.CRITICAL)
-    missed, only = 0, sys.argv[1:]
+    missed, only = 0, [word for word in sys.argv[1:] if word != "--list"]
+    lists = "--list" in sys.argv[1:]
     print("| no. | fault put in | found by | seeds until found |\n|---|---|---|---:|")
     for mutation in MUTATIONS:
         if only and not any(word in mutation.name for word in only):
             continue
         found = "-"
-        if mutation.is_simulated:
+        if mutation.is_simulated and not lists:
             seeds = seeds_until_found(mutation)
             missed += seeds is None
             found = str(seeds or f"not in {mutation.limit}")
