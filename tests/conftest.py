@@ -1,11 +1,14 @@
 """What every test layer shares: a failed comparison of something huge is reported by its sizes, not by a diff that takes hours; what
-died in a simulation is freed between two tests; a property is not judged by how long one of its examples takes.
+died in a simulation is freed between two tests; a property is not judged by how long one of its examples takes; folders that tests share
+are removed when they passed.
 """
 
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -52,3 +55,22 @@ def the_dead_are_freed_here() -> Iterator[None]:
     yield
     if SimLoop.made != before:
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What fixtures of a module share, such as the data of a cluster; kept when a test failed while it was in use, as ``tmp_path`` is."""
+    yield from _folder(request.session, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def session_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """As ``module_folder``, for fixtures of the session."""
+    yield from _folder(request.session, tmp_path_factory)
+
+
+def _folder(session: pytest.Session, factory: pytest.TempPathFactory) -> Iterator[Path]:
+    failed, folder = session.testsfailed, factory.mktemp("shared")
+    yield folder
+    if session.testsfailed == failed:
+        shutil.rmtree(folder, ignore_errors=True)

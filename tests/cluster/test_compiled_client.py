@@ -112,13 +112,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(module_folder: Path) -> Path:
     """A folder to run Python in, with the compiled client."""
-    work = tmp_path_factory.mktemp("compiled")
-    call(ROOT, str(ROOT / "scripts" / "wheels"), "--compiled", str(work / "wheels"))
-    (wheel,) = (work / "wheels").glob("dledger_client-*.whl")
+    call(ROOT, str(ROOT / "scripts" / "wheels"), "--compiled", str(module_folder / "wheels"))
+    (wheel,) = (module_folder / "wheels").glob("dledger_client-*.whl")
     assert "none-any" not in wheel.name
-    folder = work / "folder"
+    folder = module_folder / "folder"
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder)
     for name in LINKED:

@@ -37,10 +37,10 @@ SOON_S = LIMIT_S / 4  # of a timeout of LIMIT_S: a refusal does not wait for it
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+def shop(module_folder: Path) -> Iterator[SecuredCluster]:
     """Two replica groups, an administrator, and two users of the topic ``orders``: ``billing`` reads and writes it with groups of its own;
     ``reporting`` has a certificate only and reads it."""
-    made = SecuredCluster(tmp_path_factory.mktemp("shop"), (3, 1))
+    made = SecuredCluster(module_folder, (3, 1))
     try:
         up = made.ok("up", "--timeout", str(int(LIMIT_S)))
         assert "2 groups, 4 of 4 nodes up" in up

@@ -31,9 +31,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(session_folder: Path) -> Iterator[Shop]:
     """Three nodes with orders and payments; ``shipping`` is behind in orders, ``billing`` has read all payments."""
-    cluster = Shop(tmp_path_factory.mktemp("shop"))
+    cluster = Shop(session_folder)
     cluster.start()
     try:
         fill(cluster.bootstrap)

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -26,9 +27,9 @@ HTML = {"Accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+def secured(module_folder: Path) -> Iterator[SecuredCluster]:
     """TLS and users; the first node starts a console."""
-    cluster = SecuredCluster(tmp_path_factory.mktemp("secured"))
+    cluster = SecuredCluster(module_folder)
     (port,) = free_ports(1)
     with cluster.file.open("a", encoding="utf-8") as file:
         file.write(f'console: {{address: "127.0.0.1:{port}"}}\n')

@@ -18,8 +18,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+def image(session_folder: Path) -> Iterator[Image]:
     """The image of the checkout; its tests are one group of xdist, so that one worker builds it."""
-    made = build_image(tmp_path_factory.mktemp("context"), IMAGE_VERSION)
+    made = build_image(session_folder, IMAGE_VERSION)
     yield made
     made.remove()

@@ -130,12 +130,11 @@ def changes(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
-    folder = tmp_path_factory.mktemp("ansible")
+def operator(module_folder: Path) -> Iterator[Operator]:
     for version in (OLD, NEW):
-        wheelhouse(folder / "wheels" / version, version=version)
-    with Lab(folder / "lab", [*MEMBERS, "db3"]) as lab:
-        operator = Operator(lab, folder)
+        wheelhouse(module_folder / "wheels" / version, version=version)
+    with Lab(module_folder / "lab", [*MEMBERS, "db3"]) as lab:
+        operator = Operator(lab, module_folder)
         for number, host in enumerate(MEMBERS):
             names = {"dledger_id": f"n{number}", "dledger_name_server_id": f"ns{number}"}
             operator.has(host, **names, dledger_replica_group="g0", dledger_rack=f"r{number}")

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.xdist_group("image")
 
 
 @pytest.fixture(scope="module")
-def composition(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
-    made = Composition(image, tmp_path_factory.mktemp("composition"))
+def composition(image: Image, module_folder: Path) -> Iterator[Composition]:
+    made = Composition(image, module_folder)
     try:
         names = re.search(r"^127\.0\.0\.1 n0 .*$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
         assert names, "the guide says which names lead to the published ports"

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.xdist_group("kubernetes")
 
 
 @pytest.fixture(scope="module")
-def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Overlay]:
+def production(module_folder: Path) -> tuple[Path, Overlay]:
     """The overlay as an operator has it: in a copy, after the commands of the guide.  Its folder, and what is built."""
-    folder = tmp_path_factory.mktemp("mine") / "kubernetes"
+    folder = module_folder / "kubernetes"
     shutil.copytree(KUBERNETES, folder)
     overlay = folder / "overlays" / "production"
     blocks = re.findall(r"^<!-- kubernetes -->\n```sh\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -25,13 +25,13 @@ OLD_SAYS = "can do feature levels 0 to 0, and the replica group is at 1: start d
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(tmp_path_factory.mktemp("last-release"))
+def old(module_folder: Path) -> Path:
+    return unpack(module_folder / "last-release")
 
 
 @pytest.fixture(scope="module")
-def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next_release(tmp_path_factory.mktemp("next-release"))
+def new(module_folder: Path) -> Path:
+    return next_release(module_folder / "next-release")
 
 
 class Load:

@@ -32,10 +32,11 @@ def drill(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    folder = tmp_path_factory.mktemp("drill")
+def three(module_folder: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
     faults = "kill-leader,pause-leader,transfer"
-    return folder, drill(folder, "--faults", faults, "--rounds", "3", "--seed", "7", "--report", "drill.html", "--json", "drill.json")
+    return module_folder, drill(
+        module_folder, "--faults", faults, "--rounds", "3", "--seed", "7", "--report", "drill.html", "--json", "drill.json"
+    )
 
 
 @pytest.fixture

@@ -32,11 +32,11 @@ OF_A_LOG = {K.LOST, K.DOUBLED, K.CHANGED, K.REORDERED, K.STALE_READ, K.TRANSACTI
 
 
 @pytest.fixture(scope="module")
-def porcupine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def porcupine(module_folder: Path) -> Path:
     """The program, built from its source and the module of porcupine."""
     go = shutil.which("go")
     assert go, "no Go: scripts/test installs it (prepare_go in scripts/lib/environment.sh)"
-    program = tmp_path_factory.mktemp("go") / "porcupine"
+    program = module_folder / "porcupine"
     built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, timeout=500, check=False)
     assert built.returncode == 0, built.stderr
     return program

@@ -39,8 +39,8 @@ class Run(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCluster]:
-    with PrivateCluster(tmp_path_factory.mktemp("cluster"), groups=len(GROUPS), settings=SETTINGS) as made:
+def cluster(module_folder: Path) -> Iterator[PrivateCluster]:
+    with PrivateCluster(module_folder / "cluster", groups=len(GROUPS), settings=SETTINGS) as made:
         made.start(timeout_s=LIMIT_S)
         yield made
 
@@ -59,10 +59,10 @@ def go_on(load: LoadControl, reports: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(cluster: PrivateCluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(cluster: PrivateCluster, module_folder: Path) -> Run:
     """All workloads but Spark; a leader is killed under them."""
     spec = LoadSpec(cluster.bootstrap, GROUPS, rates={"admin": 5.0, "transactional": 10.0}, seed=7, delete_topics=True)
-    load = LoadControl(tmp_path_factory.mktemp("load"), spec, start_child)
+    load = LoadControl(module_folder / "load", spec, start_child)
     try:
         load.wait_running(LIMIT_S)
         load.tell(Command(round=1))

@@ -57,16 +57,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(session_folder: Path) -> Iterator[Any]:
     """A real session of two threads that tries a task three times; the source is found by nothing but its name."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = python_path()
-    work = tmp_path_factory.mktemp("spark")
-    os.environ["SPARK_HOME"] = spark_home(work)
+    os.environ["SPARK_HOME"] = spark_home(session_folder)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2,3]").appName("tests").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.warehouse.dir", str(work / "warehouse")).config("spark.local.dir", str(work / "local"))
+    builder = builder.config("spark.sql.warehouse.dir", str(session_folder / "warehouse"))
+    builder = builder.config("spark.local.dir", str(session_folder / "local"))
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     session = builder.config("spark.sql.session.timeZone", "UTC").config("spark.log.level", "OFF").getOrCreate()
     yield session
@@ -74,9 +74,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(module_folder: Path) -> Iterator[Cluster]:
     """Three nodes with a topic of ``COUNT`` numbered messages."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made = Cluster(module_folder / "cluster")
     made.start()
     with Admin(made.bootstrap) as admin:
         admin.create_topic(TOPIC, queues=3)

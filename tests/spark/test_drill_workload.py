@@ -20,10 +20,9 @@ WORKLOADS = ("keyed", "spark-batch", "spark-stream")
 
 
 @pytest.fixture(scope="module")
-def history(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> History:
-    folder = tmp_path_factory.mktemp("load")
+def history(cluster: Cluster, module_folder: Path) -> History:
     spec = LoadSpec(cluster.bootstrap, ("g0",), WORKLOADS, rates={"spark-batch": 0.5})
-    load = LoadControl(folder / "history", spec, start_child, environment=environment(folder))
+    load = LoadControl(module_folder / "history", spec, start_child, environment=environment(module_folder))
     spark_file = load.folder / HISTORY
     try:
         load.wait_running(LIMIT_S)

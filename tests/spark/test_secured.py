@@ -21,9 +21,9 @@ TOPIC, COPY, HIDDEN, COUNT = "orders", "copied", "salaries", 200
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+def shop(module_folder: Path) -> Iterator[SecuredCluster]:
     """One node; the user may read one topic, write another, and stage its writes."""
-    made = SecuredCluster(tmp_path_factory.mktemp("shop"), (1,))
+    made = SecuredCluster(module_folder, (1,))
     try:
         made.ok("up", "--timeout", str(int(LIMIT_S)))
         with Admin(made.bootstrap, **made.who(ADMIN)) as admin:

@@ -23,9 +23,9 @@ Place = tuple[str, int, int]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def two(module_folder: Path) -> Iterator[Cluster]:
     """Two groups of one node each; ``both`` is spread over them, ``first`` is in g0."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"), groups=2, nodes=1)
+    made = Cluster(module_folder / "cluster", groups=2, nodes=1)
     made.start()
     with Admin(made.bootstrap) as admin:
         admin.create_topic("both", queues=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.cluster.attack.secured_cluster import Secured
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(module_folder: Path) -> Iterator[Secured]:
     """Three nodes with TLS and users."""
-    with secured_cluster.running(secured_cluster.make(tmp_path_factory.mktemp("secured"))) as made:
+    with secured_cluster.running(secured_cluster.make(module_folder)) as made:
         yield made

@@ -32,9 +32,9 @@ class Evil:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def served(module_folder: Path) -> Iterator[Secured]:
     """One node and two name servers, with TLS, users and a secret."""
-    with secured_cluster.running(secured_cluster.make(tmp_path_factory.mktemp("named"), nodes=1, name_servers=2)) as made:
+    with secured_cluster.running(secured_cluster.make(module_folder / "named", nodes=1, name_servers=2)) as made:
         wait_until(lambda: knows_the_topics(made), "the name server knows the cluster")
         yield made
 

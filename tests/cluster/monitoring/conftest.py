@@ -17,9 +17,9 @@ SMALL_DISK = "n2"  # its data folder is a disk of its own
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(module_folder: Path) -> Iterator[Path]:
     """Of the cluster; the data folder of one node is a disk of 256 MiB, where this user may mount one."""
-    made = tmp_path_factory.mktemp("cluster")
+    made = module_folder / "cluster"
     disk = made / "data" / SMALL_DISK
     disk.mkdir(parents=True)
     mounting = ["mount", "-t", "tmpfs", "-o", "size=256m,mode=700", "none", str(disk)]
@@ -30,12 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def watching(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watching(folder: Path, module_folder: Path) -> Iterator[Watched]:
     """The cluster with its traffic begun, and Prometheus at its work."""
     secured, targets = watched.make(folder)
     with secured_cluster.running(secured):
         watched.admit_reader(secured.cluster.bootstrap)
         watched.be_refused(secured)
-        place = tmp_path_factory.mktemp("monitoring") / "prometheus"
+        place = module_folder / "prometheus"
         with Prometheus(place, targets, watched.scrape_options(secured)) as prometheus, Traffic(secured.cluster.bootstrap) as traffic:
             yield Watched(secured, prometheus, targets, traffic)

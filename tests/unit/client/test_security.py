@@ -55,15 +55,14 @@ def nobody_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(module_folder: Path) -> Path:
     """ca.crt, billing.crt with its key, and a password."""
-    folder = tmp_path_factory.mktemp("files")
     authority = new_authority("shop")
-    authority.write(str(folder / "ca"))
-    issue(authority, user("billing", "shop"), []).write(str(folder / "billing"))
-    (folder / "password").touch(0o600)
-    (folder / "password").write_text(f"{SECRET}\n", encoding="utf-8")
-    return folder
+    authority.write(str(module_folder / "ca"))
+    issue(authority, user("billing", "shop"), []).write(str(module_folder / "billing"))
+    (module_folder / "password").touch(0o600)
+    (module_folder / "password").write_text(f"{SECRET}\n", encoding="utf-8")
+    return module_folder
 
 
 def name_of(found: NetworkSecurity) -> str:

@@ -22,13 +22,12 @@ Found = dict[str, set[tuple[int, str]]]
 
 
 @pytest.fixture(scope="module")
-def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outside(module_folder: Path) -> Path:
     """The programs in a folder of their own, as a user has them."""
-    folder = tmp_path_factory.mktemp("programs")
     for file in PROGRAMS:
-        shutil.copy(file, folder)
-    (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
-    return folder
+        shutil.copy(file, module_folder)
+    (module_folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
+    return module_folder
 
 
 def expected(tool: str) -> Found:

@@ -22,12 +22,11 @@ Table = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def taken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, Manifest]:
-    folder = tmp_path_factory.mktemp("hostile")
+def taken(module_folder: Path) -> tuple[Repository, Manifest]:
 
     async def scenario() -> tuple[Repository, Manifest]:
-        repository = local(folder / "repository")
-        async with source(folder / "n0") as replica:
+        repository = local(module_folder / "repository")
+        async with source(module_folder / "n0") as replica:
             await replica.append(10)
             manifest, _ = await back_up(repository, replica.replica)
         return repository, manifest
