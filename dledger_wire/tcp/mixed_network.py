@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dledger_wire.rpc.grpc_callers import GrpcCallers
 
 SOCKET_NAME = "grpc-{}.sock"
-MAX_SOCKET_PATH = 100  # the kernel's limit is 107 bytes
 FAR_WRITE_BUFFER = 1 << 20
 GRPC_BYTES = 64 << 20  # of calls that gRPC may hold in memory, which takes two to three times as much, over all connections
 OPENED_S = 5.0
@@ -87,9 +86,10 @@ class MixedServer:
         self._tcp = tcp
         self._callers = callers
         self._memory = place.memory
-        folder, name = place.folder, place.name
-        self._temporary = "" if folder and _fits(os.path.join(folder, name)) else _temporary_folder(name)
-        self._path = os.path.join(self._temporary or folder, name)
+        self._temporary = "" if place.folder else tempfile.mkdtemp(prefix="dledger-")
+        self._folder: int | None = os.open(place.folder or self._temporary, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # By the descriptor, because a data folder may be deeper than the 107 bytes that the path of a socket may have.
+        self._path = f"/proc/self/fd/{self._folder}/{place.name}"
         self._grpc = make_grpc(f"unix:{self._path}")
         self._joints: set[_Joint] = set()
         tcp.foreign = self._join
@@ -142,23 +142,14 @@ class MixedServer:
         self._remove_socket()
 
     def _remove_socket(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is None:  # stopped twice
+            return
         with contextlib.suppress(OSError):
             os.unlink(self._path)
+        os.close(folder)
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-
-def _fits(path: str) -> bool:
-    return len(os.fsencode(path)) <= MAX_SOCKET_PATH
-
-
-def _temporary_folder(name: str) -> str:
-    """A folder of this user's alone, with a path short enough for a socket in it."""
-    folder = tempfile.mkdtemp(prefix="dledger-")
-    if not _fits(os.path.join(folder, name)):
-        os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="dledger-", dir="/tmp")
-    return folder
 
 
 class _Joint(asyncio.Protocol):

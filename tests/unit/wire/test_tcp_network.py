@@ -264,23 +264,23 @@ def test_a_connection_ends_when_its_process_closes_it_although_a_forked_child_li
 
 
 def test_the_socket_to_grpc_lies_in_the_given_folder_and_a_left_one_is_replaced(tmp_path: Path) -> None:
-    async def run(folder: Path, *, inside: bool) -> None:
+    async def run(folder: Path) -> None:
         address = f"127.0.0.1:{free_ports(1)[0]}"
         left = folder / f"grpc-{address.rpartition(':')[2]}.sock"
-        if inside:
-            with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(str(left))
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(tmp_path / "dead"))
+        (tmp_path / "dead").rename(left)
         server = MixedNetwork(socket_folder=str(folder)).serve(address)
         server.add_unary(CALL, echo)
         await server.start()
-        assert left.exists() == inside
+        assert left.is_socket()
         channel = GrpcNetwork().connect(address)
         assert await channel.call(CALL, b"x", timeout_s=30) == b"x"
         await channel.close()
         await server.stop(0)
         assert not left.exists()
 
-    asyncio.run(run(tmp_path, inside=True))
-    far = tmp_path / ("long" * 30)
+    asyncio.run(run(tmp_path))
+    far = tmp_path / ("long" * 30)  # deeper than the path of a socket may be
     far.mkdir()
-    asyncio.run(run(far, inside=False))
+    asyncio.run(run(far))
