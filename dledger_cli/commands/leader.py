@@ -14,7 +14,7 @@ from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
     from dledger_client.admin.diagnostics import LeaderChange
-    from dledger_client.admin.membership import LeaderTransfer
+    from dledger_client.admin.replica_groups import LeaderTransfer
     from dledger_client.aio import Admin
 
 BEST = "best"

@@ -26,7 +26,7 @@ from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import note, print_json
 
 if TYPE_CHECKING:
-    from dledger_client.admin.membership import Membership
+    from dledger_client.admin.replica_groups import Membership
     from dledger_client.aio import Admin
 
 GroupOption = Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")]

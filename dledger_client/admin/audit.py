@@ -1,22 +1,10 @@
-"""The audit log of the cluster: what every node and name server wrote of administrative actions and refusals, merged by time."""
+"""What ``Admin`` returns of the audit log: records of administrative actions and refusals."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from dledger_client.admin.ask_nodes import known_nodes
-from dledger_client.admin.calls import ClusterCalls
-from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, check_text, within
-from dledger_wire import strict_json
-from dledger_wire._pb import security_pb2
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError
-from dledger_wire.rpc import methods
-
-NODE_TIMEOUT_S = 5.0
-_TEXTS = ("at", "user", "address", "action", "resource", "name", "outcome", "group", "node", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,68 +64,3 @@ class AuditLog:
     records: tuple[AuditRecord, ...]
     unanswered: Mapping[str, str] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)
-
-
-async def audit_log(
-    calls: ClusterCalls, count: int, user: str, action: str, node: str, after: Mapping[str, int] | None, *, denied: bool
-) -> AuditLog:
-    """What all of them have, or one."""
-    within(1, MAX_U32, count=count)
-    check_text(user=user, action=action)
-    if after is not None:
-        check_kind(Mapping, "after", after)
-    asked = await _addresses(calls)
-    if node:
-        asked = {address: name for address, name in asked.items() if node in (name, address)}
-        if not asked:
-            raise InvalidArgumentError(f"there is no node or name server {node!r}")
-    positions = dict(after or {})
-    request = security_pb2.AuditTailRequest(max_records=count, user=user, action=action, denied=denied)
-    found = await asyncio.gather(*(_ask(calls, address, request, positions.get(address, 0)) for address in asked))
-    failed = [each for each in found if isinstance(each, DledgerError)]
-    refusals = [each for each in failed if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
-    if len(failed) == len(found) and (refusals or not positions):  # who reads on waits for them
-        raise (refusals or failed)[0]
-    records: list[AuditRecord] = []
-    unanswered = {}
-    for (address, name), outcome in zip(asked.items(), found, strict=True):
-        if isinstance(outcome, DledgerError):
-            unanswered[name] = str(outcome.details.get("reason") or outcome.message)
-            continue
-        try:
-            read = [_record(strict_json.parse(text)) for text in outcome.records]
-        except (ValueError, TypeError, AttributeError, KeyError):
-            unanswered[name] = "what it answered are no records"
-            continue
-        if read:
-            positions[address] = read[-1].seq
-        records += read
-    records.sort(key=lambda record: (record.at, record.node, record.seq))
-    return AuditLog(tuple(records[-count:]), unanswered, positions)
-
-
-async def _addresses(calls: ClusterCalls) -> dict[str, str]:
-    """Of nodes and name servers, with their ids where they are known."""
-    nodes = known_nodes(await calls.replica_groups())
-    found = {address: node_id for group in nodes.values() for node_id, address in group.items()}
-    servers = await calls.router.name_server_addresses()
-    return found | {address: address for address in servers if address not in found}
-
-
-async def _ask(
-    calls: ClusterCalls, address: str, request: security_pb2.AuditTailRequest, after: int
-) -> security_pb2.AuditTailReply | DledgerError:
-    own = security_pb2.AuditTailRequest()
-    own.CopyFrom(request)
-    own.after = after
-    try:
-        return await methods.AUDIT_TAIL.call(calls.router.channel(address), own, timeout_s=min(NODE_TIMEOUT_S, calls.timeout_ms / 1000))
-    except DledgerError as error:
-        return error
-
-
-def _record(row: Mapping[str, Any]) -> AuditRecord:
-    fields: dict[str, Any] = {name: str(row.get(name, "")) for name in _TEXTS}
-    fields |= {name: int(row.get(name, 0)) for name in ("term", "index", "seq", "count")}
-    fields |= {name: row[name] for name in ("before", "after") if isinstance(row.get(name), dict)}
-    return AuditRecord(allowed=bool(row.get("allowed")), **fields)

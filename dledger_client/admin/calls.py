@@ -243,6 +243,13 @@ class ClusterCalls:
         return answers
 
 
+class Subject:
+    """Base of the subjects of ``Admin``: the methods of one subject, over the calls of one client."""
+
+    def __init__(self, calls: ClusterCalls) -> None:
+        self._calls = calls
+
+
 async def answers_of(ask: Callable[[str], Awaitable[T]], groups: Iterable[str]) -> Answers[T]:
     """``ask(group)`` of these replica groups, at once.  Raises errors that no other attempt would change."""
     names = sorted(groups)

@@ -6,19 +6,17 @@ a replica group does not say is a finding as well.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dledger_client.admin.calls import ClusterCalls, Listed
-from dledger_client.admin.consumer_groups import describe_groups
-from dledger_client.admin.dead_letters import DeadLetters, list_dead_letters
+from dledger_client.admin.calls import Listed
+from dledger_client.admin.dead_letters import DeadLetters
 from dledger_client.admin.findings import Check, Finding
-from dledger_client.admin.group_progress import QUEUES_OF_A_GROUP, GroupProgress, progress_of
-from dledger_client.admin.open_transactions import GroupTransactions, describe_transactions
+from dledger_client.admin.group_progress import GroupProgress
+from dledger_client.admin.open_transactions import GroupTransactions
 from dledger_client.admin.status_text import span
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
@@ -56,29 +54,6 @@ def consumer_limit(check: Check) -> tuple[str, int]:
         expected = " or ".join(["a number of messages"] * counted + ["a time such as 5m"] * in_time)
         raise InvalidArgumentError(f"check {check}: expected {expected}")
     return ("ms", int(found[1]) * UNITS_MS[found[2]]) if found[2] else ("messages", int(found[1]))
-
-
-async def status_of_consumers(calls: ClusterCalls) -> ConsumersStatus:
-    """With a few calls to each replica group, however many consumer groups there are."""
-    problems: dict[str, DledgerError] = {}
-
-    async def groups() -> Listed[GroupProgress]:
-        described = await describe_groups(calls, (), partial=True)
-        return Listed(await progress_of(calls, described, queues=QUEUES_OF_A_GROUP), described.unanswered, described.read_at)
-
-    async def of(ask: Callable[[], Awaitable[Listed[T]]], *checks: str) -> Listed[T]:
-        try:
-            return await ask()
-        except DledgerError as error:
-            problems.update(dict.fromkeys(checks, error))
-            return Listed()
-
-    progress, letters, transactions = await asyncio.gather(
-        of(groups, GROUP_LAG, GROUP_STUCK),
-        of(lambda: list_dead_letters(calls, "", partial=True), DEAD_LETTERS),
-        of(lambda: describe_transactions(calls, "", 1, partial=True), TRANSACTIONS),
-    )
-    return ConsumersStatus(progress, letters, transactions, problems)
 
 
 def find_consumers(seen: ConsumersStatus, checks: Sequence[Check]) -> list[Finding]:

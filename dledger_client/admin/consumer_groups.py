@@ -1,26 +1,22 @@
-"""Consumer groups: their members, positions and lag, resets, settings and deletion.
+"""What ``Admin`` returns of consumer groups, and the steps of describing and resetting one.
 
 A group's positions and settings are kept by each replica group for its own queues; what is returned here joins them.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dledger_client.admin.calls import ClusterCalls, Listed, Sources
-from dledger_client.admin.group_answers import GroupMember, QueueId, Told, told_of
-from dledger_client.admin.many_topics import ranges_of_topics
-from dledger_client.admin.topics import QueueRange, look_at, queue_ranges, ranges_of
+from dledger_client.admin.calls import ClusterCalls, Listed
+from dledger_client.admin.group_answers import GroupMember, QueueId, Told
+from dledger_client.admin.topics import QueueRange
 from dledger_client.cluster.followers_first import ReadAt
-from dledger_client.cluster.retry import is_retriable
 from dledger_client.producer.partitioner import QueueNumber
-from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, texts, within
-from dledger_wire._pb import broker_pb2, retry_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError
-from dledger_wire.names import check_group
+from dledger_client.runtime.argument_ranges import FIRST_TIME_MS, MAX_OFFSET, within
+from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfRangeError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
@@ -174,67 +170,17 @@ class ConsumerGroupSettings:
     consume_enable: bool
 
 
-async def list_groups(calls: ClusterCalls, *, partial: bool) -> Listed[ConsumerGroup]:
-    told = await told_of(calls, [], partial=partial)
-    topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in told.members.items()}
-    for name, positions in told.positions.items():
-        topics.setdefault(name, set()).update(topic for topic, _, _ in positions)
-    groups = (ConsumerGroup(name, tuple(sorted(read)), len(told.members.get(name, ()))) for name, read in sorted(topics.items()))
-    return Listed(groups, told.unanswered, told.sources)
-
-
-async def describe_group(calls: ClusterCalls, name: str, *, partial: bool, or_followers: bool) -> ConsumerGroupDescription:
-    asked, told = await _told_of(calls, [name], partial=partial, or_followers=or_followers)
-    if calls.spares_leader and not told.knows(name):
-        told = await told_of(calls.at_leaders(), [name], partial=partial)
-    if not told.knows(name):
-        for error in told.unanswered.values():
-            text = f"consumer group {name} was not found in the replica groups that answered; {error.message}"
-            raise type(error)(text, **error.details)
-        raise _unknown(name)
-    ranges: dict[str, Listed[QueueRange]] = {}
-    for topic in _topics_of(name, told):
-        with contextlib.suppress(TopicNotFoundError):
-            ranges[topic] = await queue_ranges(asked, topic, partial=partial)
-    return _described(name, told, ranges)
-
-
-async def describe_groups(
-    calls: ClusterCalls, names: Iterable[str], *, partial: bool, or_followers: bool = False
-) -> Listed[ConsumerGroupDescription]:
-    """Of all consumer groups when none is named."""
-    calls, told = await _told_of(calls, texts("names", names), partial=partial, or_followers=or_followers)
-    known = sorted(told.positions.keys() | told.members.keys())
-    topics = {topic for name in known for topic in _topics_of(name, told)}
-    ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial, only_readable=False)
-    found = [_described(name, told, ranges) for name in known]
-    return Listed(found, {group: error for each in found for group, error in each.unanswered.items()} | told.unanswered, told.sources)
-
-
-async def _told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool, or_followers: bool) -> tuple[ClusterCalls, Told]:
-    """Also by whom to ask on: followers, when a replica group has no leader and they will do."""
-    try:
-        told = await told_of(calls, names, partial=partial)
-        if not told.unanswered or not or_followers or calls.spares_leader:
-            return calls, told
-    except DledgerError as error:  # no replica group has a leader
-        if not or_followers or calls.spares_leader or not is_retriable(error):
-            raise
-    calls = calls.at_followers()
-    return calls, await told_of(calls, names, partial=partial)
-
-
-def _topics_of(name: str, told: Told) -> set[str]:
+def topics_of(name: str, told: Told) -> set[str]:
     """The topics that the group has positions in, or that its members subscribe to."""
     subscribed = {topic for member in told.members.get(name, ()) for topic in member.subscriptions}
     return subscribed | {topic for topic, _, _ in told.positions.get(name, ())}
 
 
-def _described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
+def described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
     positions, unanswered = told.positions.get(name, {}), dict(told.unanswered)
     moved = told.moved_at_ms.get(name, {})
     rows: dict[QueueId, QueueLag] = {}
-    for topic in _topics_of(name, told) & ranges.keys():
+    for topic in topics_of(name, told) & ranges.keys():
         for held in ranges[topic]:
             row = (topic, held.replica_group, held.queue_id)
             rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, held.readable, moved.get(row, 0))
@@ -246,34 +192,7 @@ def _described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) 
     return ConsumerGroupDescription(name, tuple(told.members.get(name, ())), queues, unanswered, told.sources)
 
 
-async def reset_offsets(
-    calls: ClusterCalls, name: str, topic: str, to: ResetTarget, replica_groups: Sequence[str], *, dry_run: bool, create: bool
-) -> list[OffsetReset]:
-    check_group(name)
-    at_ms = _time_of(to)
-    seen = await look_at(calls, topic)
-    if not replica_groups or not (seen.parts or seen.missing):
-        seen.require_all("nothing was reset")
-    groups = sorted(await calls.named(replica_groups)) or sorted(seen.parts)
-    seen.require(groups, "nothing was reset")
-    told = await told_of(calls.at_leaders(), [name], partial=True)
-    positions = told.positions.get(name, {})
-    if not create and not positions and not told.members.get(name) and not told.unanswered:
-        raise _unknown(name)
-    parts = {group: seen.parts[group] for group in groups if group in seen.parts}
-    ranges = (await ranges_of(calls.at_leaders(), parts, at_ms, Sources(), only_readable=True)).complete()
-    queues = {(held.replica_group, held.queue_id): held for of_part in ranges.values() for held in of_part}
-    moves = [
-        OffsetReset(held.replica_group, held.queue_id, positions.get((topic, *queue)), after, held.min_offset)
-        for queue, after in _targets(topic, to, queues).items()
-        if (held := queues[queue])
-    ]
-    if not dry_run:
-        await _commit(calls, name, topic, moves, {group: int(part.topic_epoch or "0", 16) for group, part in parts.items()})
-    return moves
-
-
-def _time_of(to: ResetTarget) -> int:
+def reset_time(to: ResetTarget) -> int:
     """The time to look up offsets by; -1 for none."""
     if isinstance(to, int):
         within(0, MAX_OFFSET, to=to)
@@ -285,7 +204,7 @@ def _time_of(to: ResetTarget) -> int:
     return -1
 
 
-def _targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], QueueRange]) -> dict[tuple[str, int], int]:
+def reset_targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], QueueRange]) -> dict[tuple[str, int], int]:
     """The new offset of each queue that is reset."""
     if not isinstance(to, Mapping):
         return {queue: {"first": held.min_offset, "last": held.max_offset}.get(str(to), held.at_time) for queue, held in queues.items()}
@@ -307,7 +226,7 @@ def _targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], Queue
     return found
 
 
-async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset], made: Mapping[str, int]) -> None:
+async def commit_reset(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset], made: Mapping[str, int]) -> None:
     """``made``: by replica group, which topic is meant: one made anew since is left alone."""
     groups = list(dict.fromkeys(move.replica_group for move in moves))
     for place, replica_group in enumerate(groups):
@@ -327,59 +246,3 @@ async def _commit(calls: ClusterCalls, name: str, topic: str, moves: Sequence[Of
                 raise
             done = f"{name} was reset in {', '.join(groups[:place])}, not in {', '.join(groups[place:])}: repeat the command"
             raise type(error)(f"{error.message}; {done}", **error.details) from None
-
-
-async def delete_group(calls: ClusterCalls, name: str) -> None:
-    """Delete the group wherever it is known; InvalidArgumentError when it has members, or no replica group knows it."""
-    check_group(name)
-    members = (await told_of(calls.at_leaders(), [name], partial=False)).members.get(name, [])
-    if members:
-        raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(each.client_id for each in members)}; stop them first")
-    unknown: list[InvalidArgumentError] = []
-    groups = sorted(await calls.replica_groups())
-    for replica_group in groups:
-        seen = await calls.ask_leader(replica_group, methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
-        request = retry_pb2.GroupSettings(name=name, seen_index=seen.applied_index)  # repeated, it spares a group made anew
-        try:
-            await calls.ask_leader(replica_group, methods.DELETE_GROUP, request, done=_is_deleted)
-        except InvalidArgumentError as error:
-            unknown.append(error)
-    if len(unknown) == len(groups):
-        raise unknown[0]
-
-
-def _is_deleted(error: DledgerError) -> retry_pb2.GroupSettings | None:
-    """The name was checked: what is left to be refused is a group of which there is nothing."""
-    return retry_pb2.GroupSettings() if isinstance(error, InvalidArgumentError) else None
-
-
-async def group_settings(calls: ClusterCalls, name: str, replica_group: str) -> list[ConsumerGroupSettings]:
-    """Of one group, or of all that are configured."""
-    group = await calls.replica_group(replica_group)
-    answer = await calls.ask_leader(group.name, methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
-    return [_settings(each) for each in answer.groups]
-
-
-async def update_group(
-    calls: ClusterCalls, name: str, *, retry_max_times: int | None, retry_queue_nums: int | None, consume_enable: bool | None
-) -> ConsumerGroupSettings:
-    """Change the settings that are not None, in every replica group."""
-    try:
-        settings = retry_pb2.GroupSettings(
-            name=name, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
-        )
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"settings of consumer group {name!r}: {error}") from None
-    answers = await calls.ask_leaders(methods.PUT_GROUP, settings)
-    for group, silent in sorted(answers.unanswered.items()):
-        text = f"{silent.message}; {name} is changed in {', '.join(answers.of_group) or 'no replica group'}, not in {group}: repeat it"
-        raise type(silent)(text, **silent.details)
-    return _settings(answers.of_group[max(answers.of_group)])
-
-
-def _settings(found: retry_pb2.GroupSettings) -> ConsumerGroupSettings:
-    return ConsumerGroupSettings(found.name, found.retry_max_times, found.retry_queue_nums, found.consume_enable)
-
-
-def _unknown(name: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"no consumer group {name!r} has members or has committed anything")

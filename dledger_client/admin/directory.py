@@ -1,14 +1,14 @@
-"""The directory of a cluster: every replica group with its nodes, as name servers have it, or as the nodes say themselves."""
+"""The directory of a cluster: every replica group with its nodes, as name servers have it, or as the nodes report themselves.
+
+Owns how both answers become the same picture.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
-from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_wire._pb import routes_pb2
-from dledger_wire.errors import DledgerError
 from dledger_wire.status import ACTIVE, REMOVED
 
 NODE_TIMEOUT_S = 0.5  # of nodes of a group that no name server knows
@@ -132,24 +132,7 @@ class ClusterDirectory:
     from_name_server: bool = True
 
 
-async def directory(calls: ClusterCalls) -> ClusterDirectory:
-    """A group that does not answer is one whose members are missing: nobody waits for it."""
-    try:
-        reply = await calls.router.directory()
-    except DledgerError:
-        reply = routes_pb2.DirectoryReply()
-    told, named = _told(reply), {group.name for group in reply.groups}
-    if reply.complete:
-        return told
-    others = {name: group for name, group in (await calls.replica_groups()).items() if name not in named}
-    if not others and named:
-        return told
-    found = await ask_nodes(calls.router, known_nodes(others), NODE_TIMEOUT_S)
-    groups = sorted((*told.groups, *map(_of_nodes, found)), key=lambda group: group.name)
-    return ClusterDirectory(told.cluster or calls.router.cluster, tuple(groups), told.spares, from_name_server=False)
-
-
-def _told(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
+def told_directory(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
     groups = [
         RegisteredGroup(
             name=group.name,
@@ -187,7 +170,7 @@ def _node(node: routes_pb2.RegisteredNode) -> RegisteredNode:
     )
 
 
-def _of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
+def group_of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:
     nodes = tuple(
         RegisteredNode(
             id=node.id,

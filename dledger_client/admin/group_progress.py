@@ -6,18 +6,17 @@ known, because a replica group has no leader or does not answer, is never said o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription, QueueLag
 from dledger_client.admin.group_answers import GroupMember, QueueId
 from dledger_client.admin.status_text import span
-from dledger_client.admin.stored_times import Place, stored_times
+from dledger_client.admin.stored_times import Place
 
 STUCK_MS = 300_000  # as the alert DledgerConsumerLagSeconds
 QUEUES_OF_A_GROUP = 64  # whose next messages are looked up, those with the largest lag
-QUEUES = 4000  # of all groups together
+MAX_QUEUES = 4000  # of all groups together
 
 UNKNOWN = "unknown"
 
@@ -169,23 +168,7 @@ class GroupProgress:
         return GroupState(f"{unread} queues have no reader", "warn") if unread else GroupState("is reading", "good")
 
 
-async def progress_of(calls: ClusterCalls, groups: Sequence[ConsumerGroupDescription], *, queues: int) -> list[GroupProgress]:
-    """Of these groups, with one or two calls to each replica group; of each the next messages of ``queues`` queues are looked up."""
-    behind = {group.name: _next_places(group, queues) for group in groups}
-    places = [place for of_group in behind.values() for place in of_group.values()]
-    stored = await stored_times(calls, _bounded(places))
-    at_ms = calls.router.clock.wall_ms()
-    return [
-        GroupProgress(group, at_ms, {key: stored[place] for key, place in behind[group.name].items() if place in stored})
-        for group in groups
-    ]
-
-
-def _next_places(group: ConsumerGroupDescription, queues: int) -> dict[QueueId, Place]:
+def next_places(group: ConsumerGroupDescription, queues: int) -> dict[QueueId, Place]:
     """Of the queues with the largest lag the place of the next message."""
     behind = sorted((queue for queue in group.queues if queue.lag), key=lambda queue: -queue.lag)[:queues]
     return {queue.key: (*queue.key, queue.next_offset) for queue in behind}
-
-
-def _bounded(places: Iterable[Place]) -> list[Place]:
-    return list(dict.fromkeys(places))[:QUEUES]

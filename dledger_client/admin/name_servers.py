@@ -1,8 +1,7 @@
-"""The name servers of a cluster: what each of them answers, and whether they agree."""
+"""The status of a name server: what one of them answers, or why it does not."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
@@ -62,17 +61,7 @@ class NameServerStatus:
     version: str = ""
 
 
-async def name_servers(calls: ClusterCalls) -> list[NameServerStatus]:
-    """Raises AuthenticationFailedError or PermissionDeniedError when that is all that comes back."""
-    addresses = await calls.router.name_server_addresses()
-    refusals: list[DledgerError] = []
-    found = list(await asyncio.gather(*(_status(calls, address, refusals) for address in addresses)))
-    if refusals and not any(server.reachable for server in found):
-        raise refusals[0]
-    return found
-
-
-async def _status(calls: ClusterCalls, address: str, refusals: list[DledgerError]) -> NameServerStatus:
+async def status_of(calls: ClusterCalls, address: str, refusals: list[DledgerError]) -> NameServerStatus:
     try:
         reply = await calls.router.directory_at(address, ASK_TIMEOUT_S)
     except DledgerError as error:

@@ -1,89 +1,48 @@
-"""Replica groups as a whole: drained and taken back, how many replicas one is to have, old messages deleted now.
-
-A replica group is drained and removed in steps: its topics get queues elsewhere, then it takes no more messages; then topics name it no
-more.  Each step may be repeated, so that what was broken off goes on.  Old messages are deleted by every node from its own log, by its own
-disk and clock, so each gives an answer of its own.
+"""What ``Admin`` returns of replica groups: members, leadership transfers, state and mirroring policy, what keeps one from being
+removed, and what its nodes deleted.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
-from dledger_client.admin.topic_changes import create_topic, forget_group
-from dledger_client.admin.topics import TopicSpec, list_topics
-from dledger_client.cluster.routes import Node, TopicQueues
-from dledger_client.runtime.argument_ranges import MAX_OFFSET, texts, within
-from dledger_wire._pb import admin_pb2, retention_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError
-from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
-from dledger_wire.rpc import methods
-from dledger_wire.status import ACTIVE, DRAINING, REMOVED
-
-NOT_REGISTERED = "not registered"
+from dledger_wire.errors import DledgerError
 
 
-async def drain(calls: ClusterCalls, replica_group: str, *, undo: bool) -> ReplicaGroupState:
-    if undo:
-        return await set_state(calls, replica_group, ACTIVE)
-    now = await describe(calls, replica_group)
-    if now.state == REMOVED:
-        return now
-    name = now.replica_group
-    others = await active_groups(calls, without=name)
-    if not others:
-        raise InvalidArgumentError(f"{name} is the only replica group that takes messages; a cluster needs one")
-    for queues in await list_topics(calls.at_leaders(), or_followers=False, partial=False):
-        if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
-            await _add_elsewhere(calls, queues, others)
-    return await set_state(calls, name, DRAINING)
+@dataclass(frozen=True, slots=True)
+class LeaderTransfer:
+    """A leadership transfer that is complete.
+
+    Attributes:
+        replica_group: The group of nodes.
+        old_leader: Id of the node that led before.
+        new_leader: Id of the node that leads now; ``old_leader`` when that node led already.
+        term: The new leader's term.
+        took_ms: From the request to the new leader's confirmation, in milliseconds.
+    """
+
+    replica_group: str
+    old_leader: str
+    new_leader: str
+    term: int
+    took_ms: float
 
 
-async def remove(calls: ClusterCalls, replica_group: str, *, discard: bool) -> ReplicaGroupState:
-    """The group, then what topics of the others say of it; the latter also when its nodes are gone since an earlier attempt."""
-    try:
-        state = await set_state(calls, replica_group, REMOVED, discard=discard)
-    except DledgerError:
-        known = await _registered_state(calls, replica_group)
-        if known not in (REMOVED, NOT_REGISTERED) or not (await forget_group(calls, replica_group) or known == REMOVED):
-            raise
-        return ReplicaGroupState(replica_group, REMOVED, since_ms=0, voters=0, learners=0, replace_after_ms=0)
-    await forget_group(calls, state.replica_group)
-    return state
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The members of a replica group, as the log has them committed.
 
+    Attributes:
+        replica_group: The group of nodes.
+        voters: Ids of the nodes that vote and whose acknowledgements count.
+        learners: Ids of the nodes that only copy the log.
+        changed: False when the members were as asked before the call.
+    """
 
-async def _registered_state(calls: ClusterCalls, name: str) -> str:
-    """The state of a replica group as a name server knows it; empty when none answers that knows all groups."""
-    try:
-        directory = await calls.router.directory()
-    except DledgerError:
-        return ""
-    states: dict[str, str] = {group.name: group.state for group in directory.groups}
-    return states.get(name, NOT_REGISTERED if directory.complete else "")
-
-
-async def active_groups(calls: ClusterCalls, *, without: str) -> list[str]:
-    """The replica groups that take messages, by name."""
-    names = [name for name in await calls.replica_groups() if name != without]
-    answers = await calls.of_all(lambda name: calls.ask_leader(name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()), names)
-    return [name for name, answer in answers.complete().items() if answer.state == ACTIVE]
-
-
-def _belongs_to_a_group(topic: str) -> bool:
-    """Topics of a consumer group are made where they are needed."""
-    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-
-
-async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[str]) -> None:
-    """Give a topic that can be written only in the group to be drained as many queues in the other groups."""
-    found = await calls.router.topic(queues.topic, calls.deadline_ms(), fresh=True)
-    if any(each.replica_group in others for each in found):
-        return
-    # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
-    count = max(queues.write_queues, 1)
-    await create_topic(calls, TopicSpec(queues.topic, read_queues=count, write_queues=count), others, if_not_exists=True)
+    replica_group: str
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+    changed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +66,6 @@ class NodeExpiry:
     first_pos: int = 0
     held_by: str = ""
     error: DledgerError | None = None
-
-
-async def expire(calls: ClusterCalls, older_than_ms: int | None, replica_group: str, node_ids: Collection[str]) -> list[NodeExpiry]:
-    nodes = await nodes_to_expire(calls, replica_group, node_ids)
-    within(0, MAX_OFFSET, older_than_ms=older_than_ms or 0)
-    request = retention_pb2.ExpireRequest(has_reserved=older_than_ms is not None, reserved_ms=older_than_ms or 0)
-    return list(await asyncio.gather(*(_expire_node(calls, node, request) for node in nodes)))
-
-
-async def nodes_to_expire(calls: ClusterCalls, replica_group: str, node_ids: Collection[str]) -> list[Node]:
-    """The named nodes of the replica group, all when none is named.  InvalidArgumentError for a node it does not have."""
-    group = await calls.replica_group(replica_group)
-    ids = [node.id for node in group.nodes]
-    for node_id in texts("node_ids", node_ids):
-        if node_id not in ids:
-            raise InvalidArgumentError(f"no node {node_id!r} in replica group {group.name}; expected one of {', '.join(ids)}")
-    return [node for node in group.nodes if not node_ids or node.id in node_ids]
-
-
-async def _expire_node(calls: ClusterCalls, node: Node, request: retention_pb2.ExpireRequest) -> NodeExpiry:
-    try:
-        reply = await methods.EXPIRE.call(calls.router.channel(node.address), request, timeout_s=calls.timeout_ms / 1000)
-    except DledgerError as error:
-        return NodeExpiry(node.id, error=error)
-    return NodeExpiry(reply.id, reply.segments, reply.size_bytes, reply.first_index, reply.first_pos, reply.held_by)
 
 
 _DISCARDABLE = ("abandoned", "dead_letter", "parked")
@@ -196,30 +130,3 @@ class ReplicaGroupState:
     learners: int
     replace_after_ms: int
     left: tuple[LeftMessages, ...] = ()
-
-
-async def describe(calls: ClusterCalls, replica_group: str) -> ReplicaGroupState:
-    group = await calls.replica_group(replica_group)
-    return _state(await calls.ask_leader(group.name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()))
-
-
-async def set_state(calls: ClusterCalls, replica_group: str, state: str, *, discard: bool = False) -> ReplicaGroupState:
-    group = await calls.replica_group(replica_group)
-    request = admin_pb2.ReplicaGroupRequest(state=state, discard=discard)
-    return _state(await calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
-
-
-async def set_policy(
-    calls: ClusterCalls, replica_group: str, voters: int | None, learners: int | None, replace_after_ms: int | None
-) -> ReplicaGroupState:
-    for name, value in (("voters", voters), ("learners", learners), ("replace_after_ms", replace_after_ms)):
-        if value is not None and not 0 <= value < 1 << 40:
-            raise InvalidArgumentError(f"{name} {value!r}: expected 0 or more")
-    group = await calls.replica_group(replica_group)
-    request = admin_pb2.ReplicaGroupRequest(voters=voters or 0, learners=learners, replace_after_ms=replace_after_ms)
-    return _state(await calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
-
-
-def _state(reply: admin_pb2.ReplicaGroupReply) -> ReplicaGroupState:
-    left = tuple(LeftMessages(row.kind, row.topic, row.consumer_group, row.messages) for row in reply.left)
-    return ReplicaGroupState(reply.group, reply.state, reply.since_ms, reply.voters, reply.learners, reply.replace_after_ms, left)

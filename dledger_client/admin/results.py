@@ -27,13 +27,12 @@ from dledger_client.admin.diagnostics import (
 from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
 from dledger_client.admin.group_answers import GroupMember
 from dledger_client.admin.group_progress import GroupProgress, GroupState, StandingQueue
-from dledger_client.admin.membership import LeaderTransfer, Membership
 from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.replica_groups import LeaderTransfer, LeftMessages, Membership, NodeExpiry, ReplicaGroupState
 from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute

@@ -58,28 +58,6 @@ class SendBackResult:
     error: DledgerError | None = None
 
 
-async def send_back(
-    router: Router,
-    consumer_group: str,
-    topic: str,
-    queue_id: int,
-    offsets: Iterable[int],
-    *,
-    replica_group: str,
-    deadline_ms: int,
-    delay_level: int = 0,
-    max_reconsume_times: int = 0,
-) -> list[SendBackResult]:
-    """Send back messages that ``consumer_group`` read at ``offsets`` of one queue of ``replica_group``.
-
-    ``topic`` is where they were read: the retry topic of the group when they had been sent back before.  ``delay_level`` 0 lets the delay
-    grow with the attempts, 1 to 18 sets it, DEAD_LETTER ends the attempts; ``max_reconsume_times`` 0 is the group's own setting.  It is
-    retried until the deadline; then the outcome is unknown, and the call may be repeated.
-    """
-    request = send_back_request(consumer_group, topic, queue_id, offsets, delay_level, max_reconsume_times)
-    return await ask_to_take_back(router, request, replica_group, deadline_ms)
-
-
 def send_back_request(
     consumer_group: str, topic: str, queue_id: int, offsets: Iterable[int], delay_level: int, max_reconsume_times: int
 ) -> retry_pb2.SendBackRequest:

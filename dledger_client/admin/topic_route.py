@@ -1,12 +1,10 @@
-"""Where clients find a topic, as a name server tells them; as nodes do while no name server answers."""
+"""What ``Admin`` returns of a topic's route, as a name server reports it; as nodes do while no name server answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.routes import Node
-from dledger_wire._pb import routes_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +59,3 @@ class TopicRoute:
     by_name_server: bool
     complete: bool = False
     version: int = 0
-
-
-async def route(calls: ClusterCalls, topic: str) -> TopicRoute:
-    router = calls.router
-    answered_by, reply = await router.route(topic, calls.deadline_ms())
-    told: dict[str, routes_pb2.GroupRoute] = {} if reply is None else {group.name: group for group in reply.groups}
-    parts = []
-    for queues in await router.topic(topic, calls.deadline_ms()):
-        group, own = router.groups[queues.replica_group], told.get(queues.replica_group)
-        parts.append(
-            RoutePart(
-                group.name,
-                own.state if own is not None else "",
-                group.term,
-                group.leader_id,
-                group.leader_address,
-                group.nodes,
-                queues.read_queues,
-                queues.write_queues,
-                queues.perm,
-                queues.topic_epoch,
-                queues.version,
-                own.version if own is not None else 0,
-            )
-        )
-    if reply is None:
-        return TopicRoute(topic, tuple(parts), answered_by, by_name_server=False)
-    version = next((each.version for each in reply.topics if each.name == topic), 0)
-    return TopicRoute(topic, tuple(parts), answered_by, by_name_server=True, complete=reply.complete, version=version)

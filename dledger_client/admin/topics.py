@@ -238,14 +238,6 @@ def version_of(answer: broker_pb2.MetadataResponse) -> int:
     return answer.version
 
 
-async def describe_topic(calls: ClusterCalls, name: str) -> list[TopicQueues]:
-    if calls.spares_leader:
-        seen = await look_aside(calls, name)
-        if seen.parts and not seen.missing:
-            return [seen.parts[group] for group in sorted(seen.parts)]
-    return await calls.router.topic(name, calls.deadline_ms(), fresh=True)
-
-
 async def queue_ranges(
     calls: ClusterCalls, topic: str, timestamp_ms: int = NO_TIME, *, only_readable: bool = False, partial: bool = False
 ) -> Listed[QueueRange]:

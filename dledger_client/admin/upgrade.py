@@ -1,4 +1,4 @@
-"""Upgrades: which builds and feature levels the nodes have, what speaks against an upgrade or a downgrade now, and raising the level.
+"""Upgrades: which builds and feature levels the nodes have, and what speaks against an upgrade or a downgrade now.
 
 What may be done is decided by the leader of a replica group; the check here only says it beforehand, and for every node by name.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.status_checks import find, parse_checks
-from dledger_wire._pb import admin_pb2
 from dledger_wire.feature_levels import THIS_BUILD, LevelRange, refusal, release_of, switched_on
-from dledger_wire.rpc import methods
 from dledger_wire.version import installed_version
 
 CHECKS = "no-leader,no-writes,under-replicated,disk,damage,clock"  # of status_checks: what must be in order before a node is stopped
@@ -149,17 +146,3 @@ def _waits_for(members: Sequence[NodeStatus], wanted: int) -> Iterator[str]:
             yield f"{node.id} does not answer, and what its build can do is not known"
         elif node.highest_level < wanted:
             yield f"{node.id} ({node.version}) can do feature levels {node.lowest_level} to {node.highest_level} only"
-
-
-async def finish(calls: ClusterCalls, groups: Sequence[ReplicaGroupStatus], level: int) -> list[RaisedLevel]:
-    """Raise the level of these replica groups, one after the other.
-
-    ``level`` 0: the highest that every member can do.
-    """
-    raised = []
-    for group in groups:
-        request = admin_pb2.RaiseFeatureLevelRequest(level=level)
-        # Repeated after an attempt with an unknown outcome, it finds the level raised, and asks for nothing more.
-        reply = await calls.ask_leader(group.name, methods.RAISE_FEATURE_LEVEL, request, again=request)
-        raised.append(RaisedLevel(group.name, reply.old_level, reply.level, reply.release))
-    return raised

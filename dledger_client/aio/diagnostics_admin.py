@@ -1,19 +1,40 @@
-"""The part of ``Admin`` for who looks for the cause of something: changes of leader, nodes from within, messages that wait.
-
-Each method delegates to ``dledger_client.admin.diagnostics``.
-"""
+"""The cause of something looked for: changes of leader, traffic, nodes from within, their logs, messages that wait for their time."""
 
 from __future__ import annotations
 
-from dledger_client.admin import diagnostics
-from dledger_client.admin.calls import ClusterCalls, Listed
-from dledger_client.admin.diagnostics import LeaderChange, LogLevel, LogTail, NodeDetails, NodeTraffic, WaitingDelays
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dledger_client.admin.ask_nodes import known_nodes
+from dledger_client.admin.calls import ClusterCalls, Listed, Request, Response, Sources, Subject
+from dledger_client.admin.diagnostics import (
+    DataFiles,
+    DelayLevel,
+    LeaderChange,
+    LogLevel,
+    LogLine,
+    LogTail,
+    NodeDetails,
+    NodeTraffic,
+    TopicCounts,
+    WaitingDelays,
+    WaitingMessage,
+)
+from dledger_client.aio.cluster_admin import ClusterAdmin
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_wire._pb import diagnostics_pb2
+from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.methods import UnaryMethod
+
+NODE_TIMEOUT_S = 5.0
+# Which account of a change is taken first: that of a node that knows why it came, before those that only learned of it.
+_BEST_KIND = {"transfer": 0, "election": 1, "start": 2, "followed": 3}
 
 
-class DiagnosticsAdmin:
+class DiagnosticsAdmin(Subject):
     """Looking into a cluster; use ``Admin``."""
-
-    _calls: ClusterCalls
 
     async def topic_traffic(self) -> list[NodeTraffic]:
         """What every node that answers stored and gave to readers since its start, by topic.
@@ -21,7 +42,12 @@ class DiagnosticsAdmin:
         Examples:
             >>> before = {node.node: node.topics for node in await admin.topic_traffic()}
         """
-        return await diagnostics.topic_traffic(self._calls)
+        addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        answers, problems = await _answers(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
+        if not answers:
+            raise _refusal(problems)
+        found = [NodeTraffic(each.group, each.node, each.started_at_ms, _counts(each.topics)) for each in answers]
+        return sorted(found, key=lambda node: (node.replica_group, node.node))
 
     async def leader_history(self, replica_group: str = "") -> list[LeaderChange]:
         """Changes of leader, oldest first, and why each of them came; what the nodes that answer say, merged.
@@ -33,7 +59,21 @@ class DiagnosticsAdmin:
             >>> for change in await admin.leader_history():
             ...     print(change.term, change.leader, change.took_ms, change.reason)
         """
-        return await diagnostics.leader_history(self._calls, replica_group)
+        known = known_nodes(await self._calls.replica_groups())
+        if replica_group:
+            name = (await self._calls.replica_group(replica_group)).name
+            known = {name: known.get(name, {})}
+        addresses = [address for nodes in known.values() for address in nodes.values()]
+        request = diagnostics_pb2.LeaderHistoryRequest()
+        answers, problems = await _answers(self._calls, addresses, methods.LEADER_HISTORY, request)
+        if not answers:
+            raise _refusal(problems)
+        told: dict[tuple[str, int, str], list[tuple[str, diagnostics_pb2.LeaderChange]]] = {}
+        for answer in answers:
+            for change in answer.changes:
+                told.setdefault((answer.group, change.term, change.leader), []).append((answer.node, change))
+        merged = [_merged(group, accounts) for (group, _term, _leader), accounts in told.items()]
+        return _with_previous(sorted(merged, key=lambda change: (change.replica_group, change.term)))
 
     async def node_details(self, node: str) -> NodeDetails:
         """What a node holds, uses and is set to: memory, disk, files by kind, settings without secrets, versions.
@@ -44,7 +84,26 @@ class DiagnosticsAdmin:
         Examples:
             >>> print((await admin.node_details("n1")).disk_free_bytes)
         """
-        return await diagnostics.node_details(self._calls, node)
+        address = await _address_of(self._calls, node)
+        found = await methods.NODE_DETAILS.call(
+            self._calls.router.channel(address), diagnostics_pb2.NodeDetailsRequest(), timeout_s=_timeout_s(self._calls)
+        )
+        return NodeDetails(
+            replica_group=found.group,
+            id=found.node,
+            rss_bytes=found.rss_bytes,
+            anonymous_bytes=found.anonymous_bytes,
+            machine_memory_bytes=found.machine_memory_bytes,
+            cpu_s=found.cpu_s,
+            disk_free_bytes=found.disk_free_bytes,
+            disk_total_bytes=found.disk_total_bytes,
+            started_at_ms=found.started_at_ms,
+            data_folder=found.data_folder,
+            files=tuple(DataFiles(each.kind, each.count, each.bytes, each.oldest_ms) for each in found.files),
+            settings={each.name: each.value for each in found.settings},
+            versions=dict(found.versions),
+            connections=dict(found.connections),
+        )
 
     async def log_tail(self, node: str, lines: int = 200, *, level: LogLevel | None = None, after: int = 0) -> LogTail:
         """The newest lines of the log of a node or name server, which keeps some in memory.
@@ -62,7 +121,15 @@ class DiagnosticsAdmin:
             >>> for line in (await admin.log_tail("n1", 20, level="warning")).lines:
             ...     print(line.event, line.text)
         """
-        return await diagnostics.log_tail(self._calls, node, lines, level or "", after)
+        within(1, MAX_U32, lines=lines)
+        within(0, MAX_OFFSET, after=after)
+        address = await _address_of(self._calls, node)
+        request = diagnostics_pb2.LogTailRequest(lines=lines, level=level or "", after=after)
+        found = await methods.LOG_TAIL.call(self._calls.router.channel(address), request, timeout_s=_timeout_s(self._calls))
+        told = tuple(
+            LogLine(line.number, line.at_ms, line.level, line.event, line.text, line.logger, dict(line.fields)) for line in found.lines
+        )
+        return LogTail(found.node, told, found.newest)
 
     async def waiting_delays(self, max_messages: int = 100) -> Listed[WaitingDelays]:
         """The messages that wait for their time, one result a replica group; followers answer where they can.
@@ -73,4 +140,97 @@ class DiagnosticsAdmin:
         Examples:
             >>> print([(waiting.delayed, waiting.timed) for waiting in await admin.waiting_delays()])
         """
-        return await diagnostics.waiting_delays(self._calls, max_messages)
+        within(1, MAX_U32, max_messages=max_messages)
+        request, sources = diagnostics_pb2.WaitingDelaysRequest(max_messages=max_messages), Sources()
+        aside = self._calls.at_followers()  # counting takes a while
+        answers = await self._calls.of_all(lambda group: aside.read(group, methods.WAITING_DELAYS, request, sources))
+        return Listed([_waiting(answer) for answer in answers.some().values()], answers.unanswered, sources)
+
+
+def _counts(rows: Iterable[diagnostics_pb2.TopicCounts]) -> dict[str, TopicCounts]:
+    return {row.topic: TopicCounts(row.messages_in, row.bytes_in, row.messages_out, row.bytes_out) for row in rows}
+
+
+def _merged(group: str, accounts: list[tuple[str, diagnostics_pb2.LeaderChange]]) -> LeaderChange:
+    """One change of what several nodes say of it."""
+    best = min(accounts, key=lambda each: (_doubt(*each), each[0]))[1]
+    return LeaderChange(
+        replica_group=group,
+        term=best.term,
+        leader=best.leader,
+        previous=best.previous,
+        at_ms=min(change.at_ms for _node, change in accounts),
+        took_ms=best.took_ms if best.HasField("took_ms") else None,
+        kind=best.kind,
+        cause=best.cause,
+        reason=best.reason,
+        accounts={node: change.reason for node, change in sorted(accounts, key=lambda each: each[0])},
+    )
+
+
+def _doubt(node: str, change: diagnostics_pb2.LeaderChange) -> tuple[bool, int, bool]:
+    """Least for the new leader: it knows why it stood for election, unless it had just started.  A leader that was paused does not, though
+    it may have meant to hand over."""
+    elected = node == change.leader
+    return not (elected and change.kind in ("transfer", "election")), _BEST_KIND.get(change.kind, 9), not elected
+
+
+def _with_previous(changes: list[LeaderChange]) -> list[LeaderChange]:
+    """With the leader before, where another node knew of one in between; in the order of time."""
+    found: list[LeaderChange] = []
+    for change in changes:
+        before = found[-1] if found and found[-1].replica_group == change.replica_group else None
+        found.append(replace(change, previous=before.leader) if before is not None else change)
+    return sorted(found, key=lambda change: change.at_ms)
+
+
+def _waiting(answer: diagnostics_pb2.WaitingDelaysReply) -> WaitingDelays:
+    return WaitingDelays(
+        replica_group=answer.group,
+        node=answer.node,
+        levels=tuple(DelayLevel(each.level, each.delay_ms, each.waiting, each.next_due_ms) for each in answer.levels),
+        timed=answer.timed,
+        timed_next_due_ms=answer.timed_next_due_ms,
+        exact=answer.exact,
+        messages=tuple(WaitingMessage(each.topic, each.key, each.message_id, each.due_ms, each.level) for each in answer.messages),
+    )
+
+
+async def _address_of(calls: ClusterCalls, node: str) -> str:
+    """Of a node or a name server, by id or address.  InvalidArgumentError when there is none."""
+    known = {name: address for nodes in known_nodes(await calls.replica_groups()).values() for name, address in nodes.items()}
+    if node not in known and node not in known.values():
+        known |= {server.id or server.address: server.address for server in await ClusterAdmin(calls).name_servers()}
+    if node in known:
+        return known[node]
+    if node in known.values():
+        return node
+    raise InvalidArgumentError(f"there is no node {node!r}; known: {', '.join(sorted(known))}")
+
+
+def _timeout_s(calls: ClusterCalls) -> float:
+    return min(NODE_TIMEOUT_S, calls.timeout_ms / 1000)
+
+
+async def _answers(
+    calls: ClusterCalls, addresses: Iterable[str], method: UnaryMethod[Request, Response], request: Request
+) -> tuple[list[Response], list[DledgerError]]:
+    """What those at ``addresses`` answer, asked at once, and why others did not."""
+    answers: list[Response] = []
+    problems: list[DledgerError] = []
+
+    async def ask(address: str) -> None:
+        try:
+            answers.append(await method.call(calls.router.channel(address), request, timeout_s=_timeout_s(calls)))
+        except DledgerError as error:
+            problems.append(error)
+
+    await asyncio.gather(*(ask(address) for address in addresses))
+    return answers, problems
+
+
+def _refusal(problems: Iterable[DledgerError]) -> DledgerError:
+    """Why nobody answered: a refusal of the caller says most."""
+    found = list(problems)
+    refusals = [error for error in found if isinstance(error, AuthenticationFailedError | PermissionDeniedError)]
+    return next(iter([*refusals, *found]), UnreachableError("no node was asked: none is known"))

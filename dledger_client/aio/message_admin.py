@@ -1,28 +1,30 @@
-"""The part of ``Admin`` for messages: found by key, id, time or offset, read, traced.
+"""Messages found by key, id, time or offset, read and traced.
 
-Each method delegates to the module of its subject in ``dledger_client.admin``; owns the consumer that reads for it.
+Owns the consumer that reads for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dledger_client.admin import topics
+from dledger_client.admin.calls import Subject
 from dledger_client.admin.message_query import QueryResult, Replicas, query_by_id, query_by_key, query_by_time
 from dledger_client.admin.message_trace import Trace, trace
+from dledger_client.admin.stored_times import Place, stored_times
 from dledger_client.aio.consumer import PullConsumer
-from dledger_client.aio.security_admin import SecurityAdmin
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import ClientEnvironment
 from dledger_wire.errors import InvalidArgumentError
 
 
-class MessageAdmin(SecurityAdmin):
+class MessageAdmin(Subject):
     """Looking at messages; use ``Admin``."""
 
     _environment: ClientEnvironment
     _bootstrap: str
     _read_from: str
-    _timeout_ms: int
     _replicas: Replicas
     _reader: PullConsumer | None
 
@@ -84,6 +86,25 @@ class MessageAdmin(SecurityAdmin):
         queues = await topics.queue_ranges(self._calls, topic, begin_ms, only_readable=True, partial=True)
         return await query_by_time(self._consumer(), topic, queues, end_ms, max_messages)
 
+    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue; None when the queue has not reached that offset.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The offset in that queue.
+            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
+
+        Raises:
+            OffsetOutOfRangeError: The message has expired.
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> message = await admin.query_by_offset("orders", 0, 17)
+        """
+        found = await self._consumer().fetch(topic, queue_id, offset, 1, replica_group=replica_group)
+        return found[0] if found else None
+
     async def fetch_chunks(
         self,
         topic: str,
@@ -121,24 +142,17 @@ class MessageAdmin(SecurityAdmin):
             topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
         )
 
-    async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
-        """The message at an offset of a queue; None when the queue has not reached that offset.
+    async def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
+        """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.
 
         Args:
-            topic: The topic.
-            queue_id: The queue's number.
-            offset: The offset in that queue.
-            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
-
-        Raises:
-            OffsetOutOfRangeError: The message has expired.
-            TopicNotFoundError: The topic does not exist.
+            places: (topic, replica group, queue, offset) of each.  For an expired message the oldest stored one of its queue answers.
 
         Examples:
-            >>> message = await admin.query_by_offset("orders", 0, 17)
+            >>> place = ("orders", "g0", 0, 17)
+            >>> at_ms = (await admin.stored_times([place])).get(place)
         """
-        found = await self._consumer().fetch(topic, queue_id, offset, 1, replica_group=replica_group)
-        return found[0] if found else None
+        return await stored_times(self._calls, places)
 
     async def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
         """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
@@ -165,7 +179,7 @@ class MessageAdmin(SecurityAdmin):
         """What reads messages for this client; without a consumer group."""
         if self._reader is None:
             with self._environment.in_use():
-                self._reader = PullConsumer(self._bootstrap, read_from=self._read_from, timeout_ms=self._timeout_ms)
+                self._reader = PullConsumer(self._bootstrap, read_from=self._read_from, timeout_ms=self._calls.timeout_ms)
             self._reader._is_wrapped = True  # left open, it is this client that was
             self._reader._is_uncounted = True
         return self._reader

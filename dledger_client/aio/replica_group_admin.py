@@ -1,121 +1,32 @@
-"""The part of ``Admin`` for replica groups: leaders, members, mirroring policy, groups that go.
+"""Replica groups as a whole: drained and taken back, how many replicas one is to have, old messages deleted now.
 
-Each method delegates to the module of its subject in ``dledger_client.admin``.
+A replica group is drained and removed in steps: its topics get queues elsewhere, then it takes no more messages; then topics name it no
+more.  Each step may be repeated, so that what was broken off goes on.  Old messages are deleted by every node from its own log, by its own
+disk and clock, so each gives an answer of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection
 
-from dledger_client.admin import directory as cluster_directory
-from dledger_client.admin import membership, name_servers, replica_groups, upgrade
-from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
-from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.directory import ClusterDirectory
-from dledger_client.admin.membership import LeaderTransfer, Membership
-from dledger_client.admin.name_servers import NameServerStatus
-from dledger_client.admin.replica_groups import ReplicaGroupState
-from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
-from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
-from dledger_client.runtime.argument_ranges import MAX_U32, within
+from dledger_client.admin.calls import ClusterCalls, Subject
+from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.topic_changes import create_topic, forget_group
+from dledger_client.admin.topics import TopicSpec, list_topics
+from dledger_client.cluster.routes import Node, TopicQueues
+from dledger_client.runtime.argument_ranges import MAX_OFFSET, texts, within
+from dledger_wire._pb import admin_pb2, retention_pb2
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
+from dledger_wire.rpc import methods
+from dledger_wire.status import ACTIVE, DRAINING, REMOVED
+
+NOT_REGISTERED = "not registered"
 
 
-class ReplicaGroupAdmin(DiagnosticsAdmin):
-    """Administration of replica groups; use ``Admin``."""
-
-    async def transfer_leader(self, to: str = "", *, replica_group: str = "", force: bool = False) -> LeaderTransfer:
-        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
-
-        A voter that must not lead is refused: without room on its disk, with a wrong clock or an expired certificate, silent, far behind.
-
-        Args:
-            to: Id of the new leader; empty for the voter whose log is longest.
-            replica_group: The group of nodes; needed when the cluster has several.
-            force: Also to a voter that must not lead.
-
-        Examples:
-            >>> print((await admin.transfer_leader("n1")).took_ms)
-        """
-        return await membership.transfer_leader(self._calls, to, replica_group, force=force)
-
-    async def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
-        """Add a node to a replica group as a learner: it copies the log and does not vote.
-
-        One that is a member at that address already is left as it is; ``changed`` says so.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.add_member("n3", "10.0.0.4:10911")
-        """
-        return await membership.change_member(self._calls, "add", node_id, replica_group, address=address)
-
-    async def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Make a learner that has caught up a voter.  A voter is left as it is; ``changed`` says so.
-
-        Args:
-            node_id: Id of the learner.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Raises:
-            NotReadyError: The learner has not caught up.
-            InvalidArgumentError: The node is not a member.
-
-        Examples:
-            >>> await admin.promote_member("n3")
-        """
-        return await membership.change_member(self._calls, "promote", node_id, replica_group)
-
-    async def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
-        """Remove a node from its replica group.  For a node that is not a member nothing is changed; ``changed`` says so.
-
-        Args:
-            node_id: Id of the member.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.remove_member("n2")
-        """
-        return await membership.change_member(self._calls, "remove", node_id, replica_group)
-
-    async def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
-        """Replace a member that is lost by a new node, which copies the log first.
-
-        Args:
-            node_id: Id of the new node.
-            address: Its address, ``host:port``.
-            replaces: Id of the member that is lost.
-            replica_group: The group of nodes; needed when the cluster has several.
-
-        Examples:
-            >>> await admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
-        """
-        return await membership.change_member(self._calls, "replace", node_id, replica_group, address=address, replaces=replaces)
-
-    async def directory(self) -> ClusterDirectory:
-        """All replica groups with their nodes, leaders, labels, rates and states, from one call to a name server.
-
-        Returns:
-            What the name server knows; what the nodes say of themselves while no name server knows of all replica groups.
-
-        Examples:
-            >>> print([(group.name, group.state, group.leader_id) for group in (await admin.directory()).groups])
-        """
-        return await cluster_directory.directory(self._calls)
-
-    async def name_servers(self) -> list[NameServerStatus]:
-        """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.
-
-        Returns:
-            One status for each, those that do not answer too.
-
-        Examples:
-            >>> print([(server.id, server.complete) for server in await admin.name_servers()])
-        """
-        return await name_servers.name_servers(self._calls)
+class ReplicaGroupAdmin(Subject):
+    """Replica groups as a whole; use ``Admin``."""
 
     async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
         """State and mirroring policy of a replica group, and what keeps it from being removed.
@@ -126,7 +37,8 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> print([left.text for left in (await admin.describe_replica_group("g1")).left])
         """
-        return await replica_groups.describe(self._calls, replica_group)
+        group = await self._calls.replica_group(replica_group)
+        return _state(await self._calls.ask_leader(group.name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()))
 
     async def update_replica_group(
         self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
@@ -142,7 +54,12 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> await admin.update_replica_group("g1", learners=1, replace_after_ms=600_000)
         """
-        return await replica_groups.set_policy(self._calls, replica_group, voters, learners, replace_after_ms)
+        for name, value in (("voters", voters), ("learners", learners), ("replace_after_ms", replace_after_ms)):
+            if value is not None and not 0 <= value < 1 << 40:
+                raise InvalidArgumentError(f"{name} {value!r}: expected 0 or more")
+        group = await self._calls.replica_group(replica_group)
+        request = admin_pb2.ReplicaGroupRequest(voters=voters or 0, learners=learners, replace_after_ms=replace_after_ms)
+        return _state(await self._calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
 
     async def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupState:
         """Let a replica group take no more messages and topics: producers move on to the other groups, consumers read it to the end.
@@ -160,7 +77,19 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> left = (await admin.drain_replica_group("g1")).left
         """
-        return await replica_groups.drain(self._calls, replica_group, undo=undo)
+        if undo:
+            return await self._set_state(replica_group, ACTIVE)
+        now = await self.describe_replica_group(replica_group)
+        if now.state == REMOVED:
+            return now
+        name = now.replica_group
+        others = await _active_groups(self._calls, without=name)
+        if not others:
+            raise InvalidArgumentError(f"{name} is the only replica group that takes messages; a cluster needs one")
+        for queues in await list_topics(self._calls.at_leaders(), or_followers=False, partial=False):
+            if queues.replica_group == name and not _belongs_to_a_group(queues.topic):
+                await _add_elsewhere(self._calls, queues, others)
+        return await self._set_state(name, DRAINING)
 
     async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
@@ -178,46 +107,91 @@ class ReplicaGroupAdmin(DiagnosticsAdmin):
         Examples:
             >>> await admin.remove_replica_group("g1")
         """
-        return await replica_groups.remove(self._calls, replica_group, discard=discard)
+        try:
+            state = await self._set_state(replica_group, REMOVED, discard=discard)
+        except DledgerError:
+            known = await _registered_state(self._calls, replica_group)
+            if known not in (REMOVED, NOT_REGISTERED) or not (await forget_group(self._calls, replica_group) or known == REMOVED):
+                raise
+            return ReplicaGroupState(replica_group, REMOVED, since_ms=0, voters=0, learners=0, replace_after_ms=0)
+        await forget_group(self._calls, state.replica_group)
+        return state
 
-    async def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:
-        """Whether the nodes can be upgraded or downgraded now, one by one, to the build of this client.
-
-        Args:
-            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.
-            timeout_ms: How long to wait for a node, in milliseconds.
-
-        Returns:
-            The build and the feature levels of every node, what would be switched on, and what speaks against stopping a node now.
-
-        Examples:
-            >>> print((await admin.upgrade_check()).problems)
-        """
-        return upgrade.check(await self._status_of(nodes, timeout_ms), self._calls.router.clock.wall_ms())
-
-    async def finish_upgrade(self, replica_group: str = "", *, level: int = 0, timeout_ms: int = 2000) -> list[RaisedLevel]:
-        """Raise the feature level, so that what the new release brings is switched on.  Older builds are refused from then on.
+    async def expire_messages(
+        self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()
+    ) -> list[NodeExpiry]:
+        """Delete old messages now: whole sealed segments of the log, with the queue files that point into them.
 
         Args:
-            replica_group: The group of nodes. Default: all.
-            level: The level to raise it to. Default: the highest that every member can do.
-            timeout_ms: How long to wait for a node, in milliseconds.
-
-        Returns:
-            What became of each replica group; a group that is at the level already stays there.
-
-        Raises:
-            NotReadyError: A member is away, or its build cannot do the level; nothing was changed in its replica group.
+            older_than_ms: Delete messages older than that many milliseconds.  Default: ``fileReservedTime`` of each node.
+            replica_group: The group of nodes; needed when the cluster has several.
+            node_ids: Only on these nodes.  Default: on all of the replica group.
 
         Examples:
-            >>> print([(raised.replica_group, raised.level) for raised in await admin.finish_upgrade()])
+            >>> for done in await admin.expire_messages(older_than_ms=24 * 3600 * 1000):
+            ...     print(done.node_id, done.size_bytes)
         """
-        within(0, MAX_U32, level=level)
-        if replica_group:
-            await self._calls.replica_group(replica_group)
-        groups = await self._status_of(None, timeout_ms)
-        return await upgrade.finish(self._calls, [group for group in groups if replica_group in ("", group.name)], level)
+        nodes = await _nodes_to_expire(self._calls, replica_group, node_ids)
+        within(0, MAX_OFFSET, older_than_ms=older_than_ms or 0)
+        request = retention_pb2.ExpireRequest(has_reserved=older_than_ms is not None, reserved_ms=older_than_ms or 0)
+        return list(await asyncio.gather(*(_expire_node(self._calls, node, request) for node in nodes)))
 
-    async def _status_of(self, nodes: Mapping[str, Mapping[str, str]] | None, timeout_ms: int) -> list[ReplicaGroupStatus]:
-        known = nodes if nodes is not None else known_nodes(await self._calls.replica_groups())
-        return await ask_nodes(self._calls.router, known, timeout_ms / 1000)
+    async def _set_state(self, replica_group: str, state: str, *, discard: bool = False) -> ReplicaGroupState:
+        group = await self._calls.replica_group(replica_group)
+        request = admin_pb2.ReplicaGroupRequest(state=state, discard=discard)
+        return _state(await self._calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
+
+
+async def _registered_state(calls: ClusterCalls, name: str) -> str:
+    """The state of a replica group as a name server knows it; empty when none answers that knows all groups."""
+    try:
+        directory = await calls.router.directory()
+    except DledgerError:
+        return ""
+    states: dict[str, str] = {group.name: group.state for group in directory.groups}
+    return states.get(name, NOT_REGISTERED if directory.complete else "")
+
+
+async def _active_groups(calls: ClusterCalls, *, without: str) -> list[str]:
+    """The replica groups that take messages, by name."""
+    names = [name for name in await calls.replica_groups() if name != without]
+    answers = await calls.of_all(lambda name: calls.ask_leader(name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()), names)
+    return [name for name, answer in answers.complete().items() if answer.state == ACTIVE]
+
+
+def _belongs_to_a_group(topic: str) -> bool:
+    """Topics of a consumer group are made where they are needed."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[str]) -> None:
+    """Give a topic that can be written only in the group to be drained as many queues in the other groups."""
+    found = await calls.router.topic(queues.topic, calls.deadline_ms(), fresh=True)
+    if any(each.replica_group in others for each in found):
+        return
+    # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
+    count = max(queues.write_queues, 1)
+    await create_topic(calls, TopicSpec(queues.topic, read_queues=count, write_queues=count), others, if_not_exists=True)
+
+
+async def _nodes_to_expire(calls: ClusterCalls, replica_group: str, node_ids: Collection[str]) -> list[Node]:
+    """The named nodes of the replica group, all when none is named.  InvalidArgumentError for a node it does not have."""
+    group = await calls.replica_group(replica_group)
+    ids = [node.id for node in group.nodes]
+    for node_id in texts("node_ids", node_ids):
+        if node_id not in ids:
+            raise InvalidArgumentError(f"no node {node_id!r} in replica group {group.name}; expected one of {', '.join(ids)}")
+    return [node for node in group.nodes if not node_ids or node.id in node_ids]
+
+
+async def _expire_node(calls: ClusterCalls, node: Node, request: retention_pb2.ExpireRequest) -> NodeExpiry:
+    try:
+        reply = await methods.EXPIRE.call(calls.router.channel(node.address), request, timeout_s=calls.timeout_ms / 1000)
+    except DledgerError as error:
+        return NodeExpiry(node.id, error=error)
+    return NodeExpiry(reply.id, reply.segments, reply.size_bytes, reply.first_index, reply.first_pos, reply.held_by)
+
+
+def _state(reply: admin_pb2.ReplicaGroupReply) -> ReplicaGroupState:
+    left = tuple(LeftMessages(row.kind, row.topic, row.consumer_group, row.messages) for row in reply.left)
+    return ReplicaGroupState(reply.group, reply.state, reply.since_ms, reply.voters, reply.learners, reply.replace_after_ms, left)

@@ -8,28 +8,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
+from dledger_client.admin.audit import AuditLog
 from dledger_client.admin.calls import Listed
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_checks import ConsumersStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
+from dledger_client.admin.diagnostics import LeaderChange, LogLevel, LogTail, NodeDetails, NodeTraffic, WaitingDelays
+from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.group_progress import QUEUES_OF_A_GROUP, GroupProgress
+from dledger_client.admin.message_query import QueryResult
+from dledger_client.admin.message_trace import Trace
+from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import NodeExpiry
+from dledger_client.admin.replica_groups import LeaderTransfer, Membership, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.security import AccessDecision, AccessRule, Action, ClusterUser, ResourceType, SecurityChange
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.admin.stored_times import Place
 from dledger_client.admin.topic_route import TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
+from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.security import SecuritySettings
-from dledger_client.sync.message_admin import MessageAdmin
+from dledger_client.sync.base import SyncClient
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 
 
-class Admin(MessageAdmin):
+class Admin(SyncClient[AsyncAdmin]):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
     Args:
@@ -52,8 +61,6 @@ class Admin(MessageAdmin):
         ...     admin.create_topic("orders", queues=4, if_not_exists=True)
     """
 
-    _inner: AsyncAdmin
-
     def __init__(
         self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10000, **security: Unpack[SecuritySettings]
     ) -> None:
@@ -66,73 +73,6 @@ class Admin(MessageAdmin):
             >>> admin.close()
         """
         self._finish(self._inner.close)
-
-    def describe_cluster(self) -> ClusterDescription:
-        """The cluster's name and its replica groups, as the first node that answers knows them.
-
-        Examples:
-            >>> print([group.name for group in (admin.describe_cluster()).replica_groups])
-        """
-        return self._run(self._inner.describe_cluster())
-
-    def status(self) -> list[NodeStatus]:
-        """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
-
-        Examples:
-            >>> leaders = [node.id for node in admin.status() if node.role == "leader"]
-        """
-        return self._run(self._inner.status())
-
-    def cluster_status(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> list[ReplicaGroupStatus]:
-        """The state of every replica group: leader, members, which voters acknowledge, lag, health.
-
-        Args:
-            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.  With ``nodes`` the call
-                does not fail when no node answers.
-            timeout_ms: How long to wait for a node, in milliseconds.
-
-        Raises:
-            AuthenticationFailedError: Every node that answered refused to let this client in.
-            PermissionDeniedError: The user may not describe the cluster.
-
-        Examples:
-            >>> for group in admin.cluster_status():
-            ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
-        """
-        return self._run(self._inner.cluster_status(nodes=nodes, timeout_ms=timeout_ms))
-
-    def expire_messages(
-        self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()
-    ) -> list[NodeExpiry]:
-        """Delete old messages now: whole sealed segments of the log, with the queue files that point into them.
-
-        Args:
-            older_than_ms: Delete messages older than that many milliseconds.  Default: ``fileReservedTime`` of each node.
-            replica_group: The group of nodes; needed when the cluster has several.
-            node_ids: Only on these nodes.  Default: on all of the replica group.
-
-        Examples:
-            >>> for done in admin.expire_messages(older_than_ms=24 * 3600 * 1000):
-            ...     print(done.node_id, done.size_bytes)
-        """
-        return self._run(self._inner.expire_messages(older_than_ms=older_than_ms, replica_group=replica_group, node_ids=node_ids))
-
-    def compare_replicas(
-        self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, on_progress: Callable[[ReplicaComparison], object] | None = None
-    ) -> list[ReplicaComparison]:
-        """Compare the replicas of every group by the checksums of their committed segments, while they serve.
-
-        Args:
-            nodes: The nodes to compare, replica group -> node id -> address.  Default: those the cluster knows.
-            on_progress: Called with each replica group that is done.
-
-        Raises:
-            UnreachableError: No node of a replica group answers.
-
-        Examples:
-            >>> assert all(group.equal for group in admin.compare_replicas())
-        """
-        return self._run(self._inner.compare_replicas(nodes=nodes, on_progress=on_progress))
 
     def create_topic(
         self,
@@ -393,18 +333,6 @@ class Admin(MessageAdmin):
         """
         return self._run(self._inner.consumers_status())
 
-    def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
-        """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.
-
-        Args:
-            places: (topic, replica group, queue, offset) of each.  For an expired message the oldest stored one of its queue answers.
-
-        Examples:
-            >>> place = ("orders", "g0", 0, 17)
-            >>> at_ms = (admin.stored_times([place])).get(place)
-        """
-        return self._run(self._inner.stored_times(places))
-
     def reset_offsets(
         self,
         consumer_group: str,
@@ -495,6 +423,145 @@ class Admin(MessageAdmin):
                 consumer_group, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
             )
         )
+
+    def query_by_key(self, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = 0, max_messages: int = 32) -> QueryResult:
+        """Find the newest messages of a topic that have a key, newest first.
+
+        Args:
+            topic: The topic.
+            key: One of the messages' keys.
+            begin_ms: Stored at or after, milliseconds since 1970; 0 for no bound.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for no bound.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The key is empty or has spaces.
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> found = admin.query_by_key("orders", "o-1")
+        """
+        return self._run(self._inner.query_by_key(topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=max_messages))
+
+    def query_by_id(self, msg_id: str, topic: str = "", *, max_messages: int = 32) -> QueryResult:
+        """Find messages by id.
+
+        Args:
+            msg_id: The id that the producer gave, or the one of the message's position in the log.
+            topic: Only messages of this topic; empty for all topics, internal ones as well.
+            max_messages: How many to return.
+
+        Raises:
+            InvalidArgumentError: The id is empty.
+
+        Examples:
+            >>> found = admin.query_by_id(result.msg_id)
+        """
+        return self._run(self._inner.query_by_id(msg_id, topic, max_messages=max_messages))
+
+    def query_by_time(self, topic: str, begin_ms: int, end_ms: int = 0, *, max_messages: int = 32) -> QueryResult:
+        """Find the first messages of a topic that were stored in a span of time, oldest first.
+
+        Args:
+            topic: The topic.
+            begin_ms: Stored at or after, milliseconds since 1970.
+            end_ms: Stored at or before, milliseconds since 1970; 0 for now.
+            max_messages: How many to return.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> found = admin.query_by_time("orders", 1767225600000, max_messages=5)
+        """
+        return self._run(self._inner.query_by_time(topic, begin_ms, end_ms, max_messages=max_messages))
+
+    def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
+        """The message at an offset of a queue; None when the queue has not reached that offset.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The offset in that queue.
+            replica_group: The replica group that stores the queue.  Default: the first one that has a queue of that number.
+
+        Raises:
+            OffsetOutOfRangeError: The message has expired.
+            TopicNotFoundError: The topic does not exist.
+
+        Examples:
+            >>> message = admin.query_by_offset("orders", 0, 17)
+        """
+        return self._run(self._inner.query_by_offset(topic, queue_id, offset, replica_group=replica_group))
+
+    def fetch_chunks(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        *,
+        replica_group: str | None = None,
+        max_bytes: int = 4 << 20,
+        tags: str = "*",
+        sql: str = "",
+    ) -> list[Chunk]:
+        """Read a queue from an offset on, without a consumer group: chunks of messages; the last one's ``next_offset`` is where to read on.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue's number.
+            offset: The first offset to read.
+            max_messages: How many to return.
+            replica_group: The replica group that stores the queue; needed when a topic is in several.
+            max_bytes: Bytes to return; one message is returned even if it is larger.
+            tags: Only messages with one of these tags, ``a || b``; chunks may hold others, see ``PullConsumer.with_tags``.
+            sql: Only messages whose properties match this SQL92 filter.
+
+        Raises:
+            OffsetOutOfRangeError: The queue does not hold the offset.
+            TopicNotFoundError: The topic does not exist.
+            TopicPermissionError: The topic cannot be read.
+            InvalidArgumentError: The filter has a mistake.
+
+        Examples:
+            >>> bodies = [message.body for chunk in admin.fetch_chunks("orders", 0, 17) for message in chunk.messages()]
+        """
+        return self._run(
+            self._inner.fetch_chunks(
+                topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
+            )
+        )
+
+    def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
+        """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.
+
+        Args:
+            places: (topic, replica group, queue, offset) of each.  For an expired message the oldest stored one of its queue answers.
+
+        Examples:
+            >>> place = ("orders", "g0", 0, 17)
+            >>> at_ms = (admin.stored_times([place])).get(place)
+        """
+        return self._run(self._inner.stored_times(places))
+
+    def trace(self, *, topic: str = "", key: str = "", msg_id: str = "", max_messages: int = 32) -> Trace:
+        """Where messages are stored, which consumer groups have passed them and when, and their retries and dead letters.
+
+        Args:
+            topic: The topic; needed with ``key``.
+            key: One of the messages' keys.
+            msg_id: The id of a message, in place of ``key``.
+            max_messages: How many messages to trace.
+
+        Raises:
+            InvalidArgumentError: Not exactly one of ``key`` and ``msg_id`` was given, or ``key`` without a topic.
+
+        Examples:
+            >>> for copy in (admin.trace(topic="orders", key="o-1")).copies:
+            ...     print(copy.kind, copy.message.topic)
+        """
+        return self._run(self._inner.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
 
     def send_back(
         self,
@@ -620,3 +687,455 @@ class Admin(MessageAdmin):
             >>> admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
         """
         return self._run(self._inner.resolve_transaction(transaction, state))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The cluster's name and its replica groups, as the first node that answers knows them.
+
+        Examples:
+            >>> print([group.name for group in (admin.describe_cluster()).replica_groups])
+        """
+        return self._run(self._inner.describe_cluster())
+
+    def status(self) -> list[NodeStatus]:
+        """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
+
+        Examples:
+            >>> leaders = [node.id for node in admin.status() if node.role == "leader"]
+        """
+        return self._run(self._inner.status())
+
+    def cluster_status(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> list[ReplicaGroupStatus]:
+        """The state of every replica group: leader, members, which voters acknowledge, lag, health.
+
+        Args:
+            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.  With ``nodes`` the call
+                does not fail when no node answers.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Raises:
+            AuthenticationFailedError: Every node that answered refused to let this client in.
+            PermissionDeniedError: The user may not describe the cluster.
+
+        Examples:
+            >>> for group in admin.cluster_status():
+            ...     print(group.name, group.healthy, [group.lag(node) for node in group.nodes])
+        """
+        return self._run(self._inner.cluster_status(nodes=nodes, timeout_ms=timeout_ms))
+
+    def compare_replicas(
+        self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, on_progress: Callable[[ReplicaComparison], object] | None = None
+    ) -> list[ReplicaComparison]:
+        """Compare the replicas of every group by the checksums of their committed segments, while they serve.
+
+        Args:
+            nodes: The nodes to compare, replica group -> node id -> address.  Default: those the cluster knows.
+            on_progress: Called with each replica group that is done.
+
+        Raises:
+            UnreachableError: No node of a replica group answers.
+
+        Examples:
+            >>> assert all(group.equal for group in admin.compare_replicas())
+        """
+        return self._run(self._inner.compare_replicas(nodes=nodes, on_progress=on_progress))
+
+    def directory(self) -> ClusterDirectory:
+        """All replica groups with their nodes, leaders, labels, rates and states, from one call to a name server.
+
+        Returns:
+            What the name server knows; what the nodes say of themselves while no name server knows of all replica groups.
+
+        Examples:
+            >>> print([(group.name, group.state, group.leader_id) for group in (admin.directory()).groups])
+        """
+        return self._run(self._inner.directory())
+
+    def name_servers(self) -> list[NameServerStatus]:
+        """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.
+
+        Returns:
+            One status for each, those that do not answer too.
+
+        Examples:
+            >>> print([(server.id, server.complete) for server in admin.name_servers()])
+        """
+        return self._run(self._inner.name_servers())
+
+    def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:
+        """Whether the nodes can be upgraded or downgraded now, one by one, to the build of this client.
+
+        Args:
+            nodes: The nodes to ask, replica group -> node id -> address.  Default: those the cluster knows.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Returns:
+            The build and the feature levels of every node, what would be switched on, and what speaks against stopping a node now.
+
+        Examples:
+            >>> print((admin.upgrade_check()).problems)
+        """
+        return self._run(self._inner.upgrade_check(nodes=nodes, timeout_ms=timeout_ms))
+
+    def finish_upgrade(self, replica_group: str = "", *, level: int = 0, timeout_ms: int = 2000) -> list[RaisedLevel]:
+        """Raise the feature level, so that what the new release brings is switched on.  Older builds are refused from then on.
+
+        Args:
+            replica_group: The group of nodes. Default: all.
+            level: The level to raise it to. Default: the highest that every member can do.
+            timeout_ms: How long to wait for a node, in milliseconds.
+
+        Returns:
+            What became of each replica group; a group that is at the level already stays there.
+
+        Raises:
+            NotReadyError: A member is away, or its build cannot do the level; nothing was changed in its replica group.
+
+        Examples:
+            >>> print([(raised.replica_group, raised.level) for raised in admin.finish_upgrade()])
+        """
+        return self._run(self._inner.finish_upgrade(replica_group, level=level, timeout_ms=timeout_ms))
+
+    def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
+        """State and mirroring policy of a replica group, and what keeps it from being removed.
+
+        Args:
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> print([left.text for left in (admin.describe_replica_group("g1")).left])
+        """
+        return self._run(self._inner.describe_replica_group(replica_group))
+
+    def update_replica_group(
+        self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
+    ) -> ReplicaGroupState:
+        """Change the mirroring policy of a replica group; None keeps what is there.
+
+        Args:
+            replica_group: The group of nodes; needed when the cluster has several.
+            voters: How many voters the group is to have, an odd number.
+            learners: How many learners the group is to have.
+            replace_after_ms: Replace a member that has been away for that many milliseconds by a spare node; 0: never.
+
+        Examples:
+            >>> admin.update_replica_group("g1", learners=1, replace_after_ms=600_000)
+        """
+        return self._run(
+            self._inner.update_replica_group(replica_group, voters=voters, learners=learners, replace_after_ms=replace_after_ms)
+        )
+
+    def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupState:
+        """Let a replica group take no more messages and topics: producers move on to the other groups, consumers read it to the end.
+
+        Topics that have queues in this group only get as many queues in the others first.  The call does not wait until everything is
+        read: ``describe_replica_group`` says what is left.
+
+        Args:
+            replica_group: The group of nodes.
+            undo: Let the group take messages again.
+
+        Raises:
+            InvalidArgumentError: It is the last group that takes messages, or its nodes serve the name service.
+
+        Examples:
+            >>> left = (admin.drain_replica_group("g1")).left
+        """
+        return self._run(self._inner.drain_replica_group(replica_group, undo=undo))
+
+    def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
+        """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
+
+        Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
+
+        Args:
+            replica_group: The group of nodes.
+            discard: Give up messages that no consumer group reads, dead letters and parked transactions.
+
+        Raises:
+            UnsafeShrinkError: Something is left in the group; the text says what.
+            InvalidArgumentError: The group is not draining.
+
+        Examples:
+            >>> admin.remove_replica_group("g1")
+        """
+        return self._run(self._inner.remove_replica_group(replica_group, discard=discard))
+
+    def expire_messages(
+        self, *, older_than_ms: int | None = None, replica_group: str = "", node_ids: Collection[str] = ()
+    ) -> list[NodeExpiry]:
+        """Delete old messages now: whole sealed segments of the log, with the queue files that point into them.
+
+        Args:
+            older_than_ms: Delete messages older than that many milliseconds.  Default: ``fileReservedTime`` of each node.
+            replica_group: The group of nodes; needed when the cluster has several.
+            node_ids: Only on these nodes.  Default: on all of the replica group.
+
+        Examples:
+            >>> for done in admin.expire_messages(older_than_ms=24 * 3600 * 1000):
+            ...     print(done.node_id, done.size_bytes)
+        """
+        return self._run(self._inner.expire_messages(older_than_ms=older_than_ms, replica_group=replica_group, node_ids=node_ids))
+
+    def transfer_leader(self, to: str = "", *, replica_group: str = "", force: bool = False) -> LeaderTransfer:
+        """Hand the leadership of a replica group over, and wait until the new leader has taken it.
+
+        A voter that must not lead is refused: without room on its disk, with a wrong clock or an expired certificate, silent, far behind.
+
+        Args:
+            to: Id of the new leader; empty for the voter whose log is longest.
+            replica_group: The group of nodes; needed when the cluster has several.
+            force: Also to a voter that must not lead.
+
+        Examples:
+            >>> print((admin.transfer_leader("n1")).took_ms)
+        """
+        return self._run(self._inner.transfer_leader(to, replica_group=replica_group, force=force))
+
+    def add_member(self, node_id: str, address: str, *, replica_group: str = "") -> Membership:
+        """Add a node to a replica group as a learner: it copies the log and does not vote.
+
+        One that is a member at that address already is left as it is; ``changed`` says so.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> admin.add_member("n3", "10.0.0.4:10911")
+        """
+        return self._run(self._inner.add_member(node_id, address, replica_group=replica_group))
+
+    def promote_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Make a learner that has caught up a voter.  A voter is left as it is; ``changed`` says so.
+
+        Args:
+            node_id: Id of the learner.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Raises:
+            NotReadyError: The learner has not caught up.
+            InvalidArgumentError: The node is not a member.
+
+        Examples:
+            >>> admin.promote_member("n3")
+        """
+        return self._run(self._inner.promote_member(node_id, replica_group=replica_group))
+
+    def remove_member(self, node_id: str, *, replica_group: str = "") -> Membership:
+        """Remove a node from its replica group.  For a node that is not a member nothing is changed; ``changed`` says so.
+
+        Args:
+            node_id: Id of the member.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> admin.remove_member("n2")
+        """
+        return self._run(self._inner.remove_member(node_id, replica_group=replica_group))
+
+    def replace_member(self, node_id: str, address: str, *, replaces: str, replica_group: str = "") -> Membership:
+        """Replace a member that is lost by a new node, which copies the log first.
+
+        Args:
+            node_id: Id of the new node.
+            address: Its address, ``host:port``.
+            replaces: Id of the member that is lost.
+            replica_group: The group of nodes; needed when the cluster has several.
+
+        Examples:
+            >>> admin.replace_member("n3", "10.0.0.4:10911", replaces="n2")
+        """
+        return self._run(self._inner.replace_member(node_id, address, replaces=replaces, replica_group=replica_group))
+
+    def create_user(self, name: str, password: str | None = None) -> SecurityChange:
+        """Create a user, without rights.
+
+        The password does not leave this process.
+
+        Args:
+            name: Letters, digits and ``. _ @ -``, at most 127.
+            password: Its password.  Default: none; the user comes in with a certificate of its name.
+
+        Raises:
+            InvalidArgumentError: There is such a user already.
+            OutcomeUnknownError: An answer was lost, and there is such a user now, perhaps of before; ``update_user`` makes sure.
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> admin.create_user("billing", "correct horse battery staple")
+        """
+        return self._run(self._inner.create_user(name, password))
+
+    def update_user(self, name: str, password: str | None) -> SecurityChange:
+        """Give a user another password.  Users may do this for themselves.
+
+        Args:
+            name: The user.
+            password: The new password; None: only a certificate of its name counts from now on.
+
+        Raises:
+            InvalidArgumentError: There is no such user.
+            PermissionDeniedError: The caller is somebody else, and does not administer the cluster.
+
+        Examples:
+            >>> admin.update_user("billing", "a new one")
+        """
+        return self._run(self._inner.update_user(name, password))
+
+    def delete_user(self, name: str) -> SecurityChange:
+        """Delete a user and the rules that name it.  Its connections end.
+
+        Args:
+            name: The user.
+
+        Raises:
+            InvalidArgumentError: There is no such user.
+
+        Examples:
+            >>> admin.delete_user("billing")
+        """
+        return self._run(self._inner.delete_user(name))
+
+    def list_users(self, user: str = "") -> list[ClusterUser]:
+        """Users by name, with the administrators that the cluster file names.
+
+        Args:
+            user: Only this one.  Default: all.
+
+        Examples:
+            >>> print([user.name for user in admin.list_users()])
+        """
+        return self._run(self._inner.list_users(user))
+
+    def change_rules(self, added: Sequence[AccessRule] = (), removed: Sequence[AccessRule] = ()) -> SecurityChange:
+        """Take rules away and add others, at once.  Rules that are there already, or are not there, change nothing.
+
+        Args:
+            added: At most 1000 together with ``removed``.
+            removed: Exactly as they were added.
+
+        Raises:
+            InvalidArgumentError: A rule that means nothing, or for a user that does not exist.
+
+        Examples:
+            >>> admin.change_rules([AccessRule("billing", "allow", "topic", "orders*", "read")])
+        """
+        return self._run(self._inner.change_rules(added, removed))
+
+    def list_rules(self, user: str = "") -> list[AccessRule]:
+        """All rules, in order.
+
+        Args:
+            user: Only those that decide on what this user may do, rules for everybody included.  Default: all.
+
+        Examples:
+            >>> for rule in admin.list_rules("billing"):
+            ...     print(rule)
+        """
+        return self._run(self._inner.list_rules(user))
+
+    def check_access(self, user: str, action: Action, resource: ResourceType, name: str) -> AccessDecision:
+        """Whether a user may do something, and which rules decide it.
+
+        Args:
+            user: The user.
+            action: ``read``, ``write``, ``create``, ``describe`` or ``administer``.
+            resource: ``topic``, ``group``, ``producer`` or ``cluster``.
+            name: Name of the resource; ``*`` for the cluster.
+
+        Examples:
+            >>> print((admin.check_access("billing", "read", "topic", "orders")).allowed)
+        """
+        return self._run(self._inner.check_access(user, action, resource, name))
+
+    def audit_log(
+        self,
+        count: int = 100,
+        *,
+        user: str = "",
+        action: str = "",
+        denied: bool = False,
+        node: str = "",
+        after: Mapping[str, int] | None = None,
+    ) -> AuditLog:
+        """The newest records of administrative actions and refusals, of all nodes and name servers.
+
+        Args:
+            count: How many at most.
+            user: Only what this user did.  Default: everybody.
+            action: Only actions with this text in them.  Default: all.
+            denied: Only refusals.
+            node: Only what this node or name server wrote, by id or address.  Default: all of them.
+            after: Only what came after these ``positions`` of an earlier call.  Default: from the newest backwards.
+
+        Raises:
+            PermissionDeniedError: The caller does not administer the cluster.
+            InvalidArgumentError: There is no such node.
+            DledgerError: None of them has records to show: why the first one that was asked has not.
+
+        Examples:
+            >>> for record in (admin.audit_log(20, denied=True)).records:
+            ...     print(record.at, record.user, record.address, record.reason)
+        """
+        return self._run(self._inner.audit_log(count, user=user, action=action, denied=denied, node=node, after=after))
+
+    def topic_traffic(self) -> list[NodeTraffic]:
+        """What every node that answers stored and gave to readers since its start, by topic.
+
+        Examples:
+            >>> before = {node.node: node.topics for node in admin.topic_traffic()}
+        """
+        return self._run(self._inner.topic_traffic())
+
+    def leader_history(self, replica_group: str = "") -> list[LeaderChange]:
+        """Changes of leader, oldest first, and why each of them came; what the nodes that answer say, merged.
+
+        Args:
+            replica_group: Only this group of nodes.  Default: all.
+
+        Examples:
+            >>> for change in admin.leader_history():
+            ...     print(change.term, change.leader, change.took_ms, change.reason)
+        """
+        return self._run(self._inner.leader_history(replica_group))
+
+    def node_details(self, node: str) -> NodeDetails:
+        """What a node holds, uses and is set to: memory, disk, files by kind, settings without secrets, versions.
+
+        Args:
+            node: The node, by id or address.
+
+        Examples:
+            >>> print((admin.node_details("n1")).disk_free_bytes)
+        """
+        return self._run(self._inner.node_details(node))
+
+    def log_tail(self, node: str, lines: int = 200, *, level: LogLevel | None = None, after: int = 0) -> LogTail:
+        """The newest lines of the log of a node or name server, which keeps some in memory.
+
+        Args:
+            node: The node or name server, by id or address.
+            lines: How many at most.
+            level: Only lines of this level or worse.  Default: all.
+            after: Only lines that came after the ``newest`` one of an earlier call.  Default: from the newest backwards.
+
+        Raises:
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> for line in (admin.log_tail("n1", 20, level="warning")).lines:
+            ...     print(line.event, line.text)
+        """
+        return self._run(self._inner.log_tail(node, lines, level=level, after=after))
+
+    def waiting_delays(self, max_messages: int = 100) -> Listed[WaitingDelays]:
+        """The messages that wait for their time, one result a replica group; followers answer where they can.
+
+        Args:
+            max_messages: How many messages of each group to list.
+
+        Examples:
+            >>> print([(waiting.delayed, waiting.timed) for waiting in admin.waiting_delays()])
+        """
+        return self._run(self._inner.waiting_delays(max_messages))

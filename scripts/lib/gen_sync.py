@@ -30,11 +30,7 @@ class Face:
 
 
 FILES = {
-    "diagnostics_admin": (Face("DiagnosticsAdmin", "SyncClient[AsyncDiagnosticsAdmin]"),),
-    "replica_group_admin": (Face("ReplicaGroupAdmin", "DiagnosticsAdmin", "diagnostics_admin"),),
-    "security_admin": (Face("SecurityAdmin", "ReplicaGroupAdmin", "replica_group_admin"),),
-    "message_admin": (Face("MessageAdmin", "SecurityAdmin", "security_admin"),),
-    "admin": (Face("Admin", "MessageAdmin", "message_admin"),),
+    "admin": (Face("Admin", "SyncClient[AsyncAdmin]"),),
     "group_positions": (Face("GroupPositions", "SyncClient[AsyncGroupPositions]"),),
     "consumer": (Face("PullConsumer", "GroupPositions", "group_positions"),),
     "logical_queue": (
@@ -118,13 +114,25 @@ class Generator:
         lines = [f"class {face.name}({face.base}):", _docstring(node, INDENT, notes), ""]
         if face.base_file in FILES:  # its own asyncio client is a subclass of that of its base
             lines += [f"{INDENT}_inner: Async{face.name}", ""]
-        for member in node.body:
-            made = self._member(face, member, by_hand, base)
-            if made:
-                lines += [made, ""]
+        for source, part in [(self._source, node), *self._parts(node)]:
+            for member in part.body:
+                made = self._member(face, member, by_hand, base, source)
+                if made:
+                    lines += [made, ""]
         return "\n".join(lines)
 
-    def _member(self, face: Face, member: ast.stmt, by_hand: dict[str, Function], base: Module) -> str:
+    def _parts(self, node: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]:
+        """The base classes that have no face of their own: their methods are written into this one."""
+        found = []
+        for name in (base.id for base in node.bases if isinstance(base, ast.Name)):
+            dotted = self._source.origins.get(name, "").removeprefix("from ").partition(" import ")[0]
+            stem = dotted.removeprefix("dledger_client.aio.")
+            if stem != dotted and stem not in FILES:
+                module = Module(dotted, AIO / f"{stem}.py")
+                found += [(module, part)] if (part := module.class_named(name)) is not None else []
+        return found
+
+    def _member(self, face: Face, member: ast.stmt, by_hand: dict[str, Function], base: Module, source: Module) -> str:
         if isinstance(member, ast.Assign) and isinstance(member.value, ast.Name) and not _private(member.value.id):
             return INDENT + ast.unparse(member)  # another name of a method
         if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -136,7 +144,7 @@ class Generator:
         written = by_hand.get(f"_sync_{member.name}")
         if written is not None:
             return self._method(written, member, f"self._sync_{member.name}", base)
-        return self._method(member, member, "", self._source, face)
+        return self._method(member, member, "", source, face)
 
     def _constructor(self, face: Face, node: Function) -> str:
         self._use(node, self._source)

@@ -16,7 +16,6 @@ import yaml
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Message, Producer
-from dledger_client.admin import replica_groups
 from dledger_client.aio import Admin as AsyncAdmin
 from dledger_client.types import SendResult
 from dledger_drill.hosts.ports import free_ports
@@ -208,7 +207,7 @@ async def removed_by_half(bootstrap: str, group: str) -> set[tuple[str, ...]]:
     """Remove a group that has nothing in it, and die before topics and processes are told; what topics say of their groups then."""
     async with AsyncAdmin(bootstrap) as admin:
         await admin.drain_replica_group(group)
-        await replica_groups.set_state(admin._calls, group, "removed")
+        await admin._set_state(group, "removed")
         return await named_by_topics(admin)
 
 

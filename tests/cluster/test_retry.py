@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 
-from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back, send_back_request
 from dledger_client.aio import PullConsumer
 from dledger_client.runtime.environment import environment_for
 from tests.cluster.harness import Cluster
@@ -22,10 +22,8 @@ async def send_all_back(bootstrap: str, topic: str, *, level: int) -> set[SentBa
     found: set[SentBack] = set()
     for first in range(0, COUNT, STEP):
         deadline_ms = environment.clock.monotonic_ms() + LIMIT_MS
-        offsets = range(first, first + STEP)
-        calls = [
-            send_back(router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level) for _ in range(2)
-        ]
+        request = send_back_request(GROUP, topic, 0, range(first, first + STEP), level, 0)
+        calls = [ask_to_take_back(router, request, "g0", deadline_ms) for _ in range(2)]
         for results in await asyncio.gather(*calls):
             found |= {result.outcome for result in results}
     await router.close()

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.send_back import DEAD_LETTER, SentBack, send_back
+from dledger_client.admin.send_back import DEAD_LETTER, SentBack, ask_to_take_back, send_back_request
 from dledger_client.aio import Admin, Message, PullConsumer
 from dledger_client.cluster.router import Router
 from dledger_wire.errors import DledgerError, TopicNotFoundError
@@ -25,8 +25,8 @@ async def _send_all_back(router: Router, topic: str, *, level: int) -> set[SentB
     found: set[SentBack] = set()
     for first in range(0, COUNT, STEP):
         deadline_ms = router.clock.monotonic_ms() + LIMIT_MS
-        offsets = range(first, first + STEP)
-        results = await send_back(router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level)
+        request = send_back_request(GROUP, topic, 0, range(first, first + STEP), level, 0)
+        results = await ask_to_take_back(router, request, "g0", deadline_ms)
         found |= {result.outcome for result in results}
     return found
 

@@ -21,7 +21,6 @@ LONG = {
 MANY_PARAMETERS = {
     "dledger/core/raft.py:Raft.__init__": 8,
     "dledger/log/scan.py:SegmentWalk.__init__": 8,
-    "dledger_client/admin/send_back.py:send_back": 9,
     "dledger_client/fetch/records.py:Chunk.__init__": 10,
     "dledger_client/message.py:Message.__init__": 8,
     "dledger_client/message_fields.py:MessageFields.__init__": 8,  # the same function: what the line above declares is done there

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, ask_to_take_back, send_back
+from dledger_client.admin.send_back import DEAD_LETTER, SendBackResult, SentBack, ask_to_take_back, send_back_request
 from dledger_client.aio import Message, ReceivedMessage
 from dledger_client.cluster.router import Router
 from dledger_wire._pb import retry_pb2
@@ -30,9 +30,7 @@ async def back(rig: Rig, offsets: list[int], topic: str = "t", *, level: int = 0
 
 async def take_back(router: Router, rig: Rig, offsets: list[int], topic: str, level: int, most: int, wait_ms: int) -> list[SendBackResult]:
     deadline_ms = router.clock.monotonic_ms() + wait_ms
-    return await send_back(
-        router, GROUP, topic, 0, offsets, replica_group="g0", deadline_ms=deadline_ms, delay_level=level, max_reconsume_times=most
-    )
+    return await ask_to_take_back(router, send_back_request(GROUP, topic, 0, offsets, level, most), "g0", deadline_ms)
 
 
 def stores(rig: Rig) -> list[MessageStore]:

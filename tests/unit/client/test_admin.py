@@ -12,11 +12,11 @@ import pytest
 import dledger_client
 import dledger_client.aio
 from broker.leadership.transfer import AWAY_MS, unfit_voters
-from dledger_client.admin import consumer_groups, replica_comparison
+from dledger_client.admin import replica_comparison
 from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
-from dledger_client.aio import Message, TransactionOutcome, TransactionState
+from dledger_client.aio import Message, TransactionOutcome, TransactionState, consumer_group_admin
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import (
     ClientClosedError,
@@ -296,7 +296,7 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
 
 def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row T2."""
-    look = consumer_groups.ranges_of
+    look = consumer_group_admin.ranges_of
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -316,7 +316,7 @@ def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatc
 
             await fill()
             await consumer.commit({("t", 0): 1})
-            monkeypatch.setattr(consumer_groups, "ranges_of", made_anew_behind)
+            monkeypatch.setattr(consumer_group_admin, "ranges_of", made_anew_behind)
             with pytest.raises(TopicNotFoundError, match="topic 't' was deleted and recreated"):
                 await admin.reset_offsets("audit", "t", "last")
             monkeypatch.undo()
@@ -385,7 +385,7 @@ def test_names_of_others_are_not_given_to_new_topics(name: str) -> None:
 
 def test_both_admins_have_the_same_methods() -> None:
     def methods(kind: type) -> dict[str, str]:
-        public = {name: value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isfunction(value)}
+        public = {name: value for name, value in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
         return {name: str(inspect.signature(value)) for name, value in public.items()}
 
     assert methods(dledger_client.Admin) == methods(dledger_client.aio.Admin)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dledger_client.admin import consumer_groups
-from dledger_client.aio import Message
+from dledger_client.aio import Message, consumer_group_admin
 from dledger_client.consumer.group_session import GroupSession
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import DledgerError, NotLeaderError, UnreachableError
@@ -113,14 +112,14 @@ def test_nothing_is_reset_when_a_group_fails_while_offsets_are_asked_for(monkeyp
         await rig.topic(queues=2)
         await send_to(rig, "g0", 3)
         await send_to(rig, "g1", 3)
-        asked = consumer_groups.told_of
+        asked = consumer_group_admin.told_of
 
         async def told(*given: Any, **how: Any) -> Any:
             found = await asked(*given, **how)
             kill_group(rig, "g1")
             return found
 
-        monkeypatch.setattr(consumer_groups, "told_of", told)
+        monkeypatch.setattr(consumer_group_admin, "told_of", told)
         async with rig.admin() as admin, rig.consumer("g") as consumer:
             with pytest.raises((NotLeaderError, UnreachableError)):
                 await admin.reset_offsets("g", "t", "last", create=True)

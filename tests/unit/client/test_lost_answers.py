@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dledger_client.admin import security
-from dledger_client.aio import Message
+from dledger_client.aio import Message, security_admin
 from dledger_client.cluster.leader_calls import LeaderCalls
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_wire._pb import admin_pb2, retry_pb2, security_pb2
@@ -213,14 +212,14 @@ def test_whose_password_a_user_has_is_not_known(lost: LostAnswers) -> None:
                 with pytest.raises(
                     OutcomeUnknownError, match="'billing' exists: created by an attempt whose answer was lost, or by somebody"
                 ):
-                    await security._change(admin._calls, methods.PUT_USER, request, "billing", security._is_done("billing"))
+                    await security_admin._change(admin._calls, methods.PUT_USER, request, "billing", security_admin._is_done("billing"))
                 assert not lost.next
             lost.next = [methods.PUT_USER]
             with pytest.raises(OutcomeUnknownError):
                 await admin.create_user("billing")  # without a password, and it has one
             lost.next, lost.before = [methods.PUT_USER], False
             request.create = False
-            await security._change(admin._calls, methods.PUT_USER, request, "billing")
+            await security_admin._change(admin._calls, methods.PUT_USER, request, "billing")
 
     Rig(secured=True).run(scenario)
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.routes import removed_groups
 from dledger_cli.removed_groups import removed_among
-from dledger_client.admin import replica_groups, topic_changes
+from dledger_client.admin import topic_changes
 from dledger_client.aio import Message, Producer
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotSentError, TopicNotFoundError
 from tests.unit.client.sim_rig import Rig
@@ -37,7 +37,7 @@ async def remove(rig: Rig) -> None:
 async def removed_by_half(rig: Rig) -> None:
     """g1 is removed, and whoever did it died before anybody else was told."""
     async with rig.admin() as admin:
-        await replica_groups.set_state(admin._calls, "g1", "removed")
+        await admin._set_state("g1", "removed")
 
 
 async def restart_the_others(rig: Rig) -> None:

@@ -1,0 +1,101 @@
+"""Open transactions, which are replicated, with the producers that can be asked, which leaders know; and ending one by hand."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from dledger_client.admin.calls import Listed, Sources, Subject
+from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+from dledger_client.cluster.responses import garbage
+from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, within
+from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
+from dledger_wire._pb import transaction_pb2
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.error_detail import from_detail
+
+_Answer: TypeAlias = transaction_pb2.DescribeTransactionsResponse
+
+
+class TransactionAdmin(Subject):
+    """Transactions that are open; use ``Admin``."""
+
+    async def transactions(
+        self, producer_group: str = "", *, max_transactions: int = 100, partial: bool = False
+    ) -> Listed[GroupTransactions]:
+        """Transactions that are neither committed nor rolled back, by replica group.
+
+        Args:
+            producer_group: The producer group; empty for all.
+            max_transactions: How many of the oldest to return of each replica group.
+            partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
+
+        Examples:
+            >>> open_now = sum(group.open for group in await admin.transactions())
+        """
+        within(0, MAX_U32, max_transactions=max_transactions)
+        request = transaction_pb2.DescribeTransactionsRequest(
+            producer_group=producer_group, max_transactions=max_transactions, any_replica=self._calls.spares_leader
+        )
+        attending = transaction_pb2.DescribeTransactionsRequest(producer_group=producer_group, max_transactions=1, only_attending=True)
+        sources, without_producers = Sources(), dict[str, DledgerError]()
+
+        async def ask(group: str) -> tuple[_Answer, _Answer]:
+            told = await self._calls.read(group, methods.DESCRIBE_TRANSACTIONS, request, sources)
+            if not self._calls.spares_leader or sources[group].leader:
+                return told, told
+            found = await self._calls.leader_only_or(
+                group, methods.DESCRIBE_TRANSACTIONS, attending, _Answer(), without_producers, partial=partial
+            )
+            return told, found
+
+        answers = await self._calls.of_all(ask)
+        found: Listed[GroupTransactions] = Listed([], answers.unanswered | without_producers, sources)
+        for replica_group, (answer, at_leader) in (answers.some() if partial else answers.complete()).items():
+            rows = [_transaction(each, replica_group) for each in answer.transactions]
+            producers = {each.producer_group: each.producers for each in at_leader.attending}
+            found.append(GroupTransactions(replica_group, answer.open, answer.parked, rows, producers))
+        return found
+
+    async def resolve_transaction(self, transaction: OpenTransaction, state: TransactionState) -> TransactionOutcome:
+        """Commit an open transaction or roll it back, in place of its producer; returns its outcome.
+
+        The producer may have ended it before; then nothing changes.
+
+        Args:
+            transaction: One of those that ``transactions`` returned.
+            state: COMMIT or ROLLBACK.
+
+        Raises:
+            InvalidArgumentError: The transaction does not belong to its producer group.
+
+        Examples:
+            >>> await admin.resolve_transaction(transaction, TransactionState.ROLLBACK)
+        """
+        check_kind(OpenTransaction, "transaction", transaction)
+        check_kind(TransactionState, "state", state)
+        end = transaction_pb2.TransactionEnd(
+            half_offset=transaction.half_offset, transaction_id=transaction.transaction_id, resolution=state.value
+        )
+        request = transaction_pb2.EndTransactionsRequest(producer_group=transaction.producer_group, ends=[end])
+        answer = await self._calls.ask_leader(transaction.replica_group, methods.END_TRANSACTIONS, request)
+        if len(answer.results) != 1:
+            raise garbage(transaction.replica_group, f"{len(answer.results)} results for one transaction")
+        result = answer.results[0]
+        if result.HasField("error"):
+            raise from_detail(result.error)
+        return TransactionOutcome(result.outcome)
+
+
+def _transaction(found: transaction_pb2.OpenTransaction, replica_group: str) -> OpenTransaction:
+    return OpenTransaction(
+        transaction_id=found.transaction_id,
+        producer_group=found.producer_group,
+        topic=found.topic,
+        queue_id=found.queue_id,
+        replica_group=replica_group,
+        half_offset=found.half_offset,
+        stored_ms=found.stored_ms,
+        check_times=found.check_times,
+        checked_ms=found.checked_ms,
+    )
