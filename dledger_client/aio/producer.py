@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
@@ -12,9 +13,9 @@ from dledger_client import tracing
 from dledger_client.aio.delayed_sends import DelayedSends
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
-from dledger_client.producer.accumulator import RecordAccumulator, no_message
+from dledger_client.producer.accumulator import no_message
 from dledger_client.producer.core import ProducerCore
-from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport
+from dledger_client.producer.delivery_report import AsyncSendFuture, DeliveryReport, settled
 from dledger_client.producer.message_columns import Bodies, MessageColumns, Texts
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
 from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyResult, append_parts, chosen_once, run_length
@@ -128,7 +129,11 @@ class Producer:
             >>> result = await producer.send(Message("orders", b"created"), queue_key="order-7")
         """
         self._require_loop()
-        return await self.send_async(message, queue_key, queue_id)
+        if tracing.API in sys.modules and tracing.spans() is not None:
+            return await self.send_async(message, queue_key, queue_id)
+        report, index = self._append(message, queue_key, queue_id)
+        await settled(report, index)
+        return report.result_of(index)
 
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> AsyncSendFuture:
         """Send one message without waiting for the acknowledgement.
@@ -155,16 +160,22 @@ class Producer:
         return self._send_async(message, queue_key, queue_id)
 
     def _send_async(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> AsyncSendFuture:
+        return AsyncSendFuture(*self._append(message, queue_key, queue_id))
+
+    def _append(self, message: Message, queue_key: QueueKey, queue_id: QueueNumber | None) -> tuple[DeliveryReport, int]:
+        """The report of the batch that the message is in, or waits to be, and its number in there."""
         accumulator, delayed = self._core.accumulator, self._delayed
         if not delayed.lines or getattr(message, "topic", "") not in delayed.lines:
             try:
                 appended = accumulator.append_known(message, queue_key, queue_id)
             except DledgerError as error:
-                return _failed(accumulator, message, error)
+                report = accumulator.detached_report(message.topic)
+                accumulator.refuse(report, error)
+                return report, 0
             if appended is not None:
-                return AsyncSendFuture(*appended)
+                return appended
         append = partial(accumulator.append, message, queue_key, queue_id)
-        return AsyncSendFuture(delayed.add(message.topic, (1, 0), append, queue_key, queue_id), 0)
+        return delayed.add(message.topic, (1, 0), append, queue_key, queue_id), 0
 
     async def send_many(
         self,
@@ -368,16 +379,11 @@ class Producer:
 
     def _require_loop(self) -> None:
         """RuntimeError on another loop than before: what is awaited there would not wake it."""
-        if self._opened_core is not None and not self._opened_core.closed:
-            self._opened_core.router.require_loop()
+        core = self._opened_core
+        if core is not None and core.loop is not asyncio.get_running_loop() and not core.closed:
+            core.router.require_loop()
 
     async def _shut_down(self) -> None:
         core = self._core  # also before its first use: it is to refuse what comes later
         await core.close()
         await core.router.close()
-
-
-def _failed(accumulator: RecordAccumulator, message: Message, error: DledgerError) -> AsyncSendFuture:
-    report = accumulator.detached_report(message.topic)
-    accumulator.refuse(report, error)
-    return AsyncSendFuture(report, 0)

@@ -121,12 +121,13 @@ class LeaderStream:
         self.address = await self._tracker.address()
         return self.address
 
-    def open(self) -> None:
+    def open(self) -> ByteStream:
         """Open the stream at the leader located last."""
-        self._stream = self._method.open(self._router.channel(self.address))
+        stream = self._stream = self._method.open(self._router.channel(self.address))
         self._router.watch()
         self._next_check_ms = 0
         self.touch()
+        return stream
 
     def touch(self) -> None:
         """The leader responded, or was asked something now: silence counts from here."""
@@ -167,10 +168,6 @@ class LeaderStream:
 
     async def write(self, message: bytes) -> None:
         await self._opened().write(message)
-
-    def write_now(self, message: bytes) -> bool:
-        """Send a message if nothing has to be waited for; False: nothing was sent."""
-        return self._stream is not None and self._stream.write_now(message)
 
     async def read(self) -> bytes:
         """The next message.  UnreachableError when the stream has ended."""

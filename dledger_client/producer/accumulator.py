@@ -10,12 +10,12 @@ Compiled where the wheel is (docs/adr/0035): what the application hands over is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dledger_client.message import Message
 from dledger_client.message_fields import MessageFields
-from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, ProducerBatch, QueueBatcher, size_of
+from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSEEN, ProducerBatch, QueueBatcher, size_of
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_delayed, staged_half
@@ -31,17 +31,17 @@ CLOSED = "the producer is closed, its event loop has ended, or it was made befor
 
 
 class WakeUp(Protocol):
-    """Whoever runs the senders."""
+    """The sender of a replica group."""
 
-    def wake_up(self, replica_group: str) -> None:
-        """There is something to send to ``replica_group``.  Called from any thread."""
+    def wake_up(self) -> None:
+        """There is something to send.  Called from any thread."""
         ...
 
 
 class RecordAccumulator:
     """One producer's messages that are not sent."""
 
-    def __init__(self, options: ProducerOptions, availability: Availability, senders: WakeUp) -> None:
+    def __init__(self, options: ProducerOptions, availability: Availability, senders: Mapping[str, WakeUp]) -> None:
         self.closed = False
         self.buffered_bytes = 0  # of all messages that are not acknowledged
         self.metrics: SendMetrics | None = None  # set before the first topic is
@@ -166,7 +166,7 @@ class RecordAccumulator:
             if has_news:
                 self._touched[batcher.replica_group].append(batcher)
         if has_news:
-            self._senders.wake_up(batcher.replica_group)
+            self._senders[batcher.replica_group].wake_up()
         return batch.report, index
 
     def append_batch(self, messages: Sequence[Message], queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
@@ -218,7 +218,7 @@ class RecordAccumulator:
                 batch.keys = dict.fromkeys(range(1 if is_atomic else len(messages)), key)
             self.buffered_bytes += size
             self._add_ready(batch)
-        self._senders.wake_up(batcher.replica_group)
+        self._senders[batcher.replica_group].wake_up()
         return batch.report, 0
 
     def detached_report(self, topic: str) -> DeliveryReport:
@@ -291,29 +291,33 @@ class RecordAccumulator:
 
     def touched(self, replica_group: str, now_ms: int) -> list[QueueBatcher]:
         """The queues that got a batch since the last call; their new batches age from now on."""
-        timeout_ms = self._options.send_timeout_ms
         with self._lock:
             touched, self._touched[replica_group] = self._touched.get(replica_group, []), []
             for batcher in touched:
                 if batcher.open is not None:
-                    batcher.open.seen(now_ms, timeout_ms)
+                    self._see(batcher.open, now_ms)
                 for batch in batcher.ready:
-                    batch.seen(now_ms, timeout_ms)
+                    self._see(batch, now_ms)
         return touched
+
+    def _see(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Its sender sees the batch: its age counts from the first time."""
+        if batch.created_ms == UNSEEN:
+            batch.created_ms, batch.deadline_ms = now_ms, now_ms + self._options.send_timeout_ms
 
     def drain(self, batcher: QueueBatcher, now_ms: int, *, is_idle: bool, flush: bool) -> ProducerBatch | None:
         """The next batch of a queue: a full one, or the open one once it has lingered.  ``is_idle``: nothing is in flight."""
         options = self._options
         with self._lock:
-            batch = batcher.open
-            if not batcher.ready and batch is not None:
-                batch.seen(now_ms, options.send_timeout_ms)
-                has_lingered = now_ms - batch.created_ms >= options.linger_ms
-                if flush or (has_lingered and (is_idle or options.linger_ms)):
-                    self._close_batch(batcher)
-            if not batcher.ready:
+            batch = batcher.ready[0] if batcher.ready else batcher.open
+            if batch is None:
                 return None
-            batcher.ready[0].seen(now_ms, options.send_timeout_ms)
+            self._see(batch, now_ms)
+            if not batcher.ready:
+                has_lingered = now_ms - batch.created_ms >= options.linger_ms
+                if not flush and not (has_lingered and (is_idle or options.linger_ms)):
+                    return None
+                self._close_batch(batcher)
             return batcher.ready.popleft()
 
     def requeue(self, batcher: QueueBatcher, batches: Sequence[ProducerBatch]) -> None:
@@ -406,7 +410,7 @@ class RecordAccumulator:
 
     def _wake_up(self, replica_groups: Sequence[str]) -> None:
         for replica_group in dict.fromkeys(replica_groups):
-            self._senders.wake_up(replica_group)
+            self._senders[replica_group].wake_up()
 
     # Closing
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from dledger_client.message import Message
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.send_metrics import TopicMetrics
-from dledger_wire.batches.batch import Sequence64, stamp_sequence
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import DledgerError
 
@@ -62,17 +61,6 @@ class ProducerBatch:
         self.batcher, self.order, self.first_sequence = batcher, 0, UNSENT
         self.attempts, self.in_flight, self.maybe_stored = 0, False, False
         self.report.replica_group, self.report.queue_id = batcher.replica_group, batcher.queue_id
-
-    def stamp(self, producer_id: int, epoch: int, first_sequence: int) -> None:
-        """Give the encoded batch its sequence."""
-        if self.parts is not None:
-            stamp_sequence(self.parts, Sequence64(producer_id, epoch, first_sequence))
-        self.first_sequence = self.order = first_sequence
-
-    def seen(self, now_ms: int, timeout_ms: int) -> None:
-        """The sender sees the batch: its age counts from the first time."""
-        if self.created_ms == UNSEEN:
-            self.created_ms, self.deadline_ms = now_ms, now_ms + timeout_ms
 
     def is_expired(self, now_ms: int | None) -> bool:
         """Whether its deadline is over; None: at the end of time."""

@@ -43,10 +43,12 @@ class ProducerCore:
 
     def __init__(self, router: Router, options: ProducerOptions, ids: UniqueIds, born_host: bytes) -> None:
         self.router, self.options = router, options
+        self.loop = asyncio.get_running_loop()
         self.latency = LatencyFaultTolerance(
             options.latency_max, options.not_available_duration, router.clock.monotonic_ms, enabled=options.latency_fault
         )
-        self.accumulator = RecordAccumulator(options, self.latency, self)
+        self._senders: dict[str, Sender] = {}
+        self.accumulator = RecordAccumulator(options, self.latency, self._senders)
         instruments = installed()
         if instruments is not None:
             self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self))
@@ -54,7 +56,6 @@ class ProducerCore:
         self.redispatcher = Redispatcher(self.accumulator, self.routes, router.clock)
         self.tasks = BackgroundTasks("producer", self._on_internal_error)
         self._encoder = RecordEncoder(ids, router.clock, born_host)
-        self._senders: dict[str, Sender] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self.waiting: Waiting | None = None
 
@@ -92,11 +93,7 @@ class ProducerCore:
                 sender = self._senders[replica_group] = Sender(
                     self.router, replica_group, self.options, self.accumulator, self.redispatcher, self.latency, self._encoder
                 )
-                self.tasks.spawn(self._run(sender), f"produce to {replica_group}")
-
-    def wake_up(self, replica_group: str) -> None:
-        """Called by the accumulator, from any thread."""
-        self._senders[replica_group].wake_up()
+                self.tasks.spawn(sender.run(), f"produce to {replica_group}").add_done_callback(self._sender_ended)
 
     async def stored_before(self, topic: str, deadline_ms: int) -> dict[tuple[str, int], int]:
         """See ``Producer.stored``."""
@@ -146,16 +143,10 @@ class ProducerCore:
         """Take no more messages: the event loop is not here (after a fork), or ends with the process."""
         self.accumulator.disown()
 
-    async def _run(self, sender: Sender) -> None:
-        try:
-            await sender.run()
-        except asyncio.CancelledError:
-            if not self.closed:
-                self._abandoned()
-            raise
-
-    def _abandoned(self) -> None:
-        """The event loop ends, and the producer was not closed."""
+    def _sender_ended(self, task: asyncio.Task[None]) -> None:
+        """Cancelled before the producer is closed, it says that the event loop ends."""
+        if not task.cancelled() or self.closed:
+            return
         why = "the event loop ended before the producer was closed"
         lost = sum(count for _, count in self.unacknowledged())
         self._end(why)

@@ -15,6 +15,7 @@ from collections import deque
 
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.batches import UNSENT, ProducerBatch, QueueBatcher
+from dledger_wire.batches.batch import Sequence64, stamp_sequence
 
 
 class InFlightQueue:
@@ -62,7 +63,9 @@ class InFlightQueue:
     def sending(self, batch: ProducerBatch, producer_id: int, epoch: int) -> None:
         """A batch is sent, for the first time or again."""
         if batch.first_sequence == UNSENT:
-            batch.stamp(producer_id, epoch, self._next_sequence)
+            if batch.parts is not None:
+                stamp_sequence(batch.parts, Sequence64(producer_id, epoch, self._next_sequence))
+            batch.first_sequence = batch.order = self._next_sequence
             self._next_sequence += len(batch.messages)
             self.sent.append(batch)
         batch.in_flight = True

@@ -44,6 +44,7 @@ from dledger_wire.errors import (
 )
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
+from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.status import SendStatus
 
 REQUEST_BYTES = 1 << 20
@@ -194,7 +195,7 @@ class Sender:
 
     async def _serve(self) -> None:
         await self.ensure_session()
-        self._stream.open()
+        stream = self._stream.open()
         reader = self._loop.create_task(self._read_responses(), name=f"produce responses of {self.replica_group}")
         reader.add_done_callback(self._task_done)
         # Writes run in a task: a leader that reads nothing must not block deadlines and the search for another one.
@@ -212,13 +213,13 @@ class Sender:
                     await self.session.register()
                     self._restart_sequences()
                 if writer is None or writer.done():
-                    writer = self._write_next(writer)
+                    writer = self._write_next(stream, writer)
                 self._schedule_sweep()
                 await self._wake.wait()
         finally:
             await self._end_stream(reader, writer)
 
-    def _write_next(self, last: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
+    def _write_next(self, stream: ByteStream, last: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
         """Write the next request, if there is one, or start to if it has to wait; raises the error of the last write."""
         if last is not None:
             last.result()
@@ -226,10 +227,10 @@ class Sender:
         if request is None:
             self._flushing = self._flushing and not self.is_idle
             return None
-        if self._stream.write_now(request):
+        if stream.write_now(request):
             self._loop.call_soon(self._wake.set)  # responses that have come have their turn before the next one
             return None
-        writer = self._loop.create_task(self._stream.write(request), name=f"produce to {self.replica_group}")
+        writer = self._loop.create_task(stream.write(request), name=f"produce to {self.replica_group}")
         writer.add_done_callback(self._task_done)
         return writer
 
@@ -295,17 +296,22 @@ class Sender:
             return None
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
         if not self._requests:
-            self._stream.touch()
+            self._stream.last_seen_ms = now_ms  # it is asked now: silence counts from here
         self._requests[request_id] = batches, now_ms
         self._in_flight_bytes += size
-        payload: list[Buffer] = [part for batch in batches for part in batch.parts or ()]
+        payload: list[Buffer] = []
+        for batch in batches:
+            payload += batch.parts or ()
         return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
 
     def _next_batch(self, queue: InFlightQueue, now_ms: int) -> ProducerBatch | None:
-        again = queue.to_resend()
-        if again is not None:
-            return again
-        if len(queue.sent) >= QUEUE_WINDOW or self._needs_session or queue.is_renumbering:
+        if queue.sent:  # else nothing of it can have to be sent again, or be numbered again
+            again = queue.to_resend()
+            if again is not None:
+                return again
+            if len(queue.sent) >= QUEUE_WINDOW or queue.is_renumbering:
+                return None
+        if self._needs_session:
             return None
         return self._accumulator.drain(queue.batcher, now_ms, is_idle=not self._requests, flush=self._flushing)
 

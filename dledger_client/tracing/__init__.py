@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceContext", "processing", "use_tracer_provider"]
 
-_API = "opentelemetry.trace"
+API = "opentelemetry.trace"  # not among sys.modules: nobody traces
 _spans: Spans | None = None  # once there is a provider
 _has_asked = False
 
@@ -34,7 +34,7 @@ def spans() -> Spans | None:
     """Who makes spans; None while there is neither a tracer provider nor a current span."""
     if _spans is not None:
         return _spans
-    api = sys.modules.get(_API)
+    api = sys.modules.get(API)
     return None if api is None else _found(api)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,7 +23,12 @@ from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 SIZE = 1 + MESSAGE_OVERHEAD_BYTES  # of a message of one byte
 
 
-class Senders:
+@dataclass
+class Sender:
+    wake_up: Callable[[], None]
+
+
+class Senders(dict[str, Any]):
     """Records who was woken; every replica group is available but ``avoided``."""
 
     def __init__(self) -> None:
@@ -30,6 +37,9 @@ class Senders:
 
     def wake_up(self, replica_group: str) -> None:
         self.woken.append(replica_group)
+
+    def __getitem__(self, replica_group: str) -> Sender:
+        return Sender(lambda: self.wake_up(replica_group))
 
     def is_available(self, replica_group: str) -> bool:
         return replica_group != self.avoided
