@@ -17,6 +17,7 @@ def all_pictures() -> dict[str, str]:
         "read.svg": read(),
         "failover.svg": failover(),
         "storage.svg": storage(),
+        "routing.svg": routing(),
         "consumer-group.svg": consumer_group(),
         "retry.svg": retry(),
         "transaction.svg": transaction(),
@@ -26,37 +27,37 @@ def all_pictures() -> dict[str, str]:
 
 
 def replica_group() -> str:
-    picture = Canvas(820, 330, "A replica group: one leader, two followers, producers and consumers")
-    picture.box(20, 130, 130, 56, "Producer", fill=GREY)
-    picture.box(310, 30, 200, 70, "Node n0\nleader", fill=GREEN)
-    picture.box(220, 220, 180, 70, "Node n1\nfollower")
-    picture.box(430, 220, 180, 70, "Node n2\nfollower")
-    picture.box(670, 130, 130, 56, "Consumer\nor Spark task", fill=GREY)
-    picture.arrow(150, 148, 308, 76, "send")
-    picture.arrow(360, 102, 312, 218)
-    picture.arrow(462, 102, 512, 218)
-    picture.text(411, 196, "log entries", size=13)
-    picture.arrow(612, 240, 700, 190)
-    picture.text(700, 228, "read", size=13, anchor="start")
-    picture.arrow(512, 64, 694, 128, "read", dashed=True)
+    picture = Canvas(330, "A replica group: one leader, two followers, producers and consumers")
+    picture.box(110, 8, 140, 36, "Producer", fill=GREY)
+    picture.arrow(180, 46, 180, 98)
+    picture.text(180, 78, "send", over=True)
+    picture.box(90, 100, 180, 52, "Node n0\nleader", fill=GREEN)
+    for x, name in ((8, "n1"), (196, "n2")):
+        picture.arrow(130 if x == 8 else 230, 154, x + 78, 206)
+        picture.box(x, 208, 156, 52, f"Node {name}\nfollower")
+    picture.text(180, 186, "log entries", over=True)
+    picture.box(60, 288, 240, 36, "Consumer, Spark task", fill=GREY)
+    picture.arrow(140, 286, 100, 262)
+    picture.arrow(220, 286, 260, 262)
+    picture.text(180, 281, "read", over=True)
     return picture.render()
 
 
 def write() -> str:
     return sequence(
         "A write: the producer gets its result after a majority has stored the batch",
-        ["Producer", "Leader n0", "Follower n1", "Follower n2"],
+        ["Client", "Leader\nn0", "Node\nn1", "Node\nn2"],
         [
             Say(0, 1, "batch of messages"),
-            Note(1, "check, assign offsets, append to the log"),
+            Note(1, "check, assign offsets,\nappend to the log"),
             Say(1, 2, "log entry"),
             Say(1, 3, "log entry"),
-            Note(1, "fsync", until=1),
-            Note(2, "append, fsync"),
+            Note(1, "sync"),
+            Note(2, "append, sync"),
             Say(2, 1, "acknowledged", dashed=True),
-            Note(1, "committed: 2 of 3 have it on disk", GREEN),
-            Say(1, 0, "SEND_OK with queue offsets", dashed=True),
-            Note(3, "append, fsync"),
+            Note(1, "committed: 2 of 3 have it", GREEN),
+            Say(1, 0, "SEND_OK, queue offsets", dashed=True),
+            Note(3, "append, sync"),
             Say(3, 1, "acknowledged", dashed=True),
         ],
     )
@@ -65,12 +66,12 @@ def write() -> str:
 def read() -> str:
     return sequence(
         "A read from a follower, with and without linearizable=True",
-        ["Consumer", "Follower n1", "Leader n0", "Follower n2"],
+        ["Client", "Node\nn1", "Leader\nn0", "Node\nn2"],
         [
             Say(0, 1, "fetch from offset 42"),
             Say(1, 0, "committed messages", dashed=True),
-            Note(0, "linearizable=True", ORANGE),
-            Say(0, 1, "fetch, linearizable"),
+            Note(0, "with linearizable=True:", ORANGE),
+            Say(0, 1, "fetch from offset 42"),
             Say(1, 2, "read index?"),
             Say(2, 3, "heartbeat"),
             Say(3, 2, "still the leader", dashed=True),
@@ -84,92 +85,108 @@ def read() -> str:
 def failover() -> str:
     return sequence(
         "A failover: the leader dies, a follower is elected, the producer sends again",
-        ["Producer", "Leader n0", "Follower n1", "Follower n2"],
+        ["Client", "Leader\nn0", "Node\nn1", "Node\nn2"],
         [
             Say(0, 1, "batch, sequence 7"),
             Say(1, 2, "log entry"),
             Note(1, "killed before it answers", RED),
             Note(2, "connection to n0 lost"),
-            Say(2, 3, "pre-vote, then vote for term 5"),
+            Say(2, 3, "pre-vote, vote for term 5"),
             Say(3, 2, "granted", dashed=True),
             Note(2, "n1 is leader of term 5", GREEN),
             Say(0, 2, "batch, sequence 7 again"),
-            Note(2, "sequence 7 is in the log: duplicate"),
-            Say(2, 0, "SEND_OK, offset of the first copy", dashed=True),
+            Note(2, "sequence 7 is in the log"),
+            Say(2, 0, "SEND_OK, first copy's offset", dashed=True),
             Note(1, "restarts, follows, catches up", BLUE),
         ],
     )
 
 
 def storage() -> str:
-    picture = Canvas(860, 330, "Files of a node: one log, and queues and indexes that point into it")
-    picture.text(20, 34, "commitlog/ - the replicated log, one for all topics", anchor="start", bold=True)
-    x = 20
-    for text, width, fill in (
-        ("orders q0\n#0 #1", 120, BLUE),
-        ("payments q1\n#0", 110, ORANGE),
-        ("orders q1\n#0", 100, GREEN),
-        ("orders q0\n#2", 100, BLUE),
-        ("command\ncommit offset", 130, GREY),
-        ("payments q1\n#1 #2", 120, ORANGE),
-        ("...", 50, GREY),
-    ):
-        picture.box(x, 50, width, 54, text, fill=fill)
-        x += width + 8
-    for left, fill, targets in ((20, BLUE, (60, 100, 410)), (300, ORANGE, (204, 660, 690))):
+    picture = Canvas(478, "Files of a node: one log, and queues and indexes that point into it")
+    picture.text(8, 24, "commitlog/", anchor="start", bold=True)
+    entries = (
+        ("orders q0\n#0 #1", BLUE),
+        ("payments q1\n#0", ORANGE),
+        ("orders q1\n#0", GREEN),
+        ("orders q0\n#2", BLUE),
+        ("command\ncommit offset", GREY),
+        ("payments q1\n#1", ORANGE),
+    )
+    for number, (text, fill) in enumerate(entries):
+        picture.box(8, 36 + number * 64, 160, 54, text, fill=fill)
+    picture.text(352, 24, "consumequeue/", anchor="end", bold=True)
+    for top, name, fill, targets in ((36, "orders/0", BLUE, (55, 70, 255)), (196, "payments/1", ORANGE, (127, 383))):
+        picture.text(352, top + 18, name, anchor="end")
         for number, target in enumerate(targets):
-            picture.box(left + number * 62, 190, 54, 34, f"#{number}", fill=fill)
-            picture.arrow(left + 27 + number * 62, 188, target, 108)
-    picture.text(20, 244, "consumequeue/orders/0", anchor="start", bold=True)
-    picture.text(20, 262, "20 bytes per message", anchor="start", size=13)
-    picture.text(300, 244, "consumequeue/payments/1", anchor="start", bold=True)
-    picture.box(600, 190, 160, 34, "hash(orders#o-1)", fill=GREY)
-    picture.arrow(640, 188, 440, 108, dashed=True)
-    picture.text(600, 244, "index/", anchor="start", bold=True)
-    picture.text(600, 262, "keys and message ids", anchor="start", size=13)
-    picture.text(20, 306, "config/ - snapshots of replicated state: topics, consumer offsets, locks ...", anchor="start", bold=True)
+            picture.box(272, top + 28 + number * 38, 80, 30, f"#{number}", fill=fill)
+            picture.arrow(270, top + 43 + number * 38, 171, target)
+    picture.text(352, 336, "index/", anchor="end", bold=True)
+    picture.box(232, 346, 120, 34, "key o-1", fill=GREY)
+    picture.arrow(230, 358, 171, 268, dashed=True)
+    picture.text(8, 442, "config/", anchor="start", bold=True)
+    picture.text(8, 464, "snapshots of replicated state", anchor="start")
+    return picture.render()
+
+
+def routing() -> str:
+    picture = Canvas(318, "Nodes register with name servers; clients look topics up there and then talk to leaders")
+    picture.box(80, 8, 200, 52, "Name servers\ntopics, leaders", fill=ORANGE)
+    picture.box(8, 146, 110, 44, "Client", fill=GREY)
+    picture.arrow(70, 144, 126, 62)
+    picture.text(66, 104, "look up, watch", over=True)
+    for y, name in ((146, "g0"), (250, "g1")):
+        picture.box(192, y, 160, 56, f"Group {name}\nleader, followers", fill=GREEN)
+    picture.arrow(272, 144, 236, 62, dashed=True)
+    picture.line(342, 250, 342, 204)
+    picture.text(290, 104, "register", over=True)
+    picture.arrow(120, 168, 190, 168)
+    picture.arrow(100, 192, 190, 268)
+    picture.text(96, 240, "send, read", over=True)
     return picture.render()
 
 
 def consumer_group() -> str:
-    picture = Canvas(820, 300, "A consumer group: each queue belongs to one consumer, and the cluster keeps its offset")
-    picture.text(110, 30, "topic orders", bold=True)
-    for number, (target, offset) in enumerate(((90, 42), (90, 17), (200, 63), (200, 8))):
-        y = 50 + number * 60
-        picture.box(20, y, 180, 44, f"queue {number}", fill=BLUE)
-        picture.arrow(202, y + 22, 388, target + 24)
-        picture.box(640, y, 150, 44, f"queue {number}: {offset}", fill=GREY)
-    picture.text(465, 30, "consumer group audit", bold=True)
-    picture.box(390, 84, 150, 60, "consumer A", fill=GREEN)
-    picture.box(390, 194, 150, 60, "consumer B", fill=GREEN)
-    for y in (114, 224):
-        picture.arrow(542, y, 636, y, "commit", dashed=True)
-    picture.text(715, 30, "committed offsets", bold=True)
+    picture = Canvas(424, "A consumer group: each queue belongs to one consumer, and the cluster keeps its offset")
+    picture.text(8, 22, "topic orders", anchor="start", bold=True)
+    picture.text(352, 22, "group audit", anchor="end", bold=True)
+    for number, (target, offset) in enumerate(((98, 42), (98, 17), (258, 63), (258, 8))):
+        y = 36 + number * 80
+        picture.box(8, y, 150, 62, f"queue {number}\noffset {offset}", fill=BLUE)
+        picture.arrow(160, y + 22, 226, target)
+        picture.arrow(226, target + 18, 160, y + 44, dashed=True)
+    for y, name in ((82, "A"), (242, "B")):
+        picture.box(228, y, 124, 52, f"consumer {name}", fill=GREEN)
+    picture.arrow(8, 374, 48, 374)
+    picture.text(58, 380, "messages", anchor="start")
+    picture.arrow(48, 404, 8, 404, dashed=True)
+    picture.text(58, 410, "committed offset", anchor="start")
     return picture.render()
 
 
 def retry() -> str:
-    picture = Canvas(820, 230, "Retry: from the topic to the retry topic, and after 16 retries to the dead letters")
-    picture.box(20, 80, 140, 60, "orders", fill=BLUE)
-    picture.box(260, 80, 150, 60, "listener", fill=GREEN)
-    picture.box(500, 20, 200, 56, "%RETRY%audit\n10 s ... 2 h", fill=ORANGE)
-    picture.box(500, 150, 200, 56, "%DLQ%audit\ndead letters", fill=RED)
-    picture.arrow(162, 110, 258, 110, "deliver")
-    picture.arrow(412, 96, 498, 50)
-    picture.text(440, 58, "fails", size=13)
-    picture.arrow(498, 66, 412, 108, dashed=True)
-    picture.text(476, 108, "again, up to 16 times", size=12, anchor="start")
-    picture.arrow(412, 126, 498, 172)
-    picture.text(466, 140, "last attempt", size=13, anchor="start")
-    picture.arrow(498, 192, 100, 144, dashed=True)
-    picture.text(230, 192, "dledger dlq redrive", size=13)
+    picture = Canvas(356, "Retry: from the topic to the retry topic, and after 16 retries to the dead letters")
+    picture.box(90, 8, 180, 40, "topic orders", fill=BLUE)
+    picture.arrow(180, 50, 180, 98)
+    picture.text(180, 80, "deliver", over=True)
+    picture.box(90, 100, 180, 40, "listener", fill=GREEN)
+    picture.arrow(120, 142, 70, 210)
+    picture.text(64, 168, "fails", over=True)
+    picture.arrow(110, 210, 160, 142, dashed=True)
+    picture.text(152, 192, "again, up to 16 times", anchor="middle", over=True)
+    picture.arrow(240, 142, 284, 210)
+    picture.text(300, 168, "last attempt", over=True)
+    picture.box(8, 212, 160, 54, "%RETRY%audit\n10 s ... 2 h", fill=ORANGE)
+    picture.box(192, 212, 160, 54, "%DLQ%audit\ndead letters", fill=RED)
+    picture.arrow(272, 268, 272, 312)
+    picture.text(180, 330, "dledger dlq redrive: back to the topic", over=True)
     return picture.render()
 
 
 def transaction() -> str:
     return sequence(
         "A transaction: consumers see the message after the commit",
-        ["Your application", "Producer", "Leader", "Consumer"],
+        ["Your\ncode", "Pro-\nducer", "Leader", "Con-\nsumer"],
         [
             Say(0, 1, "send_in_transaction"),
             Say(1, 2, "half message"),
@@ -179,23 +196,25 @@ def transaction() -> str:
             Say(1, 2, "commit"),
             Note(2, "published in one log entry", GREEN),
             Say(2, 3, "message"),
-            Note(1, "no answer, or the producer died:", ORANGE, until=2),
-            Say(2, 1, "check: what became of it?"),
+            Note(1, "no answer, or the producer died:", ORANGE),
+            Say(2, 1, "check: committed?"),
             Say(1, 2, "COMMIT or ROLLBACK", dashed=True),
         ],
     )
 
 
 def layers() -> str:
-    picture = Canvas(800, 400, "Packages and the direction of their imports")
-    picture.box(20, 20, 760, 44, "dledger_cli - command line", fill=GREY)
-    picture.box(20, 84, 360, 44, "dledger_offline - backup, recovery, checks", fill=GREY)
-    picture.box(420, 84, 360, 44, "dledger_drill - faults on purpose, and checks", fill=GREY)
-    picture.box(20, 150, 360, 50, "broker - services of one node", fill=GREEN)
-    picture.box(20, 220, 360, 50, "store - queues, indexes, replicated state", fill=GREEN)
-    picture.box(20, 290, 360, 50, "dledger - Raft and the log", fill=GREEN)
-    picture.box(420, 150, 170, 50, "pyspark_dledger\nSpark source, sink", fill=BLUE)
-    picture.box(610, 150, 170, 50, "dledger_console\nweb console", fill=BLUE)
-    picture.box(420, 220, 360, 120, "dledger_client\nproducers, consumers, Admin", fill=BLUE)
-    picture.box(20, 356, 760, 34, "dledger_wire - formats, errors, connections", fill=ORANGE)
+    picture = Canvas(440, "Packages and the direction of their imports")
+    picture.box(8, 8, 344, 54, "dledger_cli\ncommand line", fill=GREY)
+    rows = (
+        ("dledger_offline\nbackup, recovery", GREY, "dledger_drill\nfaults, checks", GREY),
+        ("broker\nservices", GREEN, "dledger_console\nweb console", BLUE),
+        ("store\nqueues, state", GREEN, "pyspark_dledger\nSpark", BLUE),
+        ("dledger\nRaft, log", GREEN, "dledger_client\nclients, Admin", BLUE),
+    )
+    for number, (left, left_fill, right, right_fill) in enumerate(rows):
+        y = 78 + number * 72
+        picture.box(8, y, 166, 58, left, fill=left_fill)
+        picture.box(186, y, 166, 58, right, fill=right_fill)
+    picture.box(8, 370, 344, 58, "dledger_wire\nformats, errors, connections", fill=ORANGE)
     return picture.render()
