@@ -19,7 +19,7 @@ class ConsoleSettings:
         port: Its port.
         read_only: Offer no action, whatever the user may do.
         users: Whether the cluster has users; None: it is asked.
-        as_started: Whoever comes is who the process is to the cluster, and does not log in.
+        as_started: Every visitor acts as the process's own user, without logging in.
         host_names: Names beside IP addresses and this machine's own that a browser may have asked for.
         tls: Certificate and key to serve HTTPS with; None for HTTP.
         idle_s: After this time without a click or a key a user is logged out.

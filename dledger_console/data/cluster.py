@@ -90,7 +90,7 @@ class ClusterSamplers:
             return await admin.cluster_status(timeout_ms=NODE_TIMEOUT_MS)
 
         async def consumers() -> ConsumersStatus:
-            """Who may not see something is refused again only after a while: each refusal is in the audit log."""
+            """A user without a right is refused again only after a while: each refusal is in the audit log."""
             seen = self.consumers
             refused = seen.newest is not None and any(isinstance(each, PermissionDeniedError) for each in seen.newest.problems.values())
             if refused and seen.newest is not None and time.monotonic() - self._asked_s < REFUSED_S:

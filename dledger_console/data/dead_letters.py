@@ -1,6 +1,6 @@
 """Dead letters of consumer groups: how many wait, what they are, and sending them again at a rate.
 
-Owns a redrive that runs: it goes on in the background while pages look at it, and stops when told to.  Dead letters are sent in their
+Owns a redrive that runs: it goes on in the background while pages look at it, and stops on request.  Dead letters are sent in their
 order; the cluster keeps how far it came, so none is sent twice.
 """
 
@@ -46,7 +46,7 @@ class LetterRow:
 class LetterList:
     """Dead letters by consumer group, most waiting first.
 
-    ``unanswered``: the replica groups that did not answer; ``read_at``: who answered for the others.
+    ``unanswered``: the replica groups that did not answer; ``read_at``: the replicas that answered for the others.
     """
 
     rows: Sequence[LetterRow]
@@ -111,7 +111,7 @@ class Redrive:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it was asked to stop."""
         return self._stop.is_set()
 
     def stop(self) -> None:

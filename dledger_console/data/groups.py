@@ -30,7 +30,7 @@ class GroupRow:
 class GroupList:
     """All consumer groups, the one with the largest lag first.
 
-    ``unanswered``: the replica groups that did not answer; ``read_at``: who answered for the others.
+    ``unanswered``: the replica groups that did not answer; ``read_at``: the replicas that answered for the others.
     """
 
     rows: Sequence[GroupRow]
@@ -47,7 +47,7 @@ class QueueRow:
         owner: The id of the member that reads it; empty for none, None when that is not known.
         epoch: Of the owner's lock; 0 without a lock.
         behind_ms: The age of the next message that the group reads, in milliseconds; None when it is not known, 0 without lag.
-        stands_ms: For how long it has stood still although a member reads it; 0 when it moves, or nobody knows.
+        stands_ms: For how long it has stood still although a member reads it; 0 when it moves, or that is unknown.
     """
 
     lag: QueueLag

@@ -39,7 +39,7 @@ async def look_at_topic(admin: Admin, name: str) -> TopicsSeen:
 async def _traffic(admin: Admin) -> Sequence[NodeTraffic]:
     try:
         return await admin.topic_traffic()
-    except DledgerError:  # who may see topics need not be allowed to ask nodes; rates of reading are not known then
+    except DledgerError:  # a user that may see topics need not be allowed to ask nodes; rates of reading are not known then
         return ()
 
 
@@ -51,7 +51,7 @@ class TopicRates:
 
     def take(self, at_ms: int, seen: TopicsSeen) -> None:
         """A look at the topics.  One that missed a replica group does not count: its totals would seem to fall.  After a time without looks
-        rates begin anew."""
+        rates start again."""
         if self._looks and at_ms - self._looks[-1][0] > GAP_MS:
             self._looks.clear()
         written = {name: each.written for name, each in seen.totals.items() if not each.unanswered}
@@ -69,7 +69,7 @@ class TopicRates:
         return (after[topic] - before[topic]) * 1000 / (now_ms - then_ms)
 
     def rate_out(self, topic: str) -> float | None:
-        """Messages a second to readers, of the nodes that answered both times and were not started anew; None when there are none."""
+        """Messages a second to readers, of the nodes that answered both times and were not restarted; None when there are none."""
         if len(self._looks) < 2:
             return None
         (then_ms, _, before), (now_ms, _, after) = self._looks[0], self._looks[-1]

@@ -56,7 +56,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """All topics by name, and the replica groups that did not answer; ``read_at``: who answered for the others."""
+    """All topics by name, and the replica groups that did not answer; ``read_at``: the replicas that answered for the others."""
 
     rows: Sequence[TopicRow]
     unanswered: Mapping[str, DledgerError] = field(default_factory=dict)

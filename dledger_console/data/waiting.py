@@ -22,7 +22,7 @@ class TransactionList:
         parked: How many were put aside because no producer knew their state.
         producers: Producer group -> how many of its producers can be asked.
         unanswered: The replica groups that did not answer, and why.
-        read_at: Who answered for the others.
+        read_at: The replicas that answered for the others.
     """
 
     rows: Sequence[OpenTransaction]
@@ -77,7 +77,7 @@ class DelayList:
         rows: By level, those with times of their own last; levels where nothing waits are left out.
         messages: The next ones due, the first one first.
         unanswered: The replica groups that did not answer, and why.
-        read_at: Who answered for the others.
+        read_at: The replicas that answered for the others.
     """
 
     rows: Sequence[DelayRow]

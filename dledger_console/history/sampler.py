@@ -1,7 +1,7 @@
 """Asks the cluster regularly while a page needs it, once for all pages of a user that show the same.
 
 Owns when it is asked: from the first page that watches to the last one that goes.  What an answer is good for, and how much of it is kept,
-is up to ``take`` of whoever made the sampler; without it only the newest one is kept.
+is up to the ``take`` given to the sampler; without it only the newest one is kept.
 """
 
 from __future__ import annotations

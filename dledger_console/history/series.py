@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 POINTS = 900  # half an hour at one point every two seconds
-GAP_MS = 60_000  # a counter that nobody looked at for so long, because no page was open, has no rate: it would be that of the whole time
+GAP_MS = 60_000  # a counter that was not read for so long, because no page was open, has no rate: it would be that of the whole time
 
 
 class Series:
@@ -50,7 +50,7 @@ class Rate:
         self._before: tuple[int, str, int] | None = None
 
     def add(self, at_ms: int, total: int | None, process: str = "") -> None:
-        """Add the counter as it was then; ``process`` tells one life of it from the next.  None: it is not known."""
+        """Add the counter as it was then; ``process`` identifies one life of it.  None: it is not known."""
         before, self._before = self._before, None if total is None else (at_ms, process, total)
         if before is None or total is None or before[1] != process or total < before[2] or not 0 < at_ms - before[0] <= GAP_MS:
             self.series.add(at_ms, None)

@@ -56,7 +56,7 @@ class MessageBrowser:
             self._sought.on("keydown.enter", self.show)
             ui.button("Show", on_click=self.show).props("no-caps unelevated color=primary")
             self._more = ui.button("Next page", on_click=self._show_next).props("no-caps outline")
-        self._told = ui.label("").classes("told muted small").props('role="status"')
+        self._status = ui.label("").classes("told muted small").props('role="status"')
         self._table = BoundedTable(MESSAGES, key="key", empty="no messages", label="Messages", rows=browse.MAX_ROWS)
         self._table.table.classes("messages")
         self._more.set_enabled(False)
@@ -77,15 +77,15 @@ class MessageBrowser:
 
     async def _ask(self, start: Start | None) -> None:
         async with self._asked:
-            self._told.set_text("reading…")
+            self._status.set_text("reading…")
             try:
-                rows, told, self._next = await self._read(start)
+                rows, parts, self._next = await self._read(start)
             except DledgerError as error:
-                self._told.set_text(printable(error.message))
-                self._told.classes("bad", remove="muted")
+                self._status.set_text(printable(error.message))
+                self._status.classes("bad", remove="muted")
                 return
-            self._told.classes("muted", remove="bad")
-            self._told.set_text(printable(told))
+            self._status.classes("muted", remove="bad")
+            self._status.set_text(printable(parts))
             self._table.set_rows([message_cells(row) for row in rows])
             self._more.set_enabled(self._next is not None)
 
@@ -103,10 +103,10 @@ class MessageBrowser:
             filtered = await search.by_filter(admin, topic, start, sql=sql, tags=tags)
             return list(filtered.rows), _found_text(filtered), filtered.next
         page = await browse.page(admin, topic, start or await self._start(way, sought))
-        told = [counted(len(page.rows), "message") + (f", read from {', '.join(page.replicas)}" if page.replicas else "")]
-        told += page.notes
-        told += [f"{group} does not answer: {error.message}" for group, error in page.unanswered.items()]
-        return list(page.rows), " · ".join(told), page.next
+        parts = [counted(len(page.rows), "message") + (f", read from {', '.join(page.replicas)}" if page.replicas else "")]
+        parts += page.notes
+        parts += [f"{group} does not answer: {error.message}" for group, error in page.unanswered.items()]
+        return list(page.rows), " · ".join(parts), page.next
 
     async def _start(self, way: str, sought: str) -> Start:
         admin, topic, queue = self._view.admin, self._topic, self._chosen()

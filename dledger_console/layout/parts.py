@@ -40,7 +40,7 @@ class Missing:
         self._line = ui.label("").classes("missing")
 
     def show(self, unanswered: Mapping[str, DledgerError], *notes: str, read_at: Mapping[str, ReadAt] | None = None) -> None:
-        """``unanswered``: replica groups, and why; ``read_at``: who answered for the others; ``notes``: whatever else is missing."""
+        """``unanswered``: replica groups, and why; ``read_at``: replicas that answered for the others; ``notes``: what else is missing."""
         sources = read_at or {}
         said = [
             f"{group}: what only its leader knows is not shown: {error.message}"
@@ -117,7 +117,7 @@ class Question:
 
     def close(self) -> None:
         """It is not asked again."""
-        if not self._dialog.is_deleted:  # whoever closes the page takes its questions away
+        if not self._dialog.is_deleted:  # closing the page closes its questions
             self._dialog.delete()
 
 
@@ -136,7 +136,7 @@ def number_field(label: str, value: float | None = None, *, least: float = 0, mo
 
 
 def given(field: ui.number) -> float:
-    """The number in a field.  InvalidArgumentError when the field is empty: nobody who clears it means 0."""
+    """The number in a field.  InvalidArgumentError when the field is empty: an empty field does not mean 0."""
     if field.value is None:
         raise InvalidArgumentError(f"{field.props['label']}: expected a number")
     return float(field.value)

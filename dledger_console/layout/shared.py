@@ -20,7 +20,7 @@ Each = TypeVar("Each")
 
 
 class Listing(Protocol[Row]):
-    """Rows, and the replica groups that did not answer; ``read_at``: who answered for the others."""
+    """Rows, and the replica groups that did not answer; ``read_at``: the replicas that answered for the others."""
 
     @property
     def rows(self) -> Sequence[Row]: ...

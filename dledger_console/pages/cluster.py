@@ -1,4 +1,4 @@
-"""The cluster at a glance: what works, what is wrong, who leads and why, who is behind."""
+"""The cluster at a glance: what works, what is wrong, who leads and why, which replicas are behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES = 12
 FINDINGS = 20
 QUIET = (
     "Nothing. Every member answers and is in sync; no consumer group lags by 5 minutes or is stuck, and no dead letter or transaction "
-    "waits for somebody."
+    "waits for an operator."
 )
 CHANGES_S = 1.0
 GROUPS = (
@@ -85,7 +85,7 @@ class _Page:
         with ui.element("div").classes("cards"):
             self._charts = {title: _chart(title) for title in CHARTS}
         self._findings: object = None
-        self._told: list[LeaderChange] | None = None
+        self._shown: list[LeaderChange] | None = None
         self._ages: list[tuple[ui.label, int]] = []
 
     def show_status(self) -> None:
@@ -101,7 +101,7 @@ class _Page:
         self._charts[FOLLOWERS].show(self.seen.history.entries_behind)
 
     def show_consumers(self) -> None:
-        """Who lags most; what was known last when that is not known now."""
+        """The groups that lag most; the last known ones when that is not known now."""
         newest, known = self.seen.consumers.newest, self.seen.known.groups
         if newest is None:
             return
@@ -124,8 +124,8 @@ class _Page:
     async def show_changes(self) -> None:
         """Why leaders changed."""
         found = list(self.seen.leader_changes.newest[-CHANGES:])
-        if found != self._told:
-            self._told = found
+        if found != self._shown:
+            self._shown = found
             self._ages = _timeline(self._changes, found)
         now_ms = time.time() * 1000
         for label, at_ms in self._ages:
@@ -182,7 +182,7 @@ def _behind_row(each: Behind) -> dict[str, Cell]:
 
 
 def _attention(place: ui.element, findings: Sequence[Finding], *, waits: bool) -> None:
-    """``waits``: consumers have not been heard of yet."""
+    """``waits``: consumers are not known yet."""
     place.clear()
     with place:
         if waits:

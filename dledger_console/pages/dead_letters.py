@@ -113,7 +113,7 @@ async def _of_group(view: View, name: str) -> None:
         access = action_button(view, "Allow reading…", lambda: _set_readable(view, name))
         stop = action_button(view, "Stop sending", lambda: _stop(running, name))
     progress = ui.linear_progress(0.0, show_value=False).classes("progress").props('aria-label="Sent again"')
-    told = ui.label("").classes("told").props('role="status"')
+    status = ui.label("").classes("told").props('role="status"')
     missing = Missing()
     letters = Letters(view, name, running)
     seen: dict[str, LetterRow | None] = {}
@@ -142,8 +142,8 @@ async def _of_group(view: View, name: str) -> None:
             stop.set_enabled(redrive is not None and not redrive.done)
         if redrive is not None:
             progress.set_value(redrive.sent / redrive.total if redrive.total else 1.0)
-            told.set_text(printable(redrive.text))
-            told.classes("bad" if redrive.error is not None else "", remove="" if redrive.error is not None else "bad")
+            status.set_text(printable(redrive.text))
+            status.classes("bad" if redrive.error is not None else "", remove="" if redrive.error is not None else "bad")
 
     show_progress()
     ui.timer(0.5, show_progress)
@@ -158,7 +158,7 @@ class Letters:
         self._row: LetterRow | None = None
         self._next: list[tuple[int, Start]] = []
         heading("Waiting, the next one first")
-        self._told = ui.label("").classes("told muted small")
+        self._status = ui.label("").classes("told muted small")
         self._table = BoundedTable(MESSAGES, key="key", empty="none is waiting", label="Dead letters", rows=500)
         self._table.table.classes("messages")
         if not view.read_only:
@@ -173,10 +173,10 @@ class Letters:
         self._table.table.set_visibility(row is not None and row.readable)
         self._more.set_visibility(row is not None and row.readable)
         if row is None:
-            self._told.set_text("this consumer group has no dead letters")
+            self._status.set_text("this consumer group has no dead letters")
             return
         if not row.readable:
-            self._told.set_text("Reading is not permitted: allow it to see them here.  They can be sent again all the same.")
+            self._status.set_text("Reading is not permitted: allow it to see them here.  They can be sent again all the same.")
             return
         await self._read([(number, None) for number in range(len(row.parts))])
 
@@ -205,7 +205,7 @@ class Letters:
         self._table.set_rows(rows)
         self._more.set_enabled(bool(self._next))
         how = "" if self._view.read_only else "; click one to send it again, with those in front of it"
-        self._told.set_text(f"{len(rows)} shown{how}")
+        self._status.set_text(f"{len(rows)} shown{how}")
 
 
 async def _send(view: View, name: str, running: RunningRedrives, replica_group: str = "", last: int | None = None) -> None:

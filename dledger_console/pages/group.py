@@ -1,4 +1,4 @@
-"""One consumer group: its lag and the curve of it, who reads which queue, its members; moving and deleting it."""
+"""One consumer group: its lag and the curve of it, which member reads which queue, its members; moving and deleting it."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ async def settings(view: View, name: str) -> None:
 
 async def delete(view: View, name: str) -> None:
     """Ask, and delete the group."""
-    text = "Its positions and settings are deleted: when it comes back it begins anew.\nIts dead letters stay.  It must have no members."
+    text = "Its positions and settings are deleted: when it comes back it starts again.\nIts dead letters stay.  It must have no members."
     if not await confirm(f"Delete consumer group {name}?", text, "Delete consumer group", dangerous=True, type_to_confirm=name):
         return
 

@@ -102,7 +102,7 @@ async def _show_body(body: bytes) -> None:
     best = await asyncio.to_thread(bodies.best_form, body)
     with toolbar():
         form = ui.toggle(FORMS, value=best).props("no-caps dense unelevated")
-        told = ui.label("").classes("muted small")
+        caption = ui.label("").classes("muted small")
     text = ui.element("pre").classes("body-text").props('tabindex="0" aria-label="Body"')
 
     async def show() -> None:
@@ -111,7 +111,7 @@ async def _show_body(body: bytes) -> None:
         text.props["textContent"] = shown.text or "(empty)"
         text.update()
         said = f"the first {size(shown.shown_bytes)} of {size(shown.size_bytes)}" if shown.cut else size(shown.size_bytes)
-        told.set_text(f"{said}; not JSON, shown as text" if wanted == "json" and shown.form != "json" else said)
+        caption.set_text(f"{said}; not JSON, shown as text" if wanted == "json" and shown.form != "json" else said)
 
     form.on_value_change(show)
     await show()

@@ -196,7 +196,7 @@ def _hand_over_button(view: View, node_id: str) -> ui.button | None:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ShownLog:
     """What is shown of a log."""
 
     level: LogLevel = "info"
@@ -216,21 +216,21 @@ async def _log(view: View, node_id: str) -> None:
         ui.label("Log").classes("section")
         level = ui.select(["info", "warning", "error"], value="info").props('dense outlined aria-label="Least level"')
     lines = ui.element("div").classes("log").props('tabindex="0" aria-label="Newest lines of the log"')
-    told = _Told()
+    shown_log = _ShownLog()
 
     async def more() -> None:
-        if told.level != level.value:
-            told.level, told.newest, told.shown = level.value, 0, 0
+        if shown_log.level != level.value:
+            shown_log.level, shown_log.newest, shown_log.shown = level.value, 0, 0
         try:
-            found = await view.admin.log_tail(node_id, LOG_LINES, level=told.level, after=told.newest)
+            found = await view.admin.log_tail(node_id, LOG_LINES, level=shown_log.level, after=shown_log.newest)
         except DledgerError as error:
-            if not told.shown:
+            if not shown_log.shown:
                 _say(lines, printable(error.message))
             raise
-        if not told.shown:
+        if not shown_log.shown:
             lines.clear()
-        told.newest = found.newest
-        told.shown += len(found.lines)
+        shown_log.newest = found.newest
+        shown_log.shown += len(found.lines)
         with lines:
             for line in found.lines:
                 _log_line(line)

@@ -121,9 +121,9 @@ def _transaction_row(row: OpenTransaction, producers: int) -> dict[str, Cell]:
 
 async def _decide(view: View, transaction: OpenTransaction) -> None:
     """Ask whether to commit or to roll back, and do it."""
-    told = f"Transaction {transaction.transaction_id} of {transaction.producer_group}, for topic {transaction.topic}."
+    text = f"Transaction {transaction.transaction_id} of {transaction.producer_group}, for topic {transaction.topic}."
     with Question("End this transaction in place of its producer?", "Commit", dangerous="Roll back") as question:
-        ui.label(printable(told)).classes("dialog-text")
+        ui.label(printable(text)).classes("dialog-text")
         ui.label("Commit: consumers get its message.  Roll back: they never do.  Neither can be undone.").classes("dialog-text")
     answer = await question.answer()
     if answer:

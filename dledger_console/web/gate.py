@@ -1,6 +1,6 @@
 """Log ins: asks the cluster whether it has a user with this password, and whether it has users at all.
 
-The console has no users and no rights of its own.  In a cluster without users there is one session, for everybody.
+The console has no users and no rights of its own.  In a cluster without users there is one session for all visitors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG_IN_S = 5.0
 
 
 class Gate:
-    """Sessions of users, and the session of everybody where the cluster has no users."""
+    """Sessions of users, and the shared session where the cluster has no users."""
 
     def __init__(self, settings: ConsoleSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class Gate:
         self.sessions = SessionTable(settings.idle_s, clock)
         self._everybody: Session | None = None
         self._users = False if settings.as_started else settings.users
-        self._is_told = self._users is not None  # and need not ask
+        self._is_known = self._users is not None  # and need not ask
         self._asking: asyncio.Task[None] | None = None
         self._ask_again_s = float("-inf")
         self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
@@ -51,7 +51,7 @@ class Gate:
     async def wants_users(self) -> bool:
         """Whether a log in is needed; yes, while no node has answered.  All requests wait for one question, and none soon after it; nor
         while the cluster had no users when it was asked last."""
-        if not (self._is_told or self._users) and self._asking is None and self._clock() >= self._ask_again_s:
+        if not (self._is_known or self._users) and self._asking is None and self._clock() >= self._ask_again_s:
             self._asking = asyncio.create_task(self._ask(), name="has the cluster users")
         if self._asking is not None and self._users is None:
             await asyncio.shield(self._asking)
@@ -85,7 +85,7 @@ class Gate:
             await self._checked(admin)
         except BaseException as error:
             if not isinstance(error, AuthenticationFailedError | asyncio.CancelledError):
-                give_back()  # nobody has learned whether it was right
+                give_back()  # no caller has learned whether it was right
             await admin.close()
             raise
         give_back()

@@ -24,12 +24,12 @@ from dledger_console.web.sockets import open_pages
 
 SOCKET = "/_nicegui_ws/socket.io/"
 OPEN_PATHS = ("/login", "/favicon.ico")
-OPEN_FOLDERS = ("/static/", f"/_nicegui/{nicegui.__version__}/")  # files, the same for everybody
+OPEN_FOLDERS = ("/static/", f"/_nicegui/{nicegui.__version__}/")  # files, the same for all users
 LIBRARY = ("/_nicegui/", "/_nicegui_ws/")  # routes of the page library; what else is in them is not for browsers
 NO_PAGES = ("/report",)
 MAX_PAGES = 100  # of one session; each costs memory and asks the cluster
 MAX_URL = 8 << 10
-LAST_WORDS_S = 1.0  # a page whose session has ended is told so before its socket is closed
+LAST_WORDS_S = 1.0  # a page whose session has ended gets that message before its socket is closed
 
 # Scripts are the library's files and, by nonce, those of its page.  It compiles templates and runs what the server sends, hence
 # 'unsafe-eval'; it writes styles into elements, hence 'unsafe-inline' for styles alone.
@@ -119,7 +119,7 @@ class Guard:
         answer = _Answer(send, nonce, tls=self._tls)
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             await self._app(scope, receive, answer)
-        elif path.startswith(LIBRARY):  # its socket only as a WebSocket, whose origin is always told
+        elif path.startswith(LIBRARY):  # its socket only as a WebSocket, whose origin is always sent
             await _refuse(scope, receive, answer, 404, "not found")
         else:
             session = await self._gate.session(cookie_of(headers, tls=self._tls))

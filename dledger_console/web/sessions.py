@@ -170,7 +170,7 @@ class SessionTable:
             try:
                 await self.expire()
             except Exception:
-                _logger.exception("sessions of users who are away could not be ended")
+                _logger.exception("sessions of absent users could not be ended")
 
     async def end(self) -> None:
         """End all, and what goes on without a session."""

@@ -1,6 +1,6 @@
 """The sockets of pages: a socket sends events only to a page of its own session.
 
-The page library finds a page by the id in a message and asks for nothing else, so whoever knows an id could click in that page.  Here
+The page library finds a page by the id in a message and asks for nothing else, so anyone with an id could click in that page.  Here
 each message that names a page is compared with the session of its socket; a socket that fails is disconnected.
 """
 

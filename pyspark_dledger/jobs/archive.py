@@ -70,7 +70,7 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
     from pyspark.sql.functions import expr
 
     archived = read_archive(spark, path).where(f"topic IN ({', '.join(repr(topic) for topic in topics)})")
-    # The newest row, not the highest offset: a topic made anew counts from 0 again.
+    # The newest row, not the highest offset: a recreated topic counts from 0 again.
     last = expr("max(struct(store_timestamp, queue_offset, msg_id))")
     newest = archived.groupBy("topic", "group", "queue_id").agg(last.alias("last")).select("topic", "group", "queue_id", "last.*").collect()
     behind = {(row.topic, row.group, row.queue_id): (row.queue_offset + 1, row.msg_id) for row in newest}
@@ -84,7 +84,7 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
                 f"topic {topic} queue {group}:{queue_id}: the archive ends at {offset}, the log begins at {held.min_offset}; "
                 "the messages between them have expired; run the archive job more often"
             )
-        # One that has nothing, as of a topic made anew, begins where it ends.
+        # One that has nothing, as of a recreated topic, begins where it ends.
         starts.setdefault(topic, {})[f"{group}:{queue_id}"] = min(max(offset, held.min_offset), held.max_offset)
     live = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
     live = live.option("startingOffsets", json.dumps(starts))
@@ -97,7 +97,7 @@ def check_archived(
     bootstrap: str, behind: Mapping[tuple[str, str, int], tuple[int, str]], held: Mapping[tuple[str, str, int], QueueOffsets]
 ) -> None:
     """Raise InvalidArgumentError if a queue does not continue the archive: ``behind`` has the end of each there, and the id of the last
-    message.  Of a topic made anew, messages below that end would be left out; of a queue that has none, nothing can be.
+    message.  Of a recreated topic, messages below that end would be left out; of a queue that has none, nothing can be.
     """
     with PullConsumer(bootstrap, timeout_ms=METADATA_TIMEOUT_MS) as consumer:
         for (topic, group, queue_id), (end, msg_id) in behind.items():

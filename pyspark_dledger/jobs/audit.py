@@ -93,7 +93,7 @@ def _held_by_all(bootstrap: str, held: Held, replicas: Sequence[str]) -> Held:
                 try:
                     found[queue] = (max(start, min(first_held(consumer, queue, start), end)), end)
                 except DledgerError:
-                    break  # the comparison tells what is wrong with it
+                    break  # the comparison reports what is wrong with it
     for queue, (start, _) in found.items():
         if start > held[queue][0]:
             where = f"{queue.topic} {queue.group}:{queue.queue_id}"

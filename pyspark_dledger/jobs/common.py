@@ -80,7 +80,7 @@ def lost_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def secured(builder: Builder) -> Builder:
-    """A reader or a writer with the options of who this process is: Spark's JVM may have another environment."""
+    """A reader or a writer with this process's credentials as options: Spark's JVM may have another environment."""
     for option, variable in VARIABLES.items():
         if os.environ.get(variable):
             builder = builder.option(option, os.environ[variable])

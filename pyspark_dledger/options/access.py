@@ -1,4 +1,4 @@
-"""Options that say who a job is to a secured cluster, and whom it trusts.
+"""Options with a job's credentials for a secured cluster, and its trusted authorities.
 
 Owns their names, what belongs together, and where their files are on an executor.  What no option says is taken from the environment of the
 driver (DLEDGER_USER, DLEDGER_PASSWORD_FILE, DLEDGER_TLS_CA, DLEDGER_TLS_CERT, DLEDGER_TLS_KEY), whose values go to the tasks.
@@ -30,7 +30,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """Who a job is, as options say it: paths are those of the driver."""
+    """A job's credentials as options: paths are those of the driver."""
 
     user: str = ""
     password: str = field(default="", repr=False)

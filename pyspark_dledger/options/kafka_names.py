@@ -1,6 +1,6 @@
 """Option and column names of Spark's Kafka source and sink: accepted aliases, and hints for the others.
 
-Owns the two lists; docs/reference/spark.md ("From Kafka") tells users the same.
+Owns the two lists; docs/reference/spark.md ("From Kafka") says the same to users.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The offsets of a stream as its checkpoint has them: a JSON object of offsets per topic and queue.
 
 Owns the form, which does not change: a query restarts at what an earlier release wrote.  With many queues it takes long
-to make and to read, so a reader remembers what it and Spark told each other last (``KnownOffsets``).
+to make and to read, so a reader remembers what it and Spark exchanged last (``KnownOffsets``).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def to_json(offsets: Offsets, topic_epochs: Mapping[str, str]) -> dict[str, Any]
     """The checkpoint's content: version, and per topic its epoch and the next offset of each queue."""
     topics: dict[str, Any] = {name: {"incarnation": incarnation, "queues": {}} for name, incarnation in sorted(topic_epochs.items())}
     for part, some in in_order(offsets):
-        told = zip(_keys(part.group, len(some)), some.tolist(), strict=True)
+        returned = zip(_keys(part.group, len(some)), some.tolist(), strict=True)
         queues = topics[part.topic]["queues"]
-        queues.update(told if not len(some) or some.min() >= 0 else ((key, offset) for key, offset in told if offset >= 0))
+        queues.update(returned if not len(some) or some.min() >= 0 else ((key, offset) for key, offset in returned if offset >= 0))
     return {"version": FORMAT_VERSION, "topics": topics}
 
 
@@ -91,8 +91,8 @@ class KnownOffsets:
 
     def read(self, stored: dict[str, Any]) -> StreamOffsets:
         """``from_json``; the same object for equal offsets, while they are remembered."""
-        for told, known in self._last:
-            if told is stored or told == stored:
+        for returned, known in self._last:
+            if returned is stored or returned == stored:
                 return known
         found = from_json(stored)
         self._last.appendleft((stored, found))
@@ -100,9 +100,9 @@ class KnownOffsets:
 
     def write(self, offsets: Offsets, topic_epochs: Mapping[str, str]) -> dict[str, Any]:
         """``to_json``; the same object for equal offsets, while they are remembered."""
-        for told, known in self._last:
+        for returned, known in self._last:
             if known.topic_epochs == topic_epochs and same_offsets(known.offsets, offsets):
-                return told
+                return returned
         made = to_json(offsets, topic_epochs)
         self._last.appendleft((made, StreamOffsets(offsets, topic_epochs)))
         return made

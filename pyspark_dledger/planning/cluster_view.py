@@ -90,7 +90,7 @@ class ClusterInspector:
 
     async def read_view(self, wanted: ViewRequest) -> ClusterView:
         """Read a view.  Raises UnreachableError, TopicNotFoundError, TopicPermissionError; NotLeaderError if
-        ``linearizable``, which leaves out nobody who may have something of the topics.
+        ``linearizable``, which leaves out no group that may have something of the topics.
         """
         for topic in wanted.options.topics:
             check_topic(topic)
@@ -142,7 +142,7 @@ class ClusterInspector:
         groups = await self._replica_groups(wanted, deadline_ms)
         found = await asyncio.gather(*(self._group(group, wanted, deadline_ms) for group in groups))
         view, made = ClusterView(asked=len(groups)), dict[str, dict[str, str]]()
-        told: dict[str, list[tuple[str, ...]]] = {}
+        named_groups: dict[str, list[tuple[str, ...]]] = {}
         for group, part in zip(groups, found, strict=True):
             if isinstance(part, DledgerError):
                 view.unreachable[group] = part
@@ -154,8 +154,8 @@ class ClusterInspector:
             for topic in topics:
                 view.queues[TopicPart(topic.name, group)] = int(topic.read_queues)
                 made.setdefault(topic.name, {})[group] = topic.incarnation
-                told.setdefault(topic.name, []).append(tuple(topic.groups))
-        _leave_out_strangers(view, wanted.options.topics, told)
+                named_groups.setdefault(topic.name, []).append(tuple(topic.groups))
+        _leave_out_strangers(view, wanted.options.topics, named_groups)
         view.topic_epochs = {topic: joined(made[topic]) for topic in sorted(made)}
         for group in sorted(view.unreachable.keys() - self._were_unreachable):
             _logger.warning("no response from replica group %s, its queues are not included: %s", group, view.unreachable[group].message)
@@ -246,10 +246,10 @@ class ClusterInspector:
             await replicas.close()
 
 
-def _leave_out_strangers(view: ClusterView, topics: Collection[str], told: Mapping[str, list[tuple[str, ...]]]) -> None:
-    """Forget unreachable groups that have nothing of the topics, as every part of each topic was told by its operators."""
-    if topics and all(topic in told and all(told[topic]) for topic in topics):
-        may_have = {group for topic in topics for groups in told[topic] for group in groups}
+def _leave_out_strangers(view: ClusterView, topics: Collection[str], named_groups: Mapping[str, list[tuple[str, ...]]]) -> None:
+    """Forget unreachable groups that have nothing of the topics, by the groups that operators named for every part of each topic."""
+    if topics and all(topic in named_groups and all(named_groups[topic]) for topic in topics):
+        may_have = {group for topic in topics for groups in named_groups[topic] for group in groups}
         view.unreachable = {group: error for group, error in view.unreachable.items() if group in may_have}
 
 

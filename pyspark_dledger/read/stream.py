@@ -153,10 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unsure = view.unreachable.keys() | view.leaderless
         if unsure and self._last_end is None:
             raise view.unreachable.get(min(unsure), NotReadyError(f"replica group {min(unsure)} has no leader now"))
-        told, known = self._known.read(self._last_end) if self._last_end is not None else NOWHERE
-        same = {part: offsets for part, offsets in told.items() if part in end and part not in recreated(known, topic_epochs)}
+        returned, known = self._known.read(self._last_end) if self._last_end is not None else NOWHERE
+        same = {part: offsets for part, offsets in returned.items() if part in end and part not in recreated(known, topic_epochs)}
         sure = same.keys() - self._shortened(view, same, known).keys()
-        least = {part: offsets for part, offsets in told.items() if part.group in unsure or part in sure}
+        least = {part: offsets for part, offsets in returned.items() if part.group in unsure or part in sure}
         kept = {part: np.maximum(*of_equal_size(offsets, end.get(part))) for part, offsets in least.items()}
         topics = {part.topic for part in kept}
         epochs = merged({topic: text for topic, text in known.items() if topic in topics}, topic_epochs)
@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _shortened(self, view: ClusterView, begun: Offsets, known: Mapping[str, str]) -> Offsets:
         """The ends of queues that end before the query's offsets, as those of a restored cluster do.  A leader may have lost its lead and
-        not know yet: who leads is confirmed first.
+        not know yet: leadership is confirmed first.
         """
         options = self._options
         silent = view.unreachable.keys() | view.leaderless
@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number in np.flatnonzero((last >= 0) & (first != last)).tolist():
                 piece = OffsetRange(QueueId(*part, number), int(first[number]), int(last[number]))
                 if is_gone:
-                    _tell_gone(piece)
+                    _log_gone(piece)
                 elif piece.end < piece.start:
                     self._lost(piece)
                 else:
@@ -328,7 +328,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _logger.warning("group %s: committing offsets failed: %s", self._options.group_id, error.message)
 
 
-def _tell_gone(piece: OffsetRange) -> None:
+def _log_gone(piece: OffsetRange) -> None:
     if piece.start < piece.end:
         _logger.warning("topic %s queue %s:%d: deleted with its topic; messages before offset %d are lost", *piece.queue, piece.end)
 

@@ -1,7 +1,7 @@
 """Direct writes: a task's batches go to their queues at once, numbered so that a repeated task stores only what is missing (ADR 36).
 
 Owns the protocol of one attempt of a task.  The attempt registers under the task's name with each replica group of the topic.  That ends
-all earlier attempts, which may still run somewhere, and tells how many rows each queue has of them.  Those rows are read back and compared
+all earlier attempts, which may still run somewhere, and returns how many of their rows each queue has.  They are read back and compared
 with the rows that come now; only what is behind them is sent.
 
     name        of the write and the partition: the same for every attempt
@@ -40,7 +40,7 @@ from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE
 from dledger_wire.frames.frames import frame_columns, frame_positions
 from dledger_wire.frames.message_id import UniqueIds
 from pyspark_dledger.write.staged_batches import StagedBatch, TargetQueue
-from pyspark_dledger.write.targets import telling_of_fewer_queues
+from pyspark_dledger.write.targets import explaining_fewer_queues
 
 PRODUCER_GROUP = "spark"
 NAME_PREFIX = "spark-direct-"
@@ -86,7 +86,7 @@ def _id_head(name: str) -> bytes:
 def row_digests(frames: memoryview, sizes: npt.NDArray[Any], id_head: bytes, *, bodiless: bool = False) -> list[int]:
     """A digest of what each frame says (body, tags, keys, properties) wherever it is stored; of those alone whose id begins so.
 
-    ``bodiless``: bodies are cut out; heads tell what the digest takes of them.
+    ``bodiless``: bodies are cut out; heads hold what the digest takes of them.
     """
     columns = frame_columns(np.frombuffer(frames, np.uint8), frame_positions(sizes), bodiless=bodiless)
     head = UNIQ_KEY_PREFIX + id_head.hex().upper().encode()
@@ -148,7 +148,7 @@ class DirectTask:
     async def begin(self) -> None:
         """End earlier attempts, and read back what they stored."""
         await asyncio.gather(*(self._register(group) for group in self.target.replica_groups))
-        counts = {queue: self._told(queue) for queue in self.target.queues}
+        counts = {queue: self._stored_count(queue) for queue in self.target.queues}
         self._queues = {queue: _Queue() for queue in counts}
         looked_at = [queue for queue, count in counts.items() if count or self._may_be_forgotten(queue.group)]
         if looked_at:
@@ -158,7 +158,7 @@ class DirectTask:
                     found = await self._read_back(reader, queue, held.get((queue.group, queue.queue_id)))
                     self._queues[queue].earlier = self._checked(queue, counts[queue], found)
 
-    def _told(self, queue: TargetQueue) -> int:
+    def _stored_count(self, queue: TargetQueue) -> int:
         return self._sessions[queue.group].stored.get((queue.topic, queue.queue_id), 0)
 
     def _may_be_forgotten(self, group: str) -> bool:
@@ -184,7 +184,7 @@ class DirectTask:
         return found
 
     def _checked(self, queue: TargetQueue, count: int, found: array[int]) -> array[int]:
-        """Of what was found, the ``count`` rows that the replica group told of."""
+        """Of what was found, the ``count`` rows that the replica group reported."""
         earlier = f"{_shown(queue)}: an earlier attempt of partition {self.partition} stored"
         if found and not count:
             raise OutOfOrderSequenceError(
@@ -232,7 +232,7 @@ class DirectTask:
     def _fenced(self) -> Iterator[None]:
         """Say what ended this attempt."""
         try:
-            with telling_of_fewer_queues():
+            with explaining_fewer_queues():
                 yield
         except ProducerFencedError as error:
             raise ProducerFencedError(

@@ -75,7 +75,7 @@ def look(options: WriteOptions) -> DirectTarget:
         queues = tuple(targets.queues_of(options.topic))
         held = consumer.offsets(options.topic)
         ends = ends_of(queues, held)
-        for queue, end in list(ends.items())[:1]:  # who may not read is told now, not when a task is tried again
+        for queue, end in list(ends.items())[:1]:  # a missing right to read is reported now, not when a task is tried again
             consumer.fetch(queue.topic, queue.queue_id, end, 1, replica_group=queue.group)
         epochs = {group: each.topic_epoch for (group, _), each in held.items()}
         return DirectTarget(uuid.uuid4().hex, options.topic, queues, ends, targets.max_body_bytes_of(options.topic), epochs)
@@ -90,7 +90,7 @@ def check_same_topic(options: WriteOptions, target: DirectTarget) -> None:
     except TopicNotFoundError:
         raise TopicNotFoundError(text, topic=target.topic) from None
     except DledgerError:
-        return  # the rows are stored: that nobody answers now is no reason to write them again
+        return  # the rows are stored: a missing answer is no reason to write them again
     if any(each.topic_epoch != target.topic_epochs.get(group, each.topic_epoch) for (group, _), each in held.items()):
         raise TopicNotFoundError(text, topic=target.topic)
 

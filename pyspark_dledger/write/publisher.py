@@ -44,7 +44,7 @@ from dledger_wire.frames.compress import decompress
 from dledger_wire.status import Compression
 from pyspark_dledger.write.staged_batches import FrameStamp, StagedBatchReader, TargetQueue
 from pyspark_dledger.write.staging_topic import CONTROL_QUEUE
-from pyspark_dledger.write.targets import telling_of_fewer_queues
+from pyspark_dledger.write.targets import explaining_fewer_queues
 
 FORMAT_VERSION = 1
 MANIFEST, DONE, NEVER_NEXT_SEQUENCE = 0, 1, 1 << 20  # sequence numbers of control messages of a write
@@ -131,7 +131,7 @@ def read_manifest(body: bytes) -> Manifest | None:
         parts = [StagedRange(**part) for part in loaded["parts"]]
         topic, topics = loaded.get("topic"), [str(each) for each in loaded.get("topics", ())]
         return Manifest(WriteName(loaded["application"], loaded["number"]), parts, topic if isinstance(topic, str) else None, topics)
-    except (CorruptFrameError, ValueError, TypeError, KeyError):  # whoever may write to the topic may write anything
+    except (CorruptFrameError, ValueError, TypeError, KeyError):  # any writer to the topic may write anything
         return None
 
 
@@ -304,7 +304,7 @@ class Publisher:
         ended = await asyncio.gather(*(send_lane(*each) for each in lanes.items()), return_exceptions=True)
         for error in ended:
             if error is not None:
-                with telling_of_fewer_queues():
+                with explaining_fewer_queues():
                     raise error
 
     async def _send_lane(self, write: WriteName, target: str, parts: Sequence[StagedRange]) -> None:

@@ -236,7 +236,7 @@ def _columns_of(batch: pa.RecordBatch, topic: str) -> MessageColumns:
     if bodies.null_count:
         raise InvalidArgumentError(f"topic {topic}: row without a body")
     keys, tags = (_texts(batch.column(name)) if name in batch.schema.names else "" for name in ("keys", "tags"))
-    with _topic_told(topic):
+    with _naming_topic(topic):
         return MessageColumns.of(topic, bodies.cast(pa.binary()), keys, tags)
 
 
@@ -276,7 +276,7 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
             raise InvalidArgumentError("row without a topic; expected option topic or a value in column topic")
         if body is None:
             raise InvalidArgumentError(f"topic {name}: row without a body")
-        with _topic_told(name):
+        with _naming_topic(name):
             message = Message(
                 name,
                 body.encode() if isinstance(body, str) else body,
@@ -290,7 +290,7 @@ def _messages(columns: Mapping[str, list[Any]], default_topic: str, count: int) 
 
 
 @contextmanager
-def _topic_told(topic: str) -> Iterator[None]:
+def _naming_topic(topic: str) -> Iterator[None]:
     """Add to an error what only its row knows: rows of one write may be for many topics."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""What both writers ask before and during a write: whether rows may be written, to which queues, how large, by whom."""
+"""What both writers ask before and during a write: whether rows may be written, to which queues, how large, and the user."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def writable_queues(consumer: PullConsumer, topic: str) -> list[TargetQueue]:
 
 
 @contextmanager
-def telling_of_fewer_queues() -> Iterator[None]:
+def explaining_fewer_queues() -> Iterator[None]:
     """Say what happened when a row's queue takes no messages any more."""
     try:
         yield
@@ -85,8 +85,8 @@ class Targets:
 
     def max_body_bytes_of(self, topic: str) -> int:
         if topic not in self._limits:
-            told = [queues.max_message_bytes for queues in self._consumer.topic(topic)]
-            self._limits[topic] = min(told, default=MAX_BODY_BYTES)
+            limits = [queues.max_message_bytes for queues in self._consumer.topic(topic)]
+            self._limits[topic] = min(limits, default=MAX_BODY_BYTES)
         return self._limits[topic]
 
 
