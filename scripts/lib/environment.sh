@@ -1,4 +1,4 @@
-# Sourced by scripts/quickstart, scripts/test and .ci/run: a Python environment from the lock file, a Java for Spark, programs that tests drive.
+# Sourced by scripts: a Python environment from the lock file, a Java for Spark, programs that tests drive, and the command that installs each.
 # Owns .venv.  Needs only bash and Python 3.11+; everything else is fetched or asked for in one clear line.
 
 # Nodes, commands and test workers start hundreds of times in a run of the tests: each would compile the project and the tests anew.
@@ -46,8 +46,8 @@ java_major() {
 }
 
 # Spark 4.1 and newer run on Java 17 or newer.
-prepare_java() {
-  local candidate package
+find_java() {
+  local candidate
   for candidate in "${JAVA_HOME:+$JAVA_HOME/bin/java}" java /usr/lib/jvm/*/bin/java; do
     if [ -n "$candidate" ] && command -v "$candidate" > /dev/null && [ "$(java_major "$candidate")" -ge 17 ] 2> /dev/null; then
       if [ "$candidate" != java ]; then
@@ -57,15 +57,11 @@ prepare_java() {
       return
     fi
   done
-  if can_install; then
-    echo "installing a Java runtime for Spark" >&2
-    for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
-      if install_package "$package"; then
-        return
-      fi
-    done
-  fi
-  fail "Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-17-openjdk-headless) or set JAVA_HOME"
+  return 1
+}
+
+prepare_java() {
+  find_java || provide java || fail "Spark needs Java 17 or newer: $(install_command java), or set JAVA_HOME"
 }
 
 go_minor() {
@@ -73,7 +69,7 @@ go_minor() {
 }
 
 # Tests put a linearizability checker of others beside ours; it is a Go module, built by them.
-prepare_go() {
+find_go() {
   local candidate
   for candidate in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
     if command -v "$candidate" > /dev/null && [ "$(go_minor "$candidate")" -ge 19 ] 2> /dev/null; then
@@ -84,27 +80,58 @@ prepare_go() {
       return
     fi
   done
-  if can_install; then
-    echo "installing Go for tests of the drill's checkers" >&2
-    if install_package golang-go; then
-      return
-    fi
-  fi
-  fail "tests of the drill's checkers need Go 1.19 or newer: install it (Debian, Ubuntu: apt-get install golang-go; Fedora: dnf install golang) and put go on PATH"
+  return 1
 }
 
-# prepare_program COMMAND PACKAGE WHO: a program that tests drive, from the platform's packages where they may be installed.
-prepare_program() {
-  if command -v "$1" > /dev/null; then
-    return
+# has NEED: a command, `java` or `go` new enough for us, or `root`.
+has() {
+  case "$1" in
+    java) find_java ;;
+    go) find_go ;;
+    root) [ "$(id -u)" = 0 ] ;;
+    *) command -v "$1" > /dev/null ;;
+  esac
+}
+
+package_of() {
+  case "$1" in
+    java) echo openjdk-17-jre-headless ;;
+    go) echo golang-go ;;
+    cc) echo gcc ;;
+    ip) echo iproute2 ;;
+    nft) echo nftables ;;
+    ssh) echo openssh-client ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# The line that gives this machine what it lacks.
+install_command() {
+  if command -v apt-get > /dev/null || ! command -v dnf > /dev/null; then
+    echo "sudo apt-get install $(package_of "$1")"
+  else
+    case "$1" in
+      java) echo "sudo dnf install java-17-openjdk-headless" ;;
+      go) echo "sudo dnf install golang" ;;
+      cc) echo "sudo dnf install gcc" ;;
+      ip) echo "sudo dnf install iproute" ;;
+      ssh) echo "sudo dnf install openssh-clients" ;;
+      *) echo "sudo dnf install $(package_of "$1")" ;;
+    esac
   fi
-  if can_install; then
-    echo "installing $2 for $3" >&2
-    if install_package "$2"; then
-      return
-    fi
+}
+
+# provide NEED: install it where that may be done without a question.
+provide() {
+  local package
+  if [ "$1" = root ] || ! can_install; then
+    return 1
   fi
-  fail "$3 need the command $1: install it (Debian: apt-get install $2)"
+  echo "installing $(package_of "$1")" >&2
+  for package in "$(package_of "$1")" $([ "$1" = java ] && echo openjdk-21-jre-headless default-jre-headless); do
+    install_package "$package" && has "$1" && return
+  done
+  return 1
 }
 
 can_install() {

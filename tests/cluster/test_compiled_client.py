@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill", "dledger_offline", "pyproject.toml")
@@ -107,13 +108,14 @@ def has_compiler() -> bool:
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(500),
-    pytest.mark.skipif(not has_compiler(), reason="no C compiler, or no headers of Python (Debian: apt-get install gcc python3-dev)"),
 ]
 
 
 @pytest.fixture(scope="module")
 def compiled(module_folder: Path) -> Path:
     """A folder to run Python in, with the compiled client."""
+    if not has_compiler():
+        needs.lacking("no C compiler, or no headers of Python (Debian: apt-get install gcc python3-dev)")
     call(ROOT, str(ROOT / "scripts" / "wheels"), "--compiled", str(module_folder / "wheels"))
     (wheel,) = (module_folder / "wheels").glob("dledger_client-*.whl")
     assert "none-any" not in wheel.name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from tests import needs
 from tests.cluster.harness import ROOT, Cluster
 
 HANDLES = 220
@@ -51,8 +51,8 @@ def ip(*arguments: str) -> None:
 @pytest.fixture
 def walled() -> Iterator[Callable[[list[int]], list[str]]]:
     """Another network, which reaches this one only at the ports it is told; what a command has to begin with to run there."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2 for a network namespace")
+    needs.root()
+    needs.program("ip")
     space = f"dl{os.getpid()}"
     near, far = f"{space}a"[-15:], f"{space}b"[-15:]
     try:
@@ -60,7 +60,7 @@ def walled() -> Iterator[Callable[[list[int]], list[str]]]:
         ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", space)
     except subprocess.CalledProcessError as error:
         subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-        pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+        needs.lacking(f"no network namespaces here: {error.stderr.decode().strip()}")
 
     def wall(ports: list[int]) -> list[str]:
         inside = ("-n", space)

@@ -15,6 +15,7 @@ import pytest
 
 from dledger_client import Message, Producer, PullConsumer
 from dledger_wire.errors import MessageTooLargeError, TopicNotFoundError
+from tests import needs
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
 
@@ -187,7 +188,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
         folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], capture_output=True, check=False)
         if done.returncode != 0:
-            pytest.skip(f"cannot mount a small disk here: {done.stderr.decode().strip()}")
+            needs.lacking(f"cannot mount a small disk here: {done.stderr.decode().strip()}")
         mounted.append(folder)
 
     yield mount

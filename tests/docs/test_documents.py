@@ -19,6 +19,7 @@ import pytest
 
 from broker.process.data_dir_lock import holder_pid
 from dledger_drill.hosts.ports import free_ports
+from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -81,6 +82,16 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield from local_cluster(tmp_path)
 
 
+def need_what_is_run(*pages: Path) -> None:
+    """Skip the test where a command of these pages is missing."""
+    for kind, _, text in (block for page in pages for block in blocks(page)):
+        if kind == "spark":
+            needs.java()
+        for command in ("curl", "rsync"):
+            if re.search(rf"^{command} ", text, re.MULTILINE):
+                needs.program(command)
+
+
 def run_block(language: str, text: str, folder: Path, environment: dict[str, str]) -> str:
     for address in NAMED:
         text = text.replace(address, environment[address])
@@ -97,6 +108,7 @@ def run_block(language: str, text: str, folder: Path, environment: dict[str, str
 @pytest.mark.timeout(2400)
 def test_start_here_runs_as_written(tmp_path: Path, environment: dict[str, str]) -> None:
     """Every block of docs/start.md in order; their outputs show what the page says."""
+    need_what_is_run(DOCS / "start.md")
     outputs = [run_block(language, text, tmp_path, environment) for _, language, text in blocks(DOCS / "start.md")]
     assert len(outputs) == 8
     assert "3 of 3 nodes up" in outputs[0]
@@ -124,6 +136,7 @@ GUIDES = [file for file in sorted(DOCS.glob("guides/*.md")) if blocks(file)]
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda file: file.stem)
 def test_the_guides_run_as_written(guide: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    need_what_is_run(guide)
     begin(tmp_path, environment)
     for _, language, text in blocks(guide):
         run_block(language, text, tmp_path, environment)
@@ -134,6 +147,8 @@ def test_the_guides_run_as_written(guide: Path, tmp_path: Path, environment: dic
 def test_the_guides_run_one_after_the_other_in_one_folder(tmp_path: Path, environment: dict[str, str]) -> None:
     """In the order of the menu, by the cluster file of the data folder: what a page leaves behind is what the next one finds."""
     environment = {name: value for name, value in environment.items() if name != "DLEDGER_CONFIG"}
+    for command in ("curl", "rsync"):
+        needs.program(command)
     begin(tmp_path, environment)
     pages = [DOCS / name for name in MENU if name.startswith("guides/")]
     assert {page for page in pages if blocks(page)} == set(GUIDES)
@@ -168,6 +183,7 @@ def test_every_guide_for_applications_has_blocks_that_run() -> None:
 
 
 def assert_quickstart_passes(place: Path, folder: Path, *options: str) -> None:
+    needs.java()
     command = [str(place / "scripts" / "quickstart"), *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"

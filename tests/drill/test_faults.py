@@ -24,6 +24,7 @@ from dledger_drill.report.model import Report, RoundReport
 from dledger_drill.report.terminal import Lines
 from dledger_drill.run.runner import Drill
 from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
+from tests import needs
 from tests.cluster.harness import ROOT
 
 pytestmark = pytest.mark.cluster
@@ -42,7 +43,7 @@ TOLD = {
 @pytest.mark.timeout(LIMIT_S)
 def test_every_fault_is_struck_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     if missing := probe().why_not:
-        pytest.skip("; ".join(missing.values()))
+        needs.lacking("; ".join(missing.values()))
     options = ["--replica-groups", "1", "--seed", "1", "--rounds", str(len(CATALOGUE) - 1)]
     command = [sys.executable, "-P", "-m", "dledger_cli", "drill", *options]
     done = subprocess.run(

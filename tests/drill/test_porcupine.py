@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from dledger_drill.checkers.check import check_all
 from dledger_drill.checkers.model import ViolationKind as K
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
+from tests import needs
 from tests.cluster.harness import Cluster
 from tests.drill.recorded import Clients
 from tests.unit.drill.checkers.operations import MS, read, send, stored
@@ -34,8 +34,7 @@ OF_A_LOG = {K.LOST, K.DOUBLED, K.CHANGED, K.REORDERED, K.STALE_READ, K.TRANSACTI
 @pytest.fixture(scope="module")
 def porcupine(module_folder: Path) -> Path:
     """The program, built from its source and the module of porcupine."""
-    go = shutil.which("go")
-    assert go, "no Go: scripts/test installs it (prepare_go in scripts/lib/environment.sh)"
+    go = needs.program("go")
     program = module_folder / "porcupine"
     built = subprocess.run([go, "build", "-o", program, "."], cwd=SOURCE, capture_output=True, text=True, timeout=500, check=False)
     assert built.returncode == 0, built.stderr

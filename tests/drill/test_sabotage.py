@@ -14,6 +14,7 @@ from dledger_drill.faults.catalogue import CATALOGUE, LEADING
 from dledger_drill.hosts.capabilities import probe
 from dledger_drill.report.model import Report
 from dledger_drill.run import segments
+from tests import needs
 from tests.drill.sabotage.drill import drill_sabotaged
 from tests.drill.sabotage.promises import SABOTAGES
 
@@ -42,7 +43,7 @@ def test_a_drill_finds_a_promise_that_is_broken(name: str, tmp_path: Path, monke
     assert fault in LEADING, "a drill of twenty rounds has it"
     missing = probe().why_not
     if reasons := [missing[need] for need in CATALOGUE[fault].needs if need in missing]:
-        pytest.skip("; ".join(reasons))
+        needs.lacking("; ".join(reasons))
     for number in range(DRILLS):
         if kind in kinds(drill_sabotaged(name, tmp_path / str(number), rounds=ROUNDS // DRILLS, seed=number, faults=fault, groups=1)):
             return
@@ -51,6 +52,6 @@ def test_a_drill_finds_a_promise_that_is_broken(name: str, tmp_path: Path, monke
 
 def test_a_drill_finds_nothing_in_the_product_as_it_is(tmp_path: Path) -> None:
     if missing := probe().why_not:
-        pytest.skip("; ".join(missing.values()))
+        needs.lacking("; ".join(missing.values()))
     report = drill_sabotaged("", tmp_path, rounds=4, faults="power-all,kill-leader", groups=1)
     assert (len(report.rounds), kinds(report)) == (4, set())

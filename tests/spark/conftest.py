@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dledger_client import Admin, Message, Producer
+from tests import needs
 from tests.cluster.harness import ROOT, Cluster
 
 TOPIC = "orders"
@@ -59,6 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(session_folder: Path) -> Iterator[Any]:
     """A real session of two threads that tries a task three times; the source is found by nothing but its name."""
+    needs.java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = python_path()
     os.environ["SPARK_HOME"] = spark_home(session_folder)

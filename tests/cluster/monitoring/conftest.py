@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.cluster.attack import secured_cluster
 from tests.cluster.monitoring import watched
 from tests.cluster.monitoring.prometheus import Prometheus
@@ -32,6 +33,7 @@ def folder(module_folder: Path) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def watching(folder: Path, module_folder: Path) -> Iterator[Watched]:
     """The cluster with its traffic begun, and Prometheus at its work."""
+    needs.program("prometheus")  # before nodes are started for it
     secured, targets = watched.make(folder)
     with secured_cluster.running(secured):
         watched.admit_reader(secured.cluster.bootstrap)

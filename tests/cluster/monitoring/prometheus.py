@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from dledger_drill.hosts.ports import free_ports
+from tests import needs
 from tests.monitoring_files import PROMETHEUS
 from tests.waiting import wait_until
 
@@ -52,8 +53,7 @@ class Prometheus:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Prometheus:
-        program = shutil.which("prometheus")
-        assert program, "no prometheus; scripts/test cluster installs it"
+        program = needs.program("prometheus")
         with open(self._folder / "log", "wb") as log:
             self._process = subprocess.Popen(
                 [

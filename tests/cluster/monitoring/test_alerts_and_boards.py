@@ -15,6 +15,7 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from broker.metrics.catalog import METRICS
+from tests import needs
 from tests.cluster.attack.requests import declared
 from tests.cluster.monitoring.conftest import SMALL_DISK
 from tests.cluster.monitoring.watched import NAME_SERVER, Watched
@@ -155,7 +156,7 @@ def test_a_damaged_segment_pages_at_once(watching: Watched) -> None:
 def test_a_full_disk_pages_and_the_alert_ends_when_there_is_room(watching: Watched) -> None:
     disk, prometheus = watching.cluster.data / SMALL_DISK, watching.prometheus
     if not os.path.ismount(disk):
-        pytest.skip("nobody here may mount a small disk")
+        needs.lacking("this user cannot mount a small disk")
     cluster = watching.cluster
     if cluster.leader() != SMALL_DISK:
         cluster.cli_ok("leader", "transfer", "--to", SMALL_DISK)

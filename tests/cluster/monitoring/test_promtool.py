@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.monitoring_files import PROMETHEUS
 
 
 def promtool(*arguments: str | Path) -> str:
     """Its output; the test fails when it finds something wrong."""
-    program = shutil.which("promtool")
-    assert program, "no promtool; scripts/test cluster installs it"
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([needs.program("promtool"), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

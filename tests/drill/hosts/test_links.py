@@ -16,6 +16,7 @@ from dledger_drill.hosts.machine import CountedLinks
 from dledger_drill.hosts.network import DRILL, Network
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_wire.errors import InvalidArgumentError
+from tests import needs
 from tests.drill.hosts.peer import Peer
 from tests.waiting import LIMIT_S, wait_until
 
@@ -38,7 +39,7 @@ with socket.create_server((sys.argv[1], 7001)) as server:
 def _root() -> None:
     capabilities = probe()
     if not capabilities.network:
-        pytest.skip(str(capabilities.why_not))
+        needs.lacking(str(capabilities.why_not))
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ def test_loop_disks_and_namespaces_are_seen_by_one_process(network: Network, tmp
     from dledger_drill.hosts import loop_disk
 
     if reason := loop_disk.missing():
-        pytest.skip(reason)
+        needs.lacking(reason)
     network.add("a")
     disk = loop_disk.LoopDisk(tmp_path / "disk", None, size_bytes=32 << 20)
     try:

@@ -16,6 +16,7 @@ from dledger_drill.hosts.loop_disk import LoopDisk
 from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.preload import Preload
 from dledger_wire.errors import InvalidArgumentError
+from tests import needs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +45,7 @@ sys.stdin.read()
 @pytest.fixture(scope="module", autouse=True)
 def _root() -> None:
     if reason := loop_disk.missing():
-        pytest.skip(reason)
+        needs.lacking(reason)
 
 
 @pytest.fixture

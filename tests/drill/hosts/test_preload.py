@@ -18,6 +18,7 @@ from dledger_drill.hosts.folder_disk import FolderDisk
 from dledger_drill.hosts.machine import Clock, Disk
 from dledger_drill.hosts.preload import Preload, ShiftedClock
 from dledger_wire.errors import InvalidArgumentError
+from tests import needs
 
 pytestmark = pytest.mark.cluster
 
@@ -87,6 +88,8 @@ class Looping:
 
 @pytest.fixture
 def shim(tmp_path: Path) -> Iterator[Preload]:
+    if reason := preload.missing():
+        needs.lacking(reason)
     made = Preload(tmp_path / "control", tmp_path / "disk")
     yield made
     made.close()
@@ -102,10 +105,6 @@ def process(shim: Preload, disk: Disk) -> Iterator[Looping]:
     running = Looping(disk.path, shim.environment)
     yield running
     running.end()
-
-
-def test_this_machine_has_what_it_takes() -> None:
-    assert preload.missing() == ""
 
 
 def quickest_s(process: Looping, *calls: str) -> float:

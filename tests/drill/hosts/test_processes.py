@@ -20,6 +20,7 @@ from dledger_drill.hosts.capabilities import probe
 from dledger_drill.hosts.network import Network
 from dledger_drill.hosts.processes import ChildProcess
 from dledger_wire.errors import DeadlineExceededError
+from tests import needs
 from tests.cluster.harness import ROOT
 from tests.waiting import LIMIT_S, wait_until
 
@@ -68,7 +69,7 @@ def running(pid: int) -> bool:
 def needs_network() -> None:
     capabilities = probe()
     if not capabilities.network:
-        pytest.skip(str(capabilities.why_not))
+        needs.lacking(str(capabilities.why_not))
 
 
 def namespaces_in_use() -> set[int]:
@@ -169,8 +170,7 @@ def test_two_networks_do_not_meet() -> None:
 
 
 def test_without_root_it_says_what_is_not_possible() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("becomes another user")
+    needs.root()  # it becomes another user
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WITHOUT_ROOT, str(NO_RECEIVER)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
