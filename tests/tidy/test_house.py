@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from broker.config.cluster_file import ClusterConfig
 from tests.tidy.source import PACKAGES
@@ -101,6 +103,18 @@ def test_every_dependency_has_a_reason_and_is_locked() -> None:
         line = next(line for line in text.splitlines() if f'"{requirement}"' in line)
         assert " # " in line, f"{requirement}: no reason"
         assert re.split(r"[<>=;\[ ]", requirement)[0].lower() in locked, f"{requirement} is not in requirements.lock"
+
+
+def test_locked_packages_take_the_oldest_python_of_ours() -> None:
+    """The lock is made by one Python; that of a contributor may be older."""
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"].removeprefix(">=")
+    found = []
+    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
+        name, _, version = line.partition("==")
+        if version and metadata.version(name) == version:  # an older .venv says nothing of the lock
+            taken = metadata.metadata(name).get("Requires-Python") or ""
+            found += [] if SpecifierSet(taken).contains(f"{oldest}.0") else [f"{line}: takes Python {taken}; expected {oldest}.0 as well"]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "cluster-configs").glob("*.yaml")), ids=name)
