@@ -83,11 +83,12 @@ find_go() {
   return 1
 }
 
-# has NEED: a command, `java` or `go` new enough for us, or `root`.
+# has NEED: a command (chromium may be Google's Chrome), `java` or `go` new enough for us, or `root`.
 has() {
   case "$1" in
     java) find_java ;;
     go) find_go ;;
+    chromium) command -v chromium > /dev/null || command -v google-chrome > /dev/null ;;
     root) [ "$(id -u)" = 0 ] ;;
     *) command -v "$1" > /dev/null ;;
   esac

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -30,7 +31,7 @@ from tests.cluster.harness import ROOT, Cluster
 from tests.waiting import LIMIT_S, wait_until
 
 SCREENS = Path(os.environ.get("DLEDGER_SCREENS", ROOT / "build" / "screens"))
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

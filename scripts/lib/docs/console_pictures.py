@@ -6,6 +6,7 @@ Owns which pages are shown and what runs while they are.  Call: console_pictures
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,7 +111,7 @@ def _wait_for(url: str) -> None:
 
 def _take(url: str, folder: Path, fail_over: Callable[[], str]) -> None:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", headless=True, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), headless=True, args=FLAGS)
         first = _open(browser, url, PICTURES[0])
         first.wait_for_timeout(SEEN_S * 1000)
         leader = fail_over()
