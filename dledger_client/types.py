@@ -79,7 +79,6 @@ __all__ = [
     "MessageQueue",
     "NameServerStatus",
     "Node",
-    "NodeBuild",
     "NodeDetails",
     "NodeExpiry",
     "NodeStatus",

@@ -31,15 +31,15 @@ def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOpt
         return
     rows = [
         (
-            part.replica_group,
+            part.group.name,
             part.state or "-",
-            part.read_queues,
-            part.write_queues,
-            part.perm,
-            part.term,
-            f"{part.leader_id} ({part.leader_address})" if part.leader_address else "none",
-            ",".join(node.id if node.voter else f"{node.id} (learner)" for node in part.nodes),
-            part.topics_version,
+            part.queues.read_queues,
+            part.queues.write_queues,
+            part.queues.perm,
+            part.group.term,
+            f"{part.group.leader_id} ({part.group.leader_address})" if part.group.leader_address else "none",
+            ",".join(node.id if node.voter else f"{node.id} (learner)" for node in part.group.nodes),
+            part.queues.version,
         )
         for part in found.parts
     ]
@@ -63,16 +63,16 @@ def _json(found: TopicRoute) -> dict[str, object]:
 
 def _part(part: RoutePart) -> dict[str, object]:
     return {
-        "group": part.replica_group,
+        "group": part.group.name,
         "state": part.state,
-        "term": part.term,
-        "leader": part.leader_id,
-        "leader_address": part.leader_address,
-        "nodes": [{"id": node.id, "address": node.address, "voter": node.voter} for node in part.nodes],
-        "read_queues": part.read_queues,
-        "write_queues": part.write_queues,
-        "perm": part.perm,
-        "topic_epoch": part.topic_epoch,
-        "topics_version": part.topics_version,
+        "term": part.group.term,
+        "leader": part.group.leader_id,
+        "leader_address": part.group.leader_address,
+        "nodes": [{"id": node.id, "address": node.address, "voter": node.voter} for node in part.group.nodes],
+        "read_queues": part.queues.read_queues,
+        "write_queues": part.queues.write_queues,
+        "perm": part.queues.perm,
+        "topic_epoch": part.queues.topic_epoch,
+        "topics_version": part.queues.version,
         "version": f"{part.version:016x}",
     }

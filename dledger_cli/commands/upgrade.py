@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 HEADER = ("REPLICA-GROUP", "LEVEL", "NODE", "VERSION", "CAN-DO")
 POLL_S = 0.5
+GROUP_KEYS = ("replica_group", "level", "needs", "can_rise_to", "switches_on", "problems", "waits_for")  # of the JSON
+NODE_KEYS = ("id", "reachable", "version", "lowest_level", "highest_level")
 
 
 def register_in(app: typer.Typer) -> None:
@@ -38,7 +40,7 @@ def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = READ_S, 
     nodes = nodes_of(load_config(config))
     found = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
     if as_json:
-        print_json({**asdict(found), "problems": list(found.problems)})
+        print_json(_json(found))
     else:
         _show(found)
     for text in found.problems:
@@ -47,10 +49,21 @@ def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = READ_S, 
         raise typer.Exit(1)
 
 
+def _json(found: UpgradeCheck) -> dict[str, Any]:
+    groups = []
+    for group in found.groups:
+        builds = [
+            {name: getattr(node, name) for name in NODE_KEYS} | {"member": group.status.is_member(node.id)} for node in group.status.nodes
+        ]
+        groups.append({name: getattr(group, name) for name in GROUP_KEYS} | {"nodes": builds})
+    levels = {"version": found.version, "lowest_level": found.lowest_level, "highest_level": found.highest_level}
+    return {**levels, "groups": groups, "problems": found.problems}
+
+
 def _show(found: UpgradeCheck) -> None:
     rows = []
     for group in found.groups:
-        for node in group.nodes:
+        for node in group.status.nodes:
             levels = f"{node.lowest_level} to {node.highest_level}" if node.reachable else "-"
             rows.append((group.replica_group, group.level, node.id, node.version or "-", levels))
     print_table(HEADER, rows, right=("LEVEL",))
@@ -109,7 +122,7 @@ def _show_raised(raised: list[RaisedLevel], running: UpgradeCheck, *, as_json: b
         if each.level == each.old_level:
             note(f"replica group {each.replica_group} is at feature level {each.level} already")
         else:
-            builds = {node.version for group in running.groups if group.replica_group == each.replica_group for node in group.nodes}
+            builds = {node.version for group in running.groups if group.replica_group == each.replica_group for node in group.status.nodes}
             text = f"replica group {each.replica_group}: feature level {each.old_level} -> {each.level}"
             can = f"its nodes (dledger {', '.join(sorted(builds - {''})) or 'of unknown version'}) can do it"
             note(f"{text}; {can}, and a build that cannot does not start on their data folders any more")

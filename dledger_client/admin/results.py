@@ -37,7 +37,7 @@ from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUse
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
 from dledger_client.admin.topics import ChangedTopic, QueueRange
-from dledger_client.admin.upgrade import GroupUpgrade, NodeBuild, RaisedLevel, UpgradeCheck
+from dledger_client.admin.upgrade import GroupUpgrade, RaisedLevel, UpgradeCheck
 
 __all__ = [
     "AccessDecision",
@@ -69,7 +69,6 @@ __all__ = [
     "LogTail",
     "Membership",
     "NameServerStatus",
-    "NodeBuild",
     "NodeDetails",
     "NodeExpiry",
     "NodeStatus",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger_client.cluster.routes import Node
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,31 +12,15 @@ class RoutePart:
     """A topic's route in one replica group.
 
     Attributes:
-        replica_group: Its name.
+        group: The replica group: its nodes and their leader.
+        queues: The topic's queues in it.
         state: ``active`` or ``draining``; empty: unknown.
-        term: The Raft term in which the leader was elected.
-        leader_id: Id of the leader; empty while there is none.
-        leader_address: ``host:port`` of the leader; empty while there is none.
-        nodes: Its replicas.
-        read_queues: Number of queues consumers read.
-        write_queues: Number of queues producers write to.
-        perm: Permission bits: 4 read, 2 write (see ``Perm``).
-        topic_epoch: Identifies the topic; another value when it was deleted and created again.
-        topics_version: Version of the replica group's table of topics.
         version: Version of what is told of the replica group; 0: a node answered.
     """
 
-    replica_group: str
-    state: str
-    term: int
-    leader_id: str
-    leader_address: str
-    nodes: tuple[Node, ...]
-    read_queues: int
-    write_queues: int
-    perm: int
-    topic_epoch: str
-    topics_version: int
+    group: ReplicaGroup
+    queues: TopicQueues
+    state: str = ""
     version: int = 0
 
 

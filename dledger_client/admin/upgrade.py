@@ -17,27 +17,6 @@ CHECKS = "no-leader,no-writes,under-replicated,disk,damage,clock"  # of status_c
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBuild:
-    """The build of a node.
-
-    Attributes:
-        id: The node's id.
-        reachable: Whether it answered; nothing else is known otherwise.
-        version: Version of dledger.
-        lowest_level: The lowest feature level that it can do.
-        highest_level: The highest feature level that it can do.
-        member: Whether it is a voter or a learner of its replica group.
-    """
-
-    id: str
-    reachable: bool
-    version: str
-    lowest_level: int
-    highest_level: int
-    member: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GroupUpgrade:
     """What an upgrade means for a replica group.
 
@@ -47,7 +26,7 @@ class GroupUpgrade:
         needs: The first release that can do the level; empty for a level of a newer build than the one that made the check.
         can_rise_to: The level that it can be raised to now, since all members can do it.
         switches_on: What that would switch on, a text for each level.
-        nodes: Its nodes.
+        status: Its nodes and their builds.
         problems: What speaks against stopping a node now, or against starting this build on its folder.
         waits_for: What speaks against a higher level: members that are away, or whose build cannot do it.
     """
@@ -57,7 +36,7 @@ class GroupUpgrade:
     needs: str
     can_rise_to: int
     switches_on: tuple[str, ...]
-    nodes: tuple[NodeBuild, ...]
+    status: ReplicaGroupStatus
     problems: tuple[str, ...]
     waits_for: tuple[str, ...]
 
@@ -124,14 +103,10 @@ def _group(group: ReplicaGroupStatus, now_ms: int, build: LevelRange, version: s
         needs=release_of(level),
         can_rise_to=rises_to,
         switches_on=tuple(each.switches_on for each in switched_on(level, rises_to)),
-        nodes=tuple(_build_of(group, node) for node in group.nodes),
+        status=group,
         problems=tuple(problems),
         waits_for=tuple(_waits_for(members, max(level, build.highest))) if rises_to < build.highest else (),
     )
-
-
-def _build_of(group: ReplicaGroupStatus, node: NodeStatus) -> NodeBuild:
-    return NodeBuild(node.id, node.reachable, node.version, node.lowest_level, node.highest_level, group.is_member(node.id))
 
 
 def _stops_writes(group: ReplicaGroupStatus, now_ms: int) -> Iterator[str]:

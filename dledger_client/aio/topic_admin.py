@@ -138,30 +138,15 @@ class TopicAdmin(Subject):
 
         Examples:
             >>> route = await admin.route("orders")
-            >>> leaders = {part.replica_group: part.leader_address for part in route.parts}
+            >>> leaders = {part.group.name: part.group.leader_address for part in route.parts}
         """
         router = self._calls.router
         answered_by, reply = await router.route(topic, self._calls.deadline_ms())
         told: dict[str, routes_pb2.GroupRoute] = {} if reply is None else {group.name: group for group in reply.groups}
         parts = []
         for queues in await router.topic(topic, self._calls.deadline_ms()):
-            group, own = router.groups[queues.replica_group], told.get(queues.replica_group)
-            parts.append(
-                RoutePart(
-                    group.name,
-                    own.state if own is not None else "",
-                    group.term,
-                    group.leader_id,
-                    group.leader_address,
-                    group.nodes,
-                    queues.read_queues,
-                    queues.write_queues,
-                    queues.perm,
-                    queues.topic_epoch,
-                    queues.version,
-                    own.version if own is not None else 0,
-                )
-            )
+            own = told.get(queues.replica_group, routes_pb2.GroupRoute())
+            parts.append(RoutePart(router.groups[queues.replica_group], queues, own.state, own.version))
         if reply is None:
             return TopicRoute(topic, tuple(parts), answered_by, by_name_server=False)
         version = next((each.version for each in reply.topics if each.name == topic), 0)

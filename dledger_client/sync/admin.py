@@ -213,7 +213,7 @@ class Admin(SyncClient[AsyncAdmin]):
 
         Examples:
             >>> route = admin.route("orders")
-            >>> leaders = {part.replica_group: part.leader_address for part in route.parts}
+            >>> leaders = {part.group.name: part.group.leader_address for part in route.parts}
         """
         return self._run(self._inner.route(topic))
 
