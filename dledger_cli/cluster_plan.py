@@ -15,7 +15,7 @@ from dledger_wire.status import ACTIVE
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
     from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup
-    from dledger_client.admin.replica_groups import ReplicaGroupState
+    from dledger_client.admin.replica_groups import ReplicaGroupDescription
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Plan:
 
 
 def make_plan(
-    config: ClusterConfig, running: ClusterDirectory, states: Mapping[str, ReplicaGroupState], in_topics: Collection[str] = ()
+    config: ClusterConfig, running: ClusterDirectory, states: Mapping[str, ReplicaGroupDescription], in_topics: Collection[str] = ()
 ) -> Plan:
     """Compare; ConfigError names everything in the file that contradicts what runs.
 
@@ -141,7 +141,7 @@ def _differences(group: GroupConfig, registered: RegisteredGroup, spares: Collec
     return sorted(notes)
 
 
-def _policy(config: ClusterConfig, group: GroupConfig, state: ReplicaGroupState) -> PolicyChange | None:
+def _policy(config: ClusterConfig, group: GroupConfig, state: ReplicaGroupDescription) -> PolicyChange | None:
     replace_after = config.replace_after_ms(group)
     change = PolicyChange(
         group.name,

@@ -106,7 +106,7 @@ __all__ = [
     "RegisteredNode",
     "ReplicaComparison",
     "ReplicaGroup",
-    "ReplicaGroupState",
+    "ReplicaGroupDescription",
     "ReplicaGroupStatus",
     "ReplicaLag",
     "ReplicaState",

@@ -20,7 +20,7 @@ from dledger_wire.status import DRAINING
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
     from dledger_cli.cluster_plan import Plan, PolicyChange
-    from dledger_client.admin.replica_groups import ReplicaGroupState
+    from dledger_client.admin.replica_groups import ReplicaGroupDescription
     from dledger_client.aio import Admin
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Cluster file.")]
@@ -136,7 +136,7 @@ def _carry_out(
         print_json({"steps": plan.steps, "by_hand": plan.notes, "done": not dry_run})
 
 
-async def _set_policy(admin: Admin, change: PolicyChange) -> ReplicaGroupState:
+async def _set_policy(admin: Admin, change: PolicyChange) -> ReplicaGroupDescription:
     return await admin.update_replica_group(
         change.group, voters=change.voters, learners=change.learners, replace_after_ms=change.replace_after_ms
     )
@@ -215,7 +215,7 @@ def drain(
     _show_state(state, as_json=as_json)
 
 
-def _show_state(state: ReplicaGroupState, *, as_json: bool) -> None:
+def _show_state(state: ReplicaGroupDescription, *, as_json: bool) -> None:
     if as_json:
         rows = [
             {"kind": row.kind, "topic": row.topic, "consumer_group": row.consumer_group or None, "messages": row.messages}

@@ -110,7 +110,7 @@ class LeftMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaGroupState:
+class ReplicaGroupDescription:
     """The state of a replica group and its mirroring policy.
 
     Attributes:

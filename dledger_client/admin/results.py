@@ -32,7 +32,7 @@ from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trac
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeaderTransfer, LeftMessages, Membership, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.replica_groups import LeaderTransfer, LeftMessages, Membership, NodeExpiry, ReplicaGroupDescription
 from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
 from dledger_client.admin.send_back import SendBackResult, SentBack
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
@@ -83,7 +83,7 @@ __all__ = [
     "RegisteredGroup",
     "RegisteredNode",
     "ReplicaComparison",
-    "ReplicaGroupState",
+    "ReplicaGroupDescription",
     "ReplicaGroupStatus",
     "ReplicaState",
     "RoutePart",

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection
 
 from dledger_client.admin.calls import ClusterCalls, Subject
-from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupDescription
 from dledger_client.admin.topic_changes import create_topic, forget_group
 from dledger_client.admin.topics import TopicSpec, list_topics
 from dledger_client.cluster.routes import Node, TopicQueues
@@ -28,7 +28,7 @@ NOT_REGISTERED = "not registered"
 class ReplicaGroupAdmin(Subject):
     """Replica groups as a whole; use ``Admin``."""
 
-    async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
+    async def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupDescription:
         """State and mirroring policy of a replica group, and what keeps it from being removed.
 
         Args:
@@ -42,7 +42,7 @@ class ReplicaGroupAdmin(Subject):
 
     async def update_replica_group(
         self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
-    ) -> ReplicaGroupState:
+    ) -> ReplicaGroupDescription:
         """Change the mirroring policy of a replica group; None keeps what is there.
 
         Args:
@@ -61,7 +61,7 @@ class ReplicaGroupAdmin(Subject):
         request = admin_pb2.ReplicaGroupRequest(voters=voters or 0, learners=learners, replace_after_ms=replace_after_ms)
         return _state(await self._calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
 
-    async def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupState:
+    async def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupDescription:
         """Let a replica group take no more messages and topics: producers move on to the other groups, consumers read it to the end.
 
         Topics that have queues in this group only get as many queues in the others first.  The call does not wait until everything is
@@ -91,7 +91,7 @@ class ReplicaGroupAdmin(Subject):
                 await _add_elsewhere(self._calls, queues, others)
         return await self._set_state(name, DRAINING)
 
-    async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
+    async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupDescription:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
         Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
@@ -113,7 +113,7 @@ class ReplicaGroupAdmin(Subject):
             known = await _registered_state(self._calls, replica_group)
             if known not in (REMOVED, NOT_REGISTERED) or not (await forget_group(self._calls, replica_group) or known == REMOVED):
                 raise
-            return ReplicaGroupState(replica_group, REMOVED, since_ms=0, voters=0, learners=0, replace_after_ms=0)
+            return ReplicaGroupDescription(replica_group, REMOVED, since_ms=0, voters=0, learners=0, replace_after_ms=0)
         await forget_group(self._calls, state.replica_group)
         return state
 
@@ -136,7 +136,7 @@ class ReplicaGroupAdmin(Subject):
         request = retention_pb2.ExpireRequest(has_reserved=older_than_ms is not None, reserved_ms=older_than_ms or 0)
         return list(await asyncio.gather(*(_expire_node(self._calls, node, request) for node in nodes)))
 
-    async def _set_state(self, replica_group: str, state: str, *, discard: bool = False) -> ReplicaGroupState:
+    async def _set_state(self, replica_group: str, state: str, *, discard: bool = False) -> ReplicaGroupDescription:
         group = await self._calls.replica_group(replica_group)
         request = admin_pb2.ReplicaGroupRequest(state=state, discard=discard)
         return _state(await self._calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
@@ -192,6 +192,6 @@ async def _expire_node(calls: ClusterCalls, node: Node, request: retention_pb2.E
     return NodeExpiry(reply.id, reply.segments, reply.size_bytes, reply.first_index, reply.first_pos, reply.held_by)
 
 
-def _state(reply: admin_pb2.ReplicaGroupReply) -> ReplicaGroupState:
+def _state(reply: admin_pb2.ReplicaGroupReply) -> ReplicaGroupDescription:
     left = tuple(LeftMessages(row.kind, row.topic, row.consumer_group, row.messages) for row in reply.left)
-    return ReplicaGroupState(reply.group, reply.state, reply.since_ms, reply.voters, reply.learners, reply.replace_after_ms, left)
+    return ReplicaGroupDescription(reply.group, reply.state, reply.since_ms, reply.voters, reply.learners, reply.replace_after_ms, left)

@@ -22,7 +22,7 @@ from dledger_client.admin.message_trace import Trace
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
 from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeaderTransfer, Membership, NodeExpiry, ReplicaGroupState
+from dledger_client.admin.replica_groups import LeaderTransfer, Membership, NodeExpiry, ReplicaGroupDescription
 from dledger_client.admin.security import AccessDecision, AccessRule, Action, ClusterUser, ResourceType, SecurityChange
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.admin.stored_times import Place
@@ -795,7 +795,7 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(self._inner.finish_upgrade(replica_group, level=level, timeout_ms=timeout_ms))
 
-    def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupState:
+    def describe_replica_group(self, replica_group: str = "") -> ReplicaGroupDescription:
         """State and mirroring policy of a replica group, and what keeps it from being removed.
 
         Args:
@@ -808,7 +808,7 @@ class Admin(SyncClient[AsyncAdmin]):
 
     def update_replica_group(
         self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
-    ) -> ReplicaGroupState:
+    ) -> ReplicaGroupDescription:
         """Change the mirroring policy of a replica group; None keeps what is there.
 
         Args:
@@ -824,7 +824,7 @@ class Admin(SyncClient[AsyncAdmin]):
             self._inner.update_replica_group(replica_group, voters=voters, learners=learners, replace_after_ms=replace_after_ms)
         )
 
-    def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupState:
+    def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupDescription:
         """Let a replica group take no more messages and topics: producers move on to the other groups, consumers read it to the end.
 
         Topics that have queues in this group only get as many queues in the others first.  The call does not wait until everything is
@@ -842,7 +842,7 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(self._inner.drain_replica_group(replica_group, undo=undo))
 
-    def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupState:
+    def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupDescription:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
         Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.

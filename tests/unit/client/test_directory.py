@@ -10,7 +10,7 @@ from broker.config.cluster_file import ClusterConfig
 from dledger_cli.cluster_plan import make_plan
 from dledger_cli.cluster_text import leaders_by_host, warnings_of
 from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
-from dledger_client.admin.replica_groups import ReplicaGroupState
+from dledger_client.admin.replica_groups import ReplicaGroupDescription
 from dledger_client.aio import Message
 from dledger_wire.errors import ConfigError
 from tests.sim.test_runs import quiet
@@ -93,7 +93,7 @@ spares: [{id: sp0, address: "s:1"}]
             RegisteredGroup("g7", "removed", 0, "", ()),
         ),
     )
-    plan = make_plan(config, running, {"g0": ReplicaGroupState("g0", "active", 0, 3, 0, 0)})
+    plan = make_plan(config, running, {"g0": ReplicaGroupDescription("g0", "active", 0, 3, 0, 0)})
     assert plan.steps == ["set the policy of g0: voters 5", "add replica group g2: x at x:1", "drain replica group g1, then remove it"]
     assert plan.notes == [
         "n-a is at a:1: restart it with this file to move it to a:9",
@@ -121,7 +121,7 @@ spares: [{id: n-s, address: "s:1"}]
 """
     running = ClusterDirectory("c", (RegisteredGroup("g0", "active", 1, "n-a", nodes("a", "b", "s")),))
     config = ClusterConfig.parse(text, "f")
-    plan = make_plan(config, running, {"g0": ReplicaGroupState("g0", "active", 0, 3, 0, config.replace_after_ms(config.groups[0]))})
+    plan = make_plan(config, running, {"g0": ReplicaGroupDescription("g0", "active", 0, 3, 0, config.replace_after_ms(config.groups[0]))})
     assert (plan.steps, plan.notes) == ([], ["n-c is not a member of g0: n-s took its place"])
 
 
