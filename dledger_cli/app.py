@@ -8,18 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from dledger_cli.command_table import RootGroup
+from dledger_cli.connection import Connection
 from dledger_cli.contexts import variables_of
 from dledger_cli.given import not_empty, value_of
-from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines
+from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_errors_as_json, show_log_lines
 from dledger_client.runtime.allocator import keep_large_blocks
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
+
+VERBOSE = "DLEDGER_VERBOSE"
 
 app = typer.Typer(
     name="dledger",
@@ -54,18 +56,12 @@ def _root(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
+    connection = command.ensure_object(Connection)
     if verbose:
-        os.environ["DLEDGER_VERBOSE"] = "1"
-    named = context or value_of("DLEDGER_CONTEXT")
-    if named:
-        added = variables_of(named)
-        os.environ.update(added)
-        command.call_on_close(lambda: _take_out(added))
-
-
-def _take_out(variables: Iterable[str]) -> None:
-    for variable in variables:
-        os.environ.pop(variable, None)
+        connection.given[VERBOSE] = "1"
+    if named := context or value_of("DLEDGER_CONTEXT"):
+        connection.given |= variables_of(named)
+    show_errors_as_json(False)  # until the command says otherwise
 
 
 def main() -> None:
@@ -73,15 +69,16 @@ def main() -> None:
     end_quietly_at_closed_pipe()
     show_log_lines()
     keep_large_blocks()
+    connection = Connection()
     try:
         try:
-            app()
+            app(obj=connection)
         finally:
             sys.stdout.flush()  # here, where a failure becomes an error line
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - one line for users, a traceback on demand
-        if os.environ.get("DLEDGER_VERBOSE"):
+        if connection.given.get(VERBOSE) or os.environ.get(VERBOSE):
             print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
         error_line(_text_of(error), error)
         sys.exit(1)

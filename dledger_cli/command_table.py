@@ -12,8 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from dledger_cli.context import BootstrapOption, ConfigOption, takes_bootstrap
-from dledger_cli.credentials import OPTIONS, takes_credentials
+from dledger_cli.connection import LOGIN, CaOption, CertOption, KeyOption, PasswordFileOption, UserOption
+from dledger_cli.context import BootstrapOption, ConfigOption
 from dledger_cli.help_page import HelpCommand, HelpGroup, declared_options, write_connection_options
 
 COMMANDS = "dledger_cli.commands"
@@ -52,8 +52,8 @@ TABLE = {
     "bench": "dledger_cli.bench.commands",
     "spark": f"{COMMANDS}.spark",
 }
-WITHOUT_BOOTSTRAP = (f"{COMMANDS}.updown",)  # these need a cluster file
-ASK_NOBODY = tuple(f"{COMMANDS}.{name}" for name in ("node", "certs", "restore", "spark"))  # the jobs of Spark have options of their own
+LOGIN_ONLY = ("up", "down", "drill")  # these need a cluster file, or have one
+ASK_NO_CLUSTER = ("node", "certs", "restore", "spark")  # the jobs of Spark have options of their own
 
 
 class RootGroup(HelpGroup):
@@ -65,11 +65,19 @@ class RootGroup(HelpGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         super().format_commands(ctx, formatter)
-        write_connection_options(ctx, formatter, declared_options(takes_credentials(_connection)))
+        write_connection_options(ctx, formatter, declared_options(_connection))
 
 
-def _connection(config: ConfigOption = None, bootstrap: BootstrapOption = None) -> None:
-    """The options by which commands reach a cluster."""
+def _connection(
+    config: ConfigOption = None,
+    bootstrap: BootstrapOption = None,
+    login_user: UserOption = None,
+    login_password_file: PasswordFileOption = None,
+    login_ca: CaOption = None,
+    login_cert: CertOption = None,
+    login_key: KeyOption = None,
+) -> None:
+    """The options by which commands connect to a cluster.  They declare --config themselves."""
 
 
 class _BuiltLater(UserDict[str, Any]):
@@ -83,29 +91,28 @@ def _built(name: str) -> Any:
     root = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     root.callback()(lambda: None)  # one command alone would be the root itself
     import_module(TABLE[name]).register(root)
-    _add_common(root)
+    _set_class(root)
     built = typer.main.get_group(root).commands[name]
-    for command in [built, *getattr(built, "commands", {}).values()]:
-        taken = {param.name for param in command.params}
-        if taken.issuperset(OPTIONS):
-            command.connection = taken.intersection({"config", "bootstrap", *OPTIONS})
+    if name not in ASK_NO_CLUSTER:
+        for command in getattr(built, "commands", {name: built}).values():
+            _connect(command, login_only=name in LOGIN_ONLY)
     return built
 
 
-def _add_common(commands: typer.Typer) -> None:
-    """Every command that takes a cluster file to find a running cluster takes addresses as well, and who it comes in as."""
+def _set_class(commands: typer.Typer) -> None:
     for nested in commands.registered_groups:
         if nested.typer_instance is not None:
-            _add_common(nested.typer_instance)
+            _set_class(nested.typer_instance)
     for command in commands.registered_commands:
         if command.cls is TyperCommand:
             command.cls = HelpCommand
-        callback = command.callback
-        module = callback.__module__ if callback is not None else ""
-        if callback is None or module in ASK_NOBODY:
-            continue
-        if module not in WITHOUT_BOOTSTRAP and "config" not in callback.__annotations__:
-            continue
-        if module not in WITHOUT_BOOTSTRAP:
-            callback = takes_bootstrap(callback)
-        command.callback = takes_credentials(callback)
+
+
+def _connect(command: Any, *, login_only: bool) -> None:
+    """Every command that takes a cluster file to find a running cluster takes addresses as well, and a user to log in as."""
+    own = {param.name for param in command.params} & {"config"}
+    if not own and not login_only:
+        return
+    added = {*LOGIN} if login_only else {"bootstrap", *LOGIN}
+    command.params += [option for option in declared_options(_connection) if option.name in added]
+    command.connection = {*own, *added}

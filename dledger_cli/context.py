@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from dledger_cli.credentials import as_member, take_from
-from dledger_cli.given import not_empty, value_of
+from dledger_cli.connection import as_member, checked_bootstrap, connection, take_authorities
+from dledger_cli.given import not_empty
 from dledger_cli.output import note, show_errors_as_json
 from dledger_wire.event_loop import new_event_loop
 
@@ -61,50 +59,19 @@ def config_path(option: str | None, data: str | None = None) -> str:
     """The cluster file to use; ``data`` is the data folder whose own file is preferred to ``./data``'s."""
     if option:
         return option
-    if named := value_of("DLEDGER_CONFIG"):
+    if named := connection().variable("DLEDGER_CONFIG"):
         return named
     written = Path(data or "data") / "cluster.yaml"
     return str(written if written.is_file() else SHIPPED_CONFIG)
 
 
-_given = ""  # what --bootstrap names; a process runs one command
-_uses_shipped = False  # no cluster is named: the one that comes with dledger is used
-
-
-def takes_bootstrap(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give ``command``, which takes --config, the option --bootstrap, which ``load_config`` and ``bootstrap_of`` use."""
-
-    @functools.wraps(command)
-    def with_bootstrap(*args: Any, bootstrap: str | None, **options: Any) -> Any:
-        global _given
-        if bootstrap and options.get("config"):
-            raise typer.BadParameter("give either --bootstrap or --config", param_hint="--bootstrap")
-        _given = _checked_bootstrap(bootstrap, "--bootstrap") if bootstrap else ""
-        return command(*args, **options)
-
-    signature = inspect.signature(command, eval_str=True)  # typer does not evaluate a signature that is given
-    option = inspect.Parameter("bootstrap", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=BootstrapOption)
-    with_bootstrap.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    with_bootstrap.__annotations__ = command.__annotations__ | {"bootstrap": BootstrapOption}
-    return with_bootstrap
-
-
-def _checked_bootstrap(text: str, where: str) -> str:
-    from dledger_client.cluster.channels import parse_bootstrap
-    from dledger_wire.errors import InvalidArgumentError
-
-    try:
-        return ",".join(parse_bootstrap(text))
-    except InvalidArgumentError as error:
-        raise typer.BadParameter(error.message, param_hint=where) from None
-
-
 def given_bootstrap(config: str | None) -> str:
     """The addresses of --bootstrap, or of $DLEDGER_BOOTSTRAP when no cluster file is named; empty without either."""
-    if _given or config:
-        return _given
-    text = value_of("DLEDGER_BOOTSTRAP")
-    return _checked_bootstrap(text, "DLEDGER_BOOTSTRAP") if text else ""
+    used = connection()
+    if used.bootstrap or config:
+        return used.bootstrap
+    text = used.variable("DLEDGER_BOOTSTRAP")
+    return checked_bootstrap(text, "DLEDGER_BOOTSTRAP") if text else ""
 
 
 def bootstrap_of(config: str | None) -> str:
@@ -166,7 +133,7 @@ def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     if bootstrap:
         return run(_described_by(bootstrap))
     config = ClusterConfig.load(config_path(option, data))
-    take_from(config)
+    take_authorities(config)
     return config
 
 
@@ -177,12 +144,11 @@ def load_readable(option: str | None) -> ClusterConfig:
     if given_bootstrap(option):
         return load_config(option)
     path = config_path(option)
-    global _uses_shipped
-    _uses_shipped = path == str(SHIPPED_CONFIG)
+    connection().uses_shipped = path == str(SHIPPED_CONFIG)
     config, mistakes = readable_part(path)
     if mistakes:
         note(f"warning: {mistakes}\nwarning: the cluster file has mistakes: only what can be read of it is used here")
-    take_from(config)
+    take_authorities(config)
     return config
 
 
@@ -247,7 +213,7 @@ async def check_reachable(bootstrap: str, timeout_s: float) -> None:
 
 def with_hint(text: str) -> str:
     """What to do when no node answers."""
-    if _uses_shipped:
+    if connection().uses_shipped:
         return f"{text} (no cluster file was named and none is in ./data: the shipped local-3 is asked, and dledger up starts it)"
     return f"{text} (are the nodes up? dledger status; on this machine dledger up starts them)"
 
@@ -272,11 +238,11 @@ def nodes_of(config: ClusterConfig) -> dict[str, dict[str, str]]:
 
 
 async def cluster_status(config: ClusterConfig, timeout_s: float = STATUS_DEADLINE_S, *, as_node: bool = False) -> list[ReplicaGroupStatus]:
-    """The state of every replica group of the file; no node is waited for longer than ``timeout_s``.  ``as_node``: asked as a node of the
-    file, whoever the options name, where this process may read its key."""
+    """The state of every replica group of the file; no node is waited for longer than ``timeout_s``.  ``as_node``: as a node of the
+    file, even if the options name a user, if this process may read its key."""
     from dledger_client.aio import Admin
 
-    with as_member(config, whoever=as_node):
+    with as_member(config, always=as_node):
         admin = Admin(config.bootstrap())
     async with admin:
         return await admin.cluster_status(nodes=nodes_of(config), timeout_ms=int(timeout_s * 1000))

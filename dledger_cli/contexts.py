@@ -1,7 +1,7 @@
-"""Contexts: a file for each cluster that one works with, which says where it is and who one is there.
+"""Contexts: a file for each cluster, with its addresses and the user to log in as.
 
-Owns their files, ``~/.config/dledger/NAME.yaml`` (``$XDG_CONFIG_HOME``), and what becomes of them: variables of the environment, where
-these are not set.  A context never has a password, only the file with it.
+Owns their files, ``~/.config/dledger/NAME.yaml`` (``$XDG_CONFIG_HOME``), and which variables they set, where
+the environment does not.  A context never has a password, only the file with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The help page of a command: its own options, how it connects to a cluster, and examples.
+"""Commands as the command line makes them: their connection to a cluster, and their help page.
 
-Owns how options and their defaults are shown, for ``--help`` and for the reference page of the documentation.
+Owns how options and their defaults are shown, for ``--help`` and for the reference page of the documentation, and that a command runs with
+the ``Connection`` that its options describe.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from dledger_cli.connection import Connection, checked_bootstrap, use_connection
 
 CONNECTION = "Connection options"
 
@@ -62,7 +65,23 @@ class HelpPage:
 
 
 class HelpCommand(HelpPage, TyperCommand):
-    pass
+    """A command.  It does not get options of its connection, which are in ``connection()`` while it runs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        root = ctx.find_object(Connection) or Connection()
+        used = Connection(dict(root.given))
+        options = {name: ctx.params.pop(name) for name in self.connection if name != "config"}
+        if bootstrap := options.get("bootstrap"):
+            if ctx.params.get("config"):
+                raise typer.BadParameter("--bootstrap and --config are mutually exclusive", param_hint="--bootstrap")
+            used.bootstrap = checked_bootstrap(bootstrap, "--bootstrap")
+        if options:
+            used.log_in(options)
+        with use_connection(used, options.get("login_user") or ""):
+            return self.run(ctx)
+
+    def run(self, ctx: Any) -> Any:
+        return super().invoke(ctx)
 
 
 class HelpGroup(HelpPage, TyperGroup):

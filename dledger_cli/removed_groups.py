@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dledger_cli.connection import as_member
 from dledger_cli.context import cluster_status
-from dledger_cli.credentials import as_member
 from dledger_cli.output import note
 from dledger_wire.errors import DledgerError
 

@@ -7,8 +7,6 @@ ends; elsewhere they follow one another, with an empty line between.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import io
 import math
 import re
@@ -21,7 +19,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from dledger_cli.help_page import HelpCommand
+from dledger_cli.help_page import HelpCommand, declared_options
 from dledger_cli.output import ClosedPipeExit, error_line
 
 DEFAULT_S = 2.0
@@ -38,11 +36,32 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class WatchedCommand(HelpCommand):
-    """Takes ``--watch`` with and without a number."""
+class IntervalCommand(HelpCommand):
+    """Takes ``--watch``, which it declares, with and without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_interval(args))
+
+
+class WatchedCommand(IntervalCommand):
+    """Runs again and again with ``--watch``."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params += declared_options(_watch)
+
+    def run(self, ctx: Any) -> Any:
+        every_s: float = ctx.params.pop("watch")
+        if not every_s:
+            return super().run(ctx)
+        with contextlib.closing(pages(every_s, as_json=ctx.params.get("as_json", False))) as shown:
+            for page in shown:
+                with page:
+                    super().run(ctx)
+
+
+def _watch(watch: WatchOption = 0.0) -> None:
+    """The option of commands that only read."""
 
 
 def with_interval(args: Sequence[str]) -> list[str]:
@@ -62,31 +81,9 @@ def _is_number(following: Sequence[str]) -> bool:
         return False
 
 
-def reading_command(app: typer.Typer, name: str, *, epilog: str | None = None) -> Callable[[Callable[..., None]], None]:
+def reading_command(app: typer.Typer, name: str, *, epilog: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command that only reads to ``app``, with the option ``--watch``."""
-
-    def add(command: Callable[..., None]) -> None:
-        app.command(name, cls=WatchedCommand, epilog=epilog)(_watchable(command))
-
-    return add
-
-
-def _watchable(command: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(command)
-    def watched(*args: Any, watch: float, **options: Any) -> None:
-        if not watch:
-            command(*args, **options)
-            return
-        with contextlib.closing(pages(watch, as_json=options.get("as_json", False))) as shown:
-            for page in shown:
-                with page:
-                    command(*args, **options)
-
-    signature = inspect.signature(command, eval_str=True)  # typer does not evaluate a signature that is given
-    option = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=0.0, annotation=WatchOption)
-    watched.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    watched.__annotations__ = command.__annotations__ | {"watch": WatchOption}
-    return watched
+    return app.command(name, cls=WatchedCommand, epilog=epilog)
 
 
 def pages(

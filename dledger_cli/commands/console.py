@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dledger_cli.connection import connection
 from dledger_cli.context import ConfigOption, bootstrap_of, given_bootstrap, load_config
 from dledger_cli.help_page import examples
 from dledger_cli.output import note
@@ -94,7 +94,8 @@ def _as_started(host: str, *, read_only: bool) -> bool:
     """Whether everybody who comes is the user that the options or the environment name: who they are is then up to this machine."""
     from broker.config.placement import is_loopback
 
-    if not (os.environ.get(USER) or os.environ.get(CERT)):
+    used = connection()
+    if not (used.variable(USER) or used.variable(CERT)):
         return False
     if not (read_only or is_loopback(host)):
         text = "everybody who reaches the console would be this user; expected an address of this machine alone, or --read-only"

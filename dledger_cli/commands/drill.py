@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import parse_duration_option
-from dledger_cli.credentials import takes_credentials
 from dledger_cli.drill.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
 from dledger_cli.drill.cluster import cluster_in_use, missing, private_cluster
 from dledger_cli.drill.folder import DrillFolder, remove_left_behind
@@ -40,7 +39,7 @@ DEFAULT_ROUNDS = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command("drill", epilog=EXAMPLES)(takes_credentials(drill))
+    app.command("drill", epilog=EXAMPLES)(drill)
 
 
 def drill(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_cli.connection import as_member
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, run
-from dledger_cli.credentials import as_member
 from dledger_cli.help_page import command_group, examples
 from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
 from dledger_cli.watching import reading_command
@@ -86,7 +86,7 @@ def ask_all(config: ClusterConfig, *, as_node: bool = False) -> list[NameServerS
     from dledger_client.aio import Admin
 
     async def asked() -> list[NameServerStatus]:
-        with as_member(config, whoever=as_node):
+        with as_member(config, always=as_node):
             admin = Admin([server.address for server in config.name_server_processes], timeout_ms=ASK_TIMEOUT_MS)
         async with admin:
             return await admin.name_servers()

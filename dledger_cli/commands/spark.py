@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from dledger_cli.connection import connection
 from dledger_cli.context import ConfigOption, bootstrap_of
 from dledger_cli.help_page import command_group
 
@@ -43,7 +44,13 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
             print(f"usage: dledger spark {name} [options]\n\n{JOBS[name]}\n\nIts options cannot be shown: {missing}")
             return
         raise InvalidArgumentError(missing) from None
-    if not wants_help and not any(argument.partition("=")[0] == "--bootstrap" for argument in arguments):
-        arguments += ["--bootstrap", bootstrap_of(config)]
+    if not wants_help:
+        options = {argument.partition("=")[0] for argument in arguments}
+        if "--bootstrap" not in options:
+            arguments += ["--bootstrap", bootstrap_of(config)]
+        given = connection().given  # of --context and the cluster file
+        for option, variable, *_ in common.CREDENTIALS:
+            if option not in options and given.get(variable):
+                arguments += [option, given[variable]]
     main = {"archive": archive.main, "audit": audit.main, "stats": stats.main, "replay": replay.main, "finish": finish.main}[name]
     common.run_program(main, arguments)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
+from dledger_cli.connection import as_member
 from dledger_cli.context import ConfigOption, JsonOption, load_readable, run
-from dledger_cli.credentials import as_member
 from dledger_cli.help_page import examples
 from dledger_cli.output import RED, error_line, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
-from dledger_cli.watching import WatchedCommand, WatchOption, pages
+from dledger_cli.watching import IntervalCommand, WatchOption, pages
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -38,7 +38,7 @@ CONSUMERS_TIMEOUT_MS = 2000
 
 
 def register(app: typer.Typer) -> None:
-    app.command("status", cls=WatchedCommand, epilog=EXAMPLES)(status)
+    app.command("status", cls=IntervalCommand, epilog=EXAMPLES)(status)
 
 
 def status(

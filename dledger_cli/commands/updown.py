@@ -71,7 +71,7 @@ def up(
 
 async def _begin_at_newest_level(config: ClusterConfig, groups: Collection[str]) -> None:
     """New replica groups have no older build to go back to."""
-    from dledger_cli.credentials import as_member
+    from dledger_cli.connection import as_member
     from dledger_client.aio import Admin
     from dledger_wire.errors import DledgerError
 

@@ -24,6 +24,7 @@ from broker.process.allocator import MALLOC_SETTINGS
 from broker.process.data_dir_lock import holder_pid
 from broker.process.identity import IDENTITY_FILE
 from broker.process.private_folder import FILE_MODE
+from dledger_cli.connection import connection
 from dledger_drill.hosts.ports import why_not_listened
 from dledger_drill.hosts.processes import import_path
 from dledger_wire import strict_json
@@ -132,7 +133,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | MALLOC_SETTINGS | import_path(),
+                env=connection().environment() | MALLOC_SETTINGS | import_path(),
             )
         (self.data / f"{node_id}.pid").write_text(f"{process.pid}\n")
         return process

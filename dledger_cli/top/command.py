@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dledger_cli.connection import as_member
 from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
-from dledger_cli.credentials import as_member
 from dledger_cli.help_page import examples
 from dledger_cli.output import print_json, print_line, show_errors_as_json
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypedDict
 
 from dledger_client.runtime.argument_ranges import check_text
@@ -32,6 +33,7 @@ ENVIRONMENT = {
 
 _typed: ContextVar[tuple[str, str] | None] = ContextVar("dledger_client_password", default=None)
 _used: ContextVar[NetworkSecurity | None] = ContextVar("dledger_client_security", default=None)
+_variables: ContextVar[Mapping[str, str]] = ContextVar("dledger_client_variables", default=MappingProxyType({}))
 
 
 class SecuritySettings(TypedDict, total=False):
@@ -79,6 +81,21 @@ def use_password(user: str, password: str) -> Iterator[None]:
         _typed.reset(token)
 
 
+@contextlib.contextmanager
+def use_variables(given: Mapping[str, str]) -> Iterator[None]:
+    """Clients made inside of this context read these in place of variables of the environment; an empty one counts as not set."""
+    token = _variables.set(given)
+    try:
+        yield
+    finally:
+        _variables.reset(token)
+
+
+def _variable(setting: str) -> str:
+    name, given = ENVIRONMENT[setting], _variables.get()
+    return given[name] if name in given else os.environ.get(name, "")
+
+
 def check_known(settings: SecuritySettings) -> None:
     """TypeError for a setting that is none of these."""
     unknown = settings.keys() - SecuritySettings.__annotations__.keys()
@@ -120,7 +137,7 @@ def client_security(
     has_password = bool(password or password_file)
     settings = _tls_of_environment() if tls is None else tls if isinstance(tls, TlsSettings) else TlsSettings(os.fspath(tls))
     if not (user or has_password or (tls is not None and settings is not None and settings.cert)):
-        user, password_file = (os.environ.get(ENVIRONMENT[name], "") for name in ("user", "password_file"))
+        user, password_file = (_variable(name) for name in ("user", "password_file"))
     elif user and has_password and tls is None and settings is not None:
         settings = replace(settings, cert="", key="")  # of whomever the environment means
     if not user and (password or password_file):
@@ -138,7 +155,7 @@ def client_security(
 
 
 def _tls_of_environment() -> TlsSettings | None:
-    ca, cert, key = (os.environ.get(ENVIRONMENT[name], "") for name in ("ca", "cert", "key"))
+    ca, cert, key = (_variable(name) for name in ("ca", "cert", "key"))
     if not ca:
         if cert or key:
             raise ConfigError("DLEDGER_TLS_CERT and DLEDGER_TLS_KEY without DLEDGER_TLS_CA; expected the authorities of the nodes, too")

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self, TypeVar
 
 from dledger_client import Admin
@@ -22,8 +22,13 @@ from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 T = TypeVar("T")
+
+NO_LOGIN: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys((USER, PASSWORD_FILE, CA, CERT, KEY), "")
+)  # those variables are of another cluster
 
 STATUS_MS = 1_000
 LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
@@ -93,6 +98,11 @@ class Cluster(ABC):
     def ca(self) -> str:
         """File with the authority that workloads are to trust; empty: without TLS, or as the environment says."""
         return ""
+
+    @property
+    def client_environment(self) -> Mapping[str, str]:
+        """Variables for processes of clients, which say as which user they connect; an empty one is not set there."""
+        return NO_LOGIN
 
     @abstractmethod
     def start_all(self) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from dledger_drill.cluster.cluster import Cluster
+from dledger_drill.cluster.cluster import NO_LOGIN, Cluster
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
@@ -23,8 +23,11 @@ class ExistingCluster(Cluster):
     ``restart_command``: a line for the shell that restarts the node ``$DLEDGER_NODE`` at ``$DLEDGER_ADDRESS`` and returns after that.
     """
 
-    def __init__(self, nodes: Mapping[str, Mapping[str, str]], restart_command: str = "") -> None:
+    def __init__(
+        self, nodes: Mapping[str, Mapping[str, str]], restart_command: str = "", client_environment: Mapping[str, str] = NO_LOGIN
+    ) -> None:
         super().__init__()
+        self._client_environment = client_environment
         self._groups = {group: list(members) for group, members in nodes.items()}
         self._addresses = {node: address for members in nodes.values() for node, address in members.items()}
         self._restart_command = restart_command
@@ -53,6 +56,10 @@ class ExistingCluster(Cluster):
     @property
     def client_namespace(self) -> int | None:
         return None
+
+    @property
+    def client_environment(self) -> Mapping[str, str]:
+        return self._client_environment
 
     @property
     def logs(self) -> str:
@@ -84,10 +91,17 @@ class ExistingCluster(Cluster):
         return None if found is None else (found.pid, found.started_at_ms)
 
     def _run_command(self, name: str) -> None:
-        own = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
+        added = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
+        environment = os.environ | self._client_environment | added
         try:
             done = subprocess.run(  # noqa: S602 - the operator's own line
-                self._restart_command, shell=True, env=os.environ | own, capture_output=True, text=True, timeout=RESTART_S, check=False
+                self._restart_command,
+                shell=True,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=RESTART_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise DledgerError(f"the command that restarts {name} did not end within {RESTART_S:g} s") from None

@@ -39,11 +39,12 @@ class ChildProcess:
 
         Args:
             log: Its output is appended to it; None: goes where that of this process goes.
-            environment: Added to that of this process.
+            environment: Added to that of this process; an empty value removes a variable.
             namespace: Descriptor of a network namespace; None: that of this process.
             stdin: ``subprocess.PIPE`` to write to ``popen.stdin``.
         """
         launcher = [sys.executable, "-I", "-S", _LAUNCHER, str(os.getpid()), "-" if namespace is None else str(namespace), *command]
+        added = environment or {}
         fds = [*pass_fds, *([] if namespace is None else [namespace])]
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(open(log, "ab")) if log else None
@@ -54,7 +55,7 @@ class ChildProcess:
                     stdin=stdin,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, **(environment or {})},
+                    env={name: value for name, value in {**os.environ, **added}.items() if value or name not in added},
                     pass_fds=fds,
                     start_new_session=True,
                 )

@@ -104,7 +104,7 @@ class Segment:
             self._judge([own, *load.histories], writer, audited=audited)
 
     def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
-        cluster, added = self._state.cluster, {**environment, **import_path()}
+        cluster, added = self._state.cluster, {**environment, **self._state.cluster.client_environment, **import_path()}
         cluster.workloads = process = ChildProcess(command, log=log, environment=added, namespace=cluster.client_namespace)
         return process
 

@@ -39,7 +39,7 @@ CONCERNS = {
         "dledger_cli/commands/certs.py",
         "dledger_cli/commands/security.py",
         "dledger_cli/commands/user.py",
-        "dledger_cli/credentials.py",
+        "dledger_cli/connection.py",
         "dledger_cli/security_text.py",
     ),
     "admin API": ("dledger_client/admin",),

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dledger_cli import context
 from dledger_cli.app import app
 from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import Cluster
@@ -31,8 +30,7 @@ def dledger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
             pytest.fail(f"{arguments}: {result.exception!r}\n{result.output}")
         return result
 
-    yield command
-    monkeypatch.setattr(context, "_given", "")
+    return command
 
 
 def test_messages_groups_and_members_by_the_address_of_one_node(cluster: Cluster, dledger: Callable[..., Any]) -> None:

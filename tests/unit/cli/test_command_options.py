@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dledger_cli import context
 from dledger_cli.app import app
 from dledger_cli.commands import completion
-from dledger_cli.context import bootstrap_of, takes_bootstrap
+from dledger_cli.context import bootstrap_of
 from dledger_client.aio import Admin
 from dledger_client.cluster.routes import TopicQueues
 
@@ -24,24 +22,18 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def no_bootstrap_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DLEDGER_CONFIG", raising=False)
-    monkeypatch.setattr(context, "_given", "")
-    yield
-    context._given = ""
 
 
 def invoke(*arguments: str, **environment: str) -> Any:
     return CliRunner().invoke(app, list(arguments), env=environment)
 
 
-def test_addresses_stand_for_a_cluster_file() -> None:
+def test_addresses_stand_for_a_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-
-    def command(config: str | None = None) -> None:
-        taken.append(bootstrap_of(config))
-
-    takes_bootstrap(command)(config=None, bootstrap="a:1, [::1]:2")
+    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda config, *_: taken.append(bootstrap_of(config)))
+    assert invoke("topic", "delete", "orders", "--yes", "--bootstrap", "a:1, [::1]:2").exit_code == 0
     assert taken == ["a:1,[::1]:2"]
 
 
@@ -60,7 +52,7 @@ def test_wrong_addresses_and_both_ways_at_once_are_wrong_usage() -> None:
     assert "'127.0.0.1' is not host:port; expected host:port" in result.output
     result = invoke("topic", "list", "--bootstrap", "127.0.0.1:1", "--config", "x.yaml")
     assert result.exit_code == 2
-    assert "give either --bootstrap or --config" in result.output
+    assert "--bootstrap and --config are mutually exclusive" in result.output
 
 
 @pytest.mark.parametrize("option", ["--bootstrap", "--config", "--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key"])

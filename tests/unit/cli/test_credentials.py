@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,25 @@ import typer
 from typer.testing import CliRunner
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli import connection as connecting
 from dledger_cli.app import app
-from dledger_cli.credentials import CA, CERT, KEY, OPTIONS, PASSWORD_FILE, USER, as_member, take_from, takes_credentials
+from dledger_cli.command_table import _connect
+from dledger_cli.connection import (
+    CA,
+    CERT,
+    KEY,
+    LOGIN,
+    PASSWORD_FILE,
+    USER,
+    Connection,
+    as_member,
+    connection,
+    take_authorities,
+    use_connection,
+)
+from dledger_cli.context import bootstrap_of
+from dledger_cli.help_page import HelpCommand
+from dledger_cli.output import error_line
 from dledger_client.runtime.security import network_security
 from dledger_wire.security.certificates import issue, new_authority
 from dledger_wire.security.principal import node
@@ -22,26 +40,26 @@ NAMES = ("--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key")
 
 
 @pytest.fixture(autouse=True)
-def nobody_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for variable, _ in OPTIONS.values():
-        monkeypatch.setenv(variable, "")
-        monkeypatch.delenv(variable)
-    yield
-    for variable, _ in OPTIONS.values():
-        os.environ.pop(variable, None)
+def nobody_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in LOGIN.values():
+        monkeypatch.delenv(variable, raising=False)
 
 
-def during(**options: str) -> dict[str, str | None]:
-    """What the environment says while a command with these options runs."""
-    seen: dict[str, str | None] = {}
-
-    def command() -> None:
-        seen.update({variable: os.environ.get(variable) for variable, _ in OPTIONS.values()})
-
+def during(*arguments: str, look: Callable[[], Any] = lambda: connection().login()) -> Any:
+    """What a command with these arguments sees; nothing of it is left in the environment."""
+    seen: list[Any] = []
+    found = typer.Typer(rich_markup_mode=None)
+    found.command(cls=ConnectedCommand)(lambda: seen.append(look()))
     before = dict(os.environ)
-    takes_credentials(command)(**{f"login_{name}": value for name, value in options.items()})
+    CliRunner().invoke(found, list(arguments), catch_exceptions=False)
     assert dict(os.environ) == before
-    return seen
+    return seen[0]
+
+
+class ConnectedCommand(HelpCommand):
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        _connect(self, login_only=True)
 
 
 def commands(group: Any, context: Any, path: str = "dledger") -> Iterator[tuple[str, Any]]:
@@ -63,20 +81,15 @@ def test_every_command_that_asks_a_cluster_takes_them() -> None:
 
 
 def test_options_come_before_the_environment_and_end_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert during(user="billing", password_file="pw", ca="ca.crt") == {
-        USER: "billing",
-        PASSWORD_FILE: "pw",
-        CA: "ca.crt",
-        CERT: None,
-        KEY: None,
-    }
+    given = during("--user", "billing", "--password-file", "pw", "--tls-ca", "ca.crt")
+    assert given == {USER: "billing", PASSWORD_FILE: "pw", CA: "ca.crt", CERT: "", KEY: ""}
     monkeypatch.setenv(USER, "admin")
     monkeypatch.setenv(PASSWORD_FILE, "admin.password")
     assert during()[USER] == "admin"
-    assert during(user="admin")[PASSWORD_FILE] == "admin.password"
-    assert during(user="billing", password_file="pw")[PASSWORD_FILE] == "pw"
-    certified = during(cert="b.crt", key="b.key")
-    assert (certified[USER], certified[PASSWORD_FILE], certified[CERT]) == (None, None, "b.crt")
+    assert during("--user", "admin")[PASSWORD_FILE] == "admin.password"
+    assert during("--user", "billing", "--password-file", "pw")[PASSWORD_FILE] == "pw"
+    certified = during("--tls-cert", "b.crt", "--tls-key", "b.key")
+    assert (certified[USER], certified[PASSWORD_FILE], certified[CERT]) == ("", "", "b.crt")
 
 
 def test_without_a_file_and_a_terminal_a_user_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +101,46 @@ def test_without_a_file_and_a_terminal_a_user_is_wrong_usage(monkeypatch: pytest
 
 
 def test_a_password_that_is_typed_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(connecting, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(typer, "prompt", lambda *_args, **_options: "typed secret")
-    seen: list[Any] = []
-    takes_credentials(lambda: seen.extend([network_security({}).credentials, dict(os.environ)]))(login_user="billing")
-    assert seen[0].user == "billing"
-    assert "typed secret" not in str(seen[1])
+    credentials, environment = during("--user", "billing", look=lambda: (network_security({}).credentials, connection().environment()))
+    assert credentials.user == environment[USER] == "billing"
+    assert "typed secret" not in str(environment)
     assert network_security({}).credentials is None
+
+
+def test_commands_of_one_process_do_not_influence_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda config, *_: seen.append((bootstrap_of(config), connection().login())))
+    monkeypatch.setenv("DLEDGER_BOOTSTRAP", "c:1")
+    file = tmp_path / "shop.yaml"
+    file.write_text("tls_ca: ca.crt\n")
+    delete = ["topic", "delete", "orders", "--yes"]
+    options = ["--json", "--bootstrap", "a:1", "--user", "billing", "--password-file", "pw"]
+    first = CliRunner().invoke(app, ["--verbose", "--context", str(file), *delete, *options])
+    second = CliRunner().invoke(app, delete)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    given = {USER: "billing", PASSWORD_FILE: "pw", CA: str(tmp_path / "ca.crt"), CERT: "", KEY: ""}
+    assert seen == [("a:1", given), ("c:1", dict.fromkeys(LOGIN.values(), ""))]
+    assert ("deleted" in first.stdout, second.stderr) == (True, "deleted topic orders\n")
+
+
+def test_an_error_is_json_only_for_the_command_that_wants_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda *_: None)
+    for options in (["--json"], []):
+        CliRunner().invoke(app, ["topic", "delete", "orders", "--yes", *options])
+        error_line("no answer")
+    assert capsys.readouterr().err == '{"error": {"message": "no answer"}}\ndledger: no answer\n'
+
+
+def test_a_process_that_a_command_starts_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(USER, "admin")
+    monkeypatch.setenv(PASSWORD_FILE, "admin.password")
+    environment = during("--tls-cert", "b.crt", look=lambda: connection().environment())
+    assert {variable: environment.get(variable) for variable in LOGIN.values()} == {
+        **dict.fromkeys((USER, PASSWORD_FILE, CA, KEY)),
+        CERT: "b.crt",
+    }
 
 
 def test_a_password_is_never_an_option() -> None:
@@ -119,11 +165,13 @@ def cluster(tmp_path: Path) -> ClusterConfig:
 
 
 def test_the_authorities_are_those_of_the_cluster_file(cluster: ClusterConfig) -> None:
-    take_from(cluster)
-    assert os.environ[CA] == os.path.join(cluster.folder, "ca.crt")
-    os.environ[CA] = "given"
-    take_from(cluster)
-    assert os.environ[CA] == "given"
+    used = Connection()
+    with use_connection(used):
+        take_authorities(cluster)
+        assert used.given == {CA: os.path.join(cluster.folder, "ca.crt")}
+        used.given[CA] = "given"
+        take_authorities(cluster)
+        assert used.given == {CA: "given"}
 
 
 def certificate(make: Callable[[], Any]) -> str:
@@ -136,7 +184,7 @@ def test_who_may_read_a_nodes_key_comes_in_as_the_node(cluster: ClusterConfig, m
         assert certificate(lambda: network_security({})) == "n0.crt"
     monkeypatch.setenv(USER, "billing")
     monkeypatch.setenv(PASSWORD_FILE, "/none")
-    with as_member(cluster, whoever=True):
+    with as_member(cluster, always=True):
         assert certificate(lambda: network_security({})) == "n0.crt"
     with as_member(cluster), pytest.raises(Exception, match="/none: cannot read a password"):
         network_security({})

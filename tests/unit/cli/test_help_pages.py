@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from dledger_cli.app import app
-from dledger_cli.credentials import OPTIONS
+from dledger_cli.connection import LOGIN
 from tests.unit.cli.command_tree import commands
 
 SUMMARY = 60
@@ -57,7 +57,7 @@ def test_options_of_the_connection_are_described_at_the_root_and_named_elsewhere
         names = [next(name for name in param.opts if name.startswith("--")) for param in command.params if param.name in command.connection]
         if names:
             assert names == section(pages()[path], "Connection options (see dledger --help)").split(), path
-    connected = [path for path, command in commands() if set(command.connection) >= {"config", "bootstrap", *OPTIONS}]
+    connected = [path for path, command in commands() if set(command.connection) >= {"config", "bootstrap", *LOGIN}]
     assert len(connected) > 50
 
 

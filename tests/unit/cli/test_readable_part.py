@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.readable_part import readable_part
+from dledger_cli.connection import Connection, use_connection
 from dledger_cli.context import bootstrap_of, with_hint
 from dledger_wire.errors import ConfigError
 
@@ -62,7 +63,8 @@ def test_a_file_of_which_nothing_may_be_used_is_refused_with_the_way_around_it(t
 
 def test_who_never_started_anything_is_sent_to_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    bootstrap_of(None)
-    assert with_hint("refused").endswith("the shipped local-3 is asked, and dledger up starts it)")
-    bootstrap_of(written(tmp_path, GOOD))
-    assert with_hint("refused") == "refused (are the nodes up? dledger status; on this machine dledger up starts them)"
+    with use_connection(Connection()):
+        bootstrap_of(None)
+        assert with_hint("refused").endswith("the shipped local-3 is asked, and dledger up starts it)")
+        bootstrap_of(written(tmp_path, GOOD))
+        assert with_hint("refused") == "refused (are the nodes up? dledger status; on this machine dledger up starts them)"
