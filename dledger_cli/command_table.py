@@ -19,6 +19,7 @@ from dledger_cli.help_page import HelpCommand, HelpGroup, declared_options, writ
 COMMANDS = "dledger_cli.commands"
 # In the order of the help: what does one thing, then groups of commands.
 TABLE = {
+    "demo": "dledger_cli.demo.command",
     "up": f"{COMMANDS}.updown",
     "down": f"{COMMANDS}.updown",
     "node": f"{COMMANDS}.node",

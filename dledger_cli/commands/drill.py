@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from dledger_cli.drill.choices import ALL, check_writable, faults_of, need_tls, 
 from dledger_cli.drill.cluster import cluster_in_use, missing, private_cluster
 from dledger_cli.drill.folder import DrillFolder, remove_left_behind
 from dledger_cli.help_page import examples
+from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.output import note, print_table
 from dledger_wire.errors import InvalidArgumentError
 
@@ -143,7 +142,7 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
         note(f"removed {left}, left over from a drill that was killed")
     folder = DrillFolder(asked.keep)
     try:
-        with _ended_as_by_ctrl_c():
+        with ended_as_by_ctrl_c():
             make = cluster_in_use(asked.against, asked.restart_command) if asked.against else private_cluster(options, folder.path)
             without = missing(asked.against, asked.restart_command, nodes=options.nodes, tls=options.tls)
             with _shown() as shown:
@@ -155,20 +154,6 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
     finally:
         folder.close()
     return found
-
-
-@contextlib.contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is closed: what was run is judged and reported.  ``nohup`` is heeded."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _made(make: Callable[[], Drill]) -> Drill:

@@ -20,25 +20,31 @@ find_python() {
   fail "Python 3.11 or newer is needed (set PYTHON to its path)"
 }
 
-# Makes or refreshes .venv; quick when nothing changed.
+# prepare_python [run|spark]: makes or refreshes .venv with what nodes and clients need, and what Spark needs; without an argument with all that
+# tests and tools need.  All versions are those of requirements.lock.  Quick when nothing changed.
 prepare_python() {
-  local python stamp wanted
-  stamp=.venv/.lock-stamp
-  wanted=$(cat requirements.lock pyproject.toml | cksum)
-  if [ -x .venv/bin/dledger ] && [ "$(cat "$stamp" 2> /dev/null)" = "$wanted" ] && .venv/bin/python -c 'import dledger_wire' 2> /dev/null; then
+  local part=${1:-all} stamp=.venv/.lock-stamp locked python parts first project size
+  locked=$(cat requirements.lock pyproject.toml | cksum)
+  if grep -qsx "$locked $part" "$stamp" && .venv/bin/python -c 'import dledger_wire' 2> /dev/null; then
     return
   fi
+  case "$part" in
+    run) parts=(run) first=(-c requirements.lock setuptools) project=. size="60 MB" ;;
+    spark) parts=(run spark) first=(-c requirements.lock setuptools) project=".[spark]" size="560 MB, most of it Spark" ;;
+    all) parts=(run spark all) first=(-r requirements.lock) project=. size="900 MB: Spark, and tools for developers" ;;
+    *) fail "no part '$part' of the environment; there are run, spark, all" ;;
+  esac
   python=$(find_python) || exit 1
-  echo "making .venv from requirements.lock (the first time fetches some 700 MB, most of it Spark)" >&2
+  echo "making .venv by requirements.lock (the first time fetches some $size)" >&2
   if [ ! -x .venv/bin/pip ] && ! "$python" -m venv .venv; then
     rm -rf .venv
     fail "cannot make a virtual environment with $python (on Debian: apt-get install python3-venv)"
   fi
-  .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements.lock || fail "installing requirements.lock failed"
+  .venv/bin/python -m pip install -q --disable-pip-version-check "${first[@]}" || fail "installing packages of requirements.lock failed"
   # compat: Spark finds data sources by listing sys.path, which the import hooks of a plain editable install do not show up in
-  .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e . \
-    || fail "installing the project failed"
-  echo "$wanted" > "$stamp"
+  .venv/bin/python -m pip install -q --disable-pip-version-check -c requirements.lock --no-build-isolation --config-settings editable_mode=compat \
+    -e "$project" || fail "installing the project failed"
+  printf "$locked %s\n" "${parts[@]}" > "$stamp"
 }
 
 java_major() {

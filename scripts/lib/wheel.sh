@@ -24,7 +24,7 @@ site "$root/.venv/bin/python" > "$(site "$work/.venv/bin/python")/other-packages
 
 mapfile -t pages < <(cd "$root" && printf '%s\n' ./*.md)
 copy_of "$work" pyproject.toml mkdocs.yml "${pages[@]}" LICENSE requirements.lock benchmarks cluster-configs docs proto scripts tests .ci
-cat "$work/requirements.lock" "$work/pyproject.toml" | cksum > "$work/.venv/.lock-stamp" # scripts here take this .venv as it is
+printf "$(cat "$work/requirements.lock" "$work/pyproject.toml" | cksum) %s\n" run spark all > "$work/.venv/.lock-stamp" # scripts here take this .venv as it is
 cd "$work"
 env -u PYTHONPATH "$work/.venv/bin/python" - "$root" "$work/.venv" "${packages[@]}" << 'PYTHON'
 import sys

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from dledger_cli.commands import drill
 from dledger_cli.drill.choices import settings_in
 from dledger_cli.drill.folder import DrillFolder, remove_left_behind
+from dledger_cli.local.signals import ended_as_by_ctrl_c
 
 ROOT = Path(__file__).parents[3]
 HOLDS = """
@@ -106,7 +107,7 @@ def test_the_list_is_of_the_drill_that_the_options_name(scratch: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_ends_a_drill_as_ctrl_c_does(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), drill._ended_as_by_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is before
 
@@ -114,7 +115,7 @@ def test_a_closed_terminal_ends_a_drill_as_ctrl_c_does(number: signal.Signals) -
 def test_a_drill_under_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with drill._ended_as_by_ctrl_c():
+        with ended_as_by_ctrl_c():
             os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

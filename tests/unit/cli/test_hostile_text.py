@@ -206,6 +206,7 @@ OTHERS = {
     "down",
     "node",
     "console",
+    "demo",
     "drill",
     "dump",
     "restore",
