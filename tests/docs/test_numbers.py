@@ -17,16 +17,19 @@ from broker.config.name_servers import NameServiceConfig
 from broker.config.security import LimitsConfig
 from broker.config.units import parse_duration_ms, parse_size
 from broker.groups.term_sessions import SESSION_MS
+from broker.security.certificate_watch import LEVELS_DAYS
 from dledger.core.config import CoreConfig
 from dledger.log.config import LogConfig
 from dledger_client.cluster.channels import HEDGE_S
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE
+from dledger_client.cluster.route_watch import WAIT_MS, WAIT_SPREAD_MS
 from dledger_client.consumer.rebalancer import DRAIN_S
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.tcp.dead_peers import SILENT_S
 from dledger_wire.tcp.network import AUTHENTICATION_S, CALLS_IDLE_S
+from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT
 from store.commands.consumer_groups import SubscriptionGroup
 from store.state.transactions import MAX_OPEN, MAX_OPEN_OF_GROUP
 
@@ -49,7 +52,11 @@ STATED: dict[str, list[str]] = {
         f"{LEAST_MS / 1000:g} to {2 * LEAST_MS / 1000:g} s",
         f"after {HEDGE_S:g} s of silence",
     ],
-    "concepts/routing.md": [f"| {PRODUCE_SILENCE.limit_ms // 1000} s on a call |", f"{PRODUCE_SILENCE.ask_ms / 1000:g} to 0.2 s"],
+    "concepts/routing.md": [
+        f"after {WAIT_MS // 1000} to {(WAIT_MS + WAIT_SPREAD_MS) // 1000} seconds. Short-lived",
+        f"| {PRODUCE_SILENCE.limit_ms // 1000} s on a call |",
+        f"{PRODUCE_SILENCE.ask_ms / 1000:g} to 0.2 s",
+    ],
     "concepts/storage.md": [f"segments of {STORE.mappedFileSizeCommitLog // GIB} GiB"],
     "deploy.md": [
         f"after {LEAST_MS / 1000:g} to {2 * RAFT.election_timeout_ms / 1000:g} s without the leader",
@@ -80,11 +87,13 @@ STATED: dict[str, list[str]] = {
         f"At most {MAX_OPEN:,}".replace(",", " ") + " transactions",
         f"about {MAX_OPEN_OF_GROUP:,}".replace(",", " ") + " of one producer group",
     ],
+    "guides/secure-a-running-cluster.md": [f"expire within {LEVELS_DAYS[0]} days"],
     "guides/troubleshoot.md": [f"stops serving within {CONFIGURED}"],
     "reference/network.md": [
         f"after {CALLS_IDLE_S:g} s without use",
         f"does not identify itself within {AUTHENTICATION_S:g} s",
         f"dialling side after about {SILENT_S} s",
+        f"limited to {RECEIVED_BYTES_LIMIT // MIB} MiB",
     ],
     "reference/semantics.md": [f"expires after {SESSION_MS / 1000:g} s", f"at most {DRAIN_S:g} s, and commits"],
 }

@@ -18,36 +18,32 @@ node serves three paths there:
 | `/livez` | 200 while the event loop has turned within 5 s and nothing has stopped the process; else 503: start it anew |
 | `/readyz` | 200 when clients may be sent there; else 503 |
 
-A node is ready when it is open, knows a leader, and has applied all but 1 000 of the committed entries. A name server is when it is open
-and a majority of the name servers is connected; a spare node when it is open. `?verbose` lists every check of a probe with its outcome;
-without it only those that fail are listed.
+A node is ready when it is open, knows a leader, and has applied all but 1 000 of the committed entries; a name server when it is open and
+a majority of the name servers is connected; a spare node when it is open. `?verbose` lists every check of a probe, otherwise only failed
+ones.
 
-## Who may read them
+## Access
 
-- With `security.tls` the port speaks HTTPS with the certificate of the process, read anew when its files are replaced. Callers need no
-  certificate of their own. `metrics: {tls: false}` makes it plain HTTP.
-- With users `/metrics` asks for HTTP Basic credentials of a user who may describe the cluster
-  (`dledger acl allow USER describe --cluster`), unless the file says `metrics: {anonymous: true}`. Probes tell no more than what is
-  wrong, and are open.
-- Before a spare node belongs to a group it knows only the administrators of the cluster file, so they alone read its metrics.
-- The port answers 64 requests at a time, one on each connection, each in at most 20 s. At most 256 connections wait for their handshake or
-  their request, up to 5 s; beyond that the oldest is closed, and a source with a quarter of them loses its own oldest. Keep the port in the
-  network of the operators.
+- With `security.tls` the port speaks HTTPS with the certificate of the process, and loads a replaced one. Callers need no certificate.
+  `metrics: {tls: false}` makes it plain HTTP.
+- With users `/metrics` requires HTTP Basic credentials of a user who may describe the cluster (`dledger acl allow USER describe
+  --cluster`), unless the file says `metrics: {anonymous: true}`. Probes need none. A spare node without a group knows only the
+  administrators.
+- The port answers 64 requests at a time, each in at most 20 s. At most 256 connections wait for their handshake or request, up to 5 s;
+  beyond that the oldest is closed, or the oldest of a source that has a quarter of them.
 
-It is served by a thread of its own. The event loop of the node only looks at its state; figures that take longer, such as the lag of
-consumer groups, are found out at most every five seconds.
+A thread of its own serves it. Expensive figures, such as the lag of consumer groups, are computed at most every five seconds.
 
 ## Labels
 
-Every series has the labels `group` and `node`. Of a name server `group` is `name-servers`, of a spare node that waits it is `spares`.
+Every series has the labels `group` and `node`. Of a name server `group` is `name-servers`, of a spare node without a group `spares`.
 
-The labels `topic` and `consumer_group` are bounded. The `metrics.topics` topics with the most traffic have series of their own. Everything
-else is summed under the topic `(other)`: the sum over all topics is the whole. A topic that gets a series of its own later begins with
-what came since then, and `(other)` keeps what it counted before, so rates are right. Of consumer groups the `metrics.consumerGroups` pairs
-of group and topic with the oldest or the most messages to go have series of their own; of all others `(other)` tells the sum and the
-largest age.
+The labels `topic` and `consumer_group` are bounded. The `metrics.topics` topics with the most traffic have series of their own,
+everything else is summed under the topic `(other)`. A topic that gets a series later starts there, and `(other)` keeps what it counted
+before, so rates are right. Of pairs of consumer group and topic the `metrics.consumerGroups` with the oldest or the most unread messages
+have series of their own; `(other)` has the sum and the largest age of the rest.
 
-Counters begin at 0 when the process starts. What a master alone tells is missing on the other nodes, not 0.
+Counters begin at 0 when the process starts. Series of a master are missing on the other nodes, not 0.
 """
 SECTIONS = (
     ("Raft", "dledger_raft_"),

@@ -2,7 +2,7 @@
 
 Knows every log and every disk, so it asks them and not the cores.  I1 to I5 are the safety properties of Raft (figure 3 of Ongaro and
 Ousterhout, "In Search of an Understandable Consensus Algorithm"), I6 to I15 what this core promises besides, and D6 the row of
-docs/contributing/conformance.md.
+tests/unit/core/conformance.md.
 """
 
 from __future__ import annotations

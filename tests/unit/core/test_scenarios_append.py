@@ -1,4 +1,4 @@
-"""Rows A of docs/contributing/conformance.md: appending, conflicts, log matching."""
+"""Rows A of tests/unit/core/conformance.md: appending, conflicts, log matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows C of docs/contributing/conformance.md: what is committed, when, and by whose acknowledgements."""
+"""Rows C of tests/unit/core/conformance.md: what is committed, when, and by whose acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows S of docs/contributing/conformance.md: head truncation and the copy that replaces a snapshot.
+"""Rows S of tests/unit/core/conformance.md: head truncation and the copy that replaces a snapshot.
 
 There is no snapshot message: a peer that needs entries its leader has deleted is offered the leader's sealed segments (``SnapshotOffer``),
 fetches them beside the protocol, and then goes on at ``SnapshotInstalled``.

@@ -1,4 +1,4 @@
-"""Rows F of docs/contributing/conformance.md: progress of peers and flow control."""
+"""Rows F of tests/unit/core/conformance.md: progress of peers and flow control."""
 
 from __future__ import annotations
 

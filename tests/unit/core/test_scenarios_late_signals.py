@@ -1,4 +1,4 @@
-"""Rows D of docs/contributing/conformance.md: asynchronous storage and completions that come late."""
+"""Rows D of tests/unit/core/conformance.md: asynchronous storage and completions that come late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows M of docs/contributing/conformance.md: learners, promotion, removal, one change at a time."""
+"""Rows M of tests/unit/core/conformance.md: learners, promotion, removal, one change at a time."""
 
 from __future__ import annotations
 

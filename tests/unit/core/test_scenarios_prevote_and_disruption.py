@@ -1,4 +1,4 @@
-"""Rows P of docs/contributing/conformance.md: pre-vote, check-quorum, stickiness; liveness cases C1 to C6 (row P20)."""
+"""Rows P of tests/unit/core/conformance.md: pre-vote, check-quorum, stickiness; liveness cases C1 to C6 (row P20)."""
 
 from __future__ import annotations
 

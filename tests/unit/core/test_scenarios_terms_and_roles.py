@@ -1,4 +1,4 @@
-"""Rows E of docs/contributing/conformance.md: terms, roles, timers."""
+"""Rows E of tests/unit/core/conformance.md: terms, roles, timers."""
 
 from __future__ import annotations
 

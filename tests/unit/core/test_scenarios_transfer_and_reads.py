@@ -1,4 +1,4 @@
-"""Rows T and R of docs/contributing/conformance.md: leadership transfer, linearizable reads."""
+"""Rows T and R of tests/unit/core/conformance.md: leadership transfer, linearizable reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows V of docs/contributing/conformance.md: votes and the hard state."""
+"""Rows V of tests/unit/core/conformance.md: votes and the hard state."""
 
 from __future__ import annotations
 

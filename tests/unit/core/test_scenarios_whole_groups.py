@@ -1,4 +1,4 @@
-"""Rows N of docs/contributing/conformance.md for the core alone: groups under lasting disturbance, every safety rule watched.
+"""Rows N of tests/unit/core/conformance.md for the core alone: groups under lasting disturbance, every safety rule watched.
 
 Whole nodes with clients, files and processes under the same faults: tests/sim and tests/cluster.
 """
