@@ -31,11 +31,12 @@ from dledger_wire.tcp.dead_peers import SILENT_S
 from dledger_wire.tcp.network import AUTHENTICATION_S, CALLS_IDLE_S
 from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT
 from store.commands.consumer_groups import SubscriptionGroup
+from store.settings import StoreSettings
 from store.state.transactions import MAX_OPEN, MAX_OPEN_OF_GROUP
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RAFT, STORE, BROKER, NAMES, LIMITS = RaftConfig(), StoreConfig(), ServiceConfig(), NameServiceConfig(), LimitsConfig()
-SEND, PUSH = ProducerOptions(), PushOptions()
+SEND, PUSH, FILES = ProducerOptions(), PushOptions(), StoreSettings()
 CONFIGURED = f"{RAFT.election_timeout_ms / 1000:g} to {2 * RAFT.election_timeout_ms / 1000:g} s"
 LEAST_MS = CoreConfig().least_election_timeout_ms
 RETRIES = SubscriptionGroup("any").retryMaxTimes
@@ -95,7 +96,13 @@ STATED: dict[str, list[str]] = {
         f"dialling side after about {SILENT_S} s",
         f"limited to {RECEIVED_BYTES_LIMIT // MIB} MiB",
     ],
-    "reference/semantics.md": [f"expires after {SESSION_MS / 1000:g} s", f"at most {DRAIN_S:g} s, and commits"],
+    "../README.md": [f"can lose the last {STORE.flushIntervalCommitLog / 1000:g} s"],
+    "reference/semantics.md": [
+        f"Sequences of a producer: {FILES.producer_expiry_ms // 86_400_000} days",
+        f"keeps {FILES.max_producers:,}".replace(",", " ") + " producers with",
+        f"expires after {SESSION_MS / 1000:g} s",
+        f"at most {DRAIN_S:g} s, and commits",
+    ],
 }
 
 

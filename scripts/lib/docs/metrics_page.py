@@ -15,7 +15,7 @@ node serves three paths there:
 | path | answers |
 |---|---|
 | `/metrics` | metrics as text for Prometheus, or as OpenMetrics if the scraper asks for it; compressed if it may be |
-| `/livez` | 200 while the event loop has turned within 5 s and nothing has stopped the process; else 503: start it anew |
+| `/livez` | 200 while the event loop has turned within 5 s and nothing has stopped the process; else 503: restart it |
 | `/readyz` | 200 when clients may be sent there; else 503 |
 
 A node is ready when it is open, knows a leader, and has applied all but 1 000 of the committed entries; a name server when it is open and
