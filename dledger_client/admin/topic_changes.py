@@ -1,4 +1,4 @@
-"""Topics created, changed and deleted over the replica groups that have their queues.
+"""The steps of creating, changing and deleting topics over the replica groups that have their queues.
 
 Owns what a change leaves behind when a replica group fails half-way: leaders are checked first; a part that was just created is deleted
 again unless messages are in it; what cannot be undone is said, with the call that completes it.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dledger_client.admin.calls import Answers, ClusterCalls
-from dledger_client.admin.topics import ChangedTopic, TopicParts, TopicSpec, joined, list_topics, look_at
+from dledger_client.admin.topics import TopicParts, TopicSpec, list_topics
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.cluster.topic_creation import resized, spread
 from dledger_wire._pb import admin_pb2, broker_pb2
@@ -30,33 +30,14 @@ T = TypeVar("T")
 Counts = dict[str, tuple[int, int]]  # by replica group: read queues and write queues
 
 
-async def create_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Sequence[str], *, if_not_exists: bool) -> ChangedTopic:
-    """Over the replica groups named, or over all that take topics; into those named that do not have it yet."""
-    spec.request("")  # checked before a node is asked
-    _check_all_read(spec)
-    wanted = await _checked(calls, replica_groups)
-    seen = await look_at(calls, spec.name)
-    targets = wanted or [group for group in seen.groups if group not in seen.closed]
-    absent = [group for group in targets if group not in seen.parts]
-    if seen.parts and not (wanted and absent):
-        if not if_not_exists:
-            raise _exists(spec, seen)
-        return joined(seen.parts.values(), created=False)
-    seen.require(absent, "nothing was created")
-    if seen.parts:
-        seen.require_all("nothing was created")
-    made = await _open_parts(calls, seen, _shares(spec, seen, targets, absent), spec.perm)
-    return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
-
-
-def _check_all_read(spec: TopicSpec) -> None:
+def check_all_read(spec: TopicSpec) -> None:
     """In numbers of the whole topic; a replica group refuses its own share."""
     if spec.read_queues and (unread := unread_queues(spec.read_queues, spec.write_queues)):
         text = f"topic {spec.name}: {unread}; expected at least {spec.write_queues} read queues, or none given"
         raise InvalidArgumentError(text, topic=spec.name)
 
 
-def _exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
+def already_exists(spec: TopicSpec, seen: TopicParts) -> TopicExistsError:
     text = f"topic {spec.name!r} exists (in {', '.join(sorted(seen.parts))})"
     if seen.lacking:
         queues = spec.write_queues or spec.read_queues or seen.default_queues
@@ -70,7 +51,7 @@ def _creates_the_rest(name: str, queues: int, groups: Iterable[str]) -> str:
     return f"dledger topic create {name} --queues {queues} --replica-groups {','.join(sorted(groups))} --if-not-exists creates the rest"
 
 
-def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: Sequence[str]) -> Counts:
+def shares_of(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: Sequence[str]) -> Counts:
     """The queues of each replica group that gets some: what is left of the wanted number, where the fewest queues are."""
     there = [seen.parts[group] for group in targets if group in seen.parts]
     write = (spec.write_queues or spec.read_queues or seen.default_queues) - sum(part.write_queues for part in there)
@@ -83,30 +64,7 @@ def _shares(spec: TopicSpec, seen: TopicParts, targets: Iterable[str], absent: S
     return {group: (reading[group], count) for group, count in spread(write, order).items()}
 
 
-async def update_topic(calls: ClusterCalls, spec: TopicSpec, replica_groups: Sequence[str], *, force: bool) -> ChangedTopic:
-    """``spec`` counts the queues of all replica groups together.  ``replica_groups``: where the topic is afterwards; none: as now."""
-    spec.request("")
-    wanted = await _checked(calls, replica_groups)
-    seen = await look_at(calls, spec.name)
-    seen.require_all("nothing was changed")
-    seen.require(wanted, "nothing was changed")
-    targets = wanted or sorted(seen.parts)
-    staying = {group: part for group, part in seen.parts.items() if group in targets}
-    leaving = [group for group in sorted(seen.parts) if group not in targets]
-    counts = _new_counts(spec, seen.parts, staying, targets)
-    if not force:
-        _check_shrink(spec, staying, counts, [seen.parts[group] for group in leaving])
-    if staying:
-        await _remove(calls, seen, leaving, force=force)
-    there = replace(seen, parts=staying or seen.parts)
-    await _open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec.perm)
-    await _change_parts(calls, spec, staying, counts, targets, force=force)
-    if not staying:
-        await _remove(calls, seen, leaving, force=force)
-    return joined((await look_at(calls, spec.name)).parts.values(), created=False)
-
-
-def _new_counts(spec: TopicSpec, parts: Mapping[str, TopicQueues], staying: Mapping[str, TopicQueues], targets: Sequence[str]) -> Counts:
+def new_counts(spec: TopicSpec, parts: Mapping[str, TopicQueues], staying: Mapping[str, TopicQueues], targets: Sequence[str]) -> Counts:
     """The queues of every replica group afterwards.  Without a number, a group that is new gets as many as the one with the most."""
     joining = [group for group in targets if group not in staying]
     if joining and spec.read_queues and not spec.write_queues:
@@ -125,7 +83,7 @@ def _new_counts(spec: TopicSpec, parts: Mapping[str, TopicQueues], staying: Mapp
     return counts | {group: (max(counts[group]), counts[group][1]) for group in joining}
 
 
-def _check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, leaving: Iterable[TopicQueues]) -> None:
+def check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, leaving: Iterable[TopicQueues]) -> None:
     """What one replica group alone would refuse, in numbers of the whole topic; and taking away a part that is written to."""
     for part in leaving:
         if part.perm & Perm.WRITE:
@@ -142,7 +100,7 @@ def _check_shrink(spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: C
             raise UnsafeShrinkError(f"topic {spec.name}: queues of {group} still take messages; {steps}", topic=spec.name)
 
 
-async def _change_parts(
+async def change_parts(
     calls: ClusterCalls, spec: TopicSpec, staying: Mapping[str, TopicQueues], counts: Counts, targets: Sequence[str], *, force: bool
 ) -> None:
     """Change the parts that the topic keeps; an error says which are changed."""
@@ -151,39 +109,12 @@ async def _change_parts(
     async def change(group: str) -> None:
         part, (read, write) = staying[group], counts[group]
         if spec.perm & Perm.WRITE and not part.perm & Perm.WRITE:
-            await _begin_readers(calls, part, [other for other in staying if other != group])
+            await begin_readers(calls, part, [other for other in staying if other != group])
         if (read, write, spec.perm or part.perm, everywhere) != (part.read_queues, part.write_queues, part.perm, part.replica_groups):
             request = replace(spec, read_queues=read, write_queues=write).request(group, force=force, groups=everywhere)
             await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
 
     await _of_each(calls, spec.name, staying, change)
-
-
-async def update_part(calls: ClusterCalls, spec: TopicSpec, group: str, *, force: bool) -> ChangedTopic:
-    """Change the part of one replica group alone."""
-    request = spec.request(group, force=force)
-    await calls.replica_group(group)
-    if spec.perm & Perm.WRITE:
-        seen = await look_at(calls, spec.name)
-        part = seen.parts.get(group)
-        if part is not None and not part.perm & Perm.WRITE:
-            await _begin_readers(calls, part, [other for other in seen.parts if other != group])
-    reply = await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
-    calls.router.forget_topic(spec.name)
-    return joined([_part_of(reply)], created=False)
-
-
-async def delete_topic(calls: ClusterCalls, name: str, replica_group: str) -> None:
-    """In every replica group, or in one of them."""
-    if replica_group:
-        await calls.replica_group(replica_group)
-        seen = await look_at(calls, name)
-        await _remove(calls, seen, [replica_group], force=True)
-        await _tell(calls, seen, [group for group in seen.parts if group != replica_group])
-        return
-    seen = await look_at(calls, name)
-    seen.require_all("nothing was deleted")
-    await _remove(calls, seen, sorted(seen.parts), force=True)
 
 
 async def forget_group(calls: ClusterCalls, removed: str) -> bool:
@@ -212,7 +143,7 @@ async def forget_group(calls: ClusterCalls, removed: str) -> bool:
 # Parts
 
 
-async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm: int) -> list[TopicQueues]:
+async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm: int) -> list[TopicQueues]:
     """Create the parts of ``counts``, where the topic is not yet; all of them, or none as far as that can be."""
     name, perm = seen.name, perm or int(Perm.READ_WRITE)
     everywhere = tuple(sorted({*seen.parts, *counts}))
@@ -221,7 +152,7 @@ async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, per
     if not counts:
         return []
     if grows:
-        await _tell(calls, seen, everywhere)
+        await tell_parts(calls, seen, everywhere)
 
     async def create(group: str) -> admin_pb2.TopicReply:
         spec = TopicSpec(name, *counts[group], begins_with)
@@ -231,7 +162,7 @@ async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, per
     made = await calls.of_all(_any_error(create), counts)
     try:
         _raise_first(made)
-        parts = [_part_of(reply) for reply in (answer for answer in made.of_group.values() if not isinstance(answer, DledgerError))]
+        parts = [part_of(reply) for reply in (answer for answer in made.of_group.values() if not isinstance(answer, DledgerError))]
         for part in parts if grows else ():
             await _open(calls, part, list(seen.parts), perm)
     except DledgerError as error:
@@ -242,14 +173,14 @@ async def _open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, per
 
 async def _open(calls: ClusterCalls, part: TopicQueues, others: Sequence[str], perm: int) -> None:
     """Let a part that can only be read take messages, once nobody who reads the topic can miss one."""
-    await _begin_readers(calls, part, others)
+    await begin_readers(calls, part, others)
     if perm != part.perm:
         spec = admin_pb2.TopicSpec(name=part.topic, group=part.replica_group, perm=perm)
         await calls.ask_leader(part.replica_group, methods.UPDATE_TOPIC, spec, again=spec)
-        await _begin_readers(calls, part, others)  # a group that began elsewhere meanwhile
+        await begin_readers(calls, part, others)  # a group that began elsewhere meanwhile
 
 
-async def _begin_readers(calls: ClusterCalls, part: TopicQueues, others: Iterable[str]) -> None:
+async def begin_readers(calls: ClusterCalls, part: TopicQueues, others: Iterable[str]) -> None:
     """Every consumer group with a position in the parts of ``others`` begins in this one with the first message, unless it has begun."""
     everyone = broker_pb2.GroupOffsetsRequest()
     readers: set[str] = set()
@@ -291,7 +222,7 @@ async def _undone(
     return type(error)(f"{error.message}; {text}", **error.details)
 
 
-async def _remove(calls: ClusterCalls, seen: TopicParts, groups: Sequence[str], *, force: bool) -> None:
+async def remove_parts(calls: ClusterCalls, seen: TopicParts, groups: Sequence[str], *, force: bool) -> None:
     """Delete the parts that were seen: not those of a topic that somebody makes anew under the name, also when a call is repeated."""
 
     async def remove(group: str) -> None:
@@ -312,7 +243,7 @@ def _is_deleted(error: DledgerError) -> admin_pb2.TopicReply | None:
     return admin_pb2.TopicReply() if isinstance(error, TopicNotFoundError) else None
 
 
-async def _tell(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:
+async def tell_parts(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:
     """Tell the parts that there are of all replica groups that may have queues of the topic."""
 
     async def tell(group: str) -> None:
@@ -353,12 +284,13 @@ def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
             raise answer
 
 
-def _part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
+def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
     """The part of a topic that a leader tells of."""
     return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
 
 
-async def _checked(calls: ClusterCalls, replica_groups: Sequence[str]) -> list[str]:
+async def checked_groups(calls: ClusterCalls, replica_groups: Sequence[str]) -> list[str]:
+    """The replica groups that a change names.  InvalidArgumentError when there is no such group."""
     if isinstance(replica_groups, str):
         raise InvalidArgumentError(f"replica_groups {replica_groups!r}: expected a list of names")
     return await calls.named(replica_groups)

@@ -12,8 +12,9 @@ from collections.abc import Collection
 
 from dledger_client.admin.calls import ClusterCalls, Subject
 from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupDescription
-from dledger_client.admin.topic_changes import create_topic, forget_group
-from dledger_client.admin.topics import TopicSpec, list_topics
+from dledger_client.admin.topic_changes import forget_group
+from dledger_client.admin.topics import list_topics
+from dledger_client.aio.topic_admin import TopicAdmin
 from dledger_client.cluster.routes import Node, TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, texts, within
 from dledger_wire._pb import admin_pb2, retention_pb2
@@ -171,7 +172,7 @@ async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[
         return
     # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
     count = max(queues.write_queues, 1)
-    await create_topic(calls, TopicSpec(queues.topic, read_queues=count, write_queues=count), others, if_not_exists=True)
+    await TopicAdmin(calls).create_topic(queues.topic, count, replica_groups=others, if_not_exists=True)
 
 
 async def _nodes_to_expire(calls: ClusterCalls, replica_group: str, node_ids: Collection[str]) -> list[Node]:

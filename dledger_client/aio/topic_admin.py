@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dledger_client.admin import topic_changes, topics
 from dledger_client.admin.calls import Listed, Subject
 from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.topic_route import RoutePart, TopicRoute
-from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, look_aside, named_groups
+from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, joined, look_aside, look_at, named_groups
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import routes_pb2
+from dledger_wire.rpc import methods
+from dledger_wire.status import Perm
 
 
 class TopicAdmin(Subject):
@@ -50,9 +53,22 @@ class TopicAdmin(Subject):
         Examples:
             >>> await admin.create_topic("orders", queues=4)
         """
-        spec = TopicSpec.of(name, queues, read_queues, write_queues, perm)
-        groups = named_groups(replica_group, replica_groups)
-        return await topic_changes.create_topic(self._calls, spec, groups, if_not_exists=if_not_exists)
+        spec, calls = TopicSpec.of(name, queues, read_queues, write_queues, perm), self._calls
+        spec.request("")  # checked before a node is asked
+        topic_changes.check_all_read(spec)
+        wanted = await topic_changes.checked_groups(calls, named_groups(replica_group, replica_groups))
+        seen = await look_at(calls, name)
+        targets = wanted or [group for group in seen.groups if group not in seen.closed]
+        absent = [group for group in targets if group not in seen.parts]
+        if seen.parts and not (wanted and absent):
+            if not if_not_exists:
+                raise topic_changes.already_exists(spec, seen)
+            return joined(seen.parts.values(), created=False)
+        seen.require(absent, "nothing was created")
+        if seen.parts:
+            seen.require_all("nothing was created")
+        made = await topic_changes.open_parts(calls, seen, topic_changes.shares_of(spec, seen, targets, absent), spec.perm)
+        return joined([*(seen.parts[group] for group in targets if group in seen.parts), *made], created=True)
 
     async def update_topic(
         self,
@@ -91,8 +107,39 @@ class TopicAdmin(Subject):
         """
         spec, groups = TopicSpec.of(name, queues, read_queues, write_queues, perm), named_groups(replica_group, replica_groups)
         if replica_group:
-            return await topic_changes.update_part(self._calls, spec, replica_group, force=force)
-        return await topic_changes.update_topic(self._calls, spec, groups, force=force)
+            return await self._update_part(spec, replica_group, force=force)
+        spec.request("")
+        calls, wanted = self._calls, await topic_changes.checked_groups(self._calls, groups)
+        seen = await look_at(calls, name)
+        seen.require_all("nothing was changed")
+        seen.require(wanted, "nothing was changed")
+        targets = wanted or sorted(seen.parts)
+        staying = {group: part for group, part in seen.parts.items() if group in targets}
+        leaving = [group for group in sorted(seen.parts) if group not in targets]
+        counts = topic_changes.new_counts(spec, seen.parts, staying, targets)
+        if not force:
+            topic_changes.check_shrink(spec, staying, counts, [seen.parts[group] for group in leaving])
+        if staying:
+            await topic_changes.remove_parts(calls, seen, leaving, force=force)
+        there = replace(seen, parts=staying or seen.parts)
+        await topic_changes.open_parts(calls, there, {group: counts[group] for group in targets if group not in staying}, spec.perm)
+        await topic_changes.change_parts(calls, spec, staying, counts, targets, force=force)
+        if not staying:
+            await topic_changes.remove_parts(calls, seen, leaving, force=force)
+        return joined((await look_at(calls, name)).parts.values(), created=False)
+
+    async def _update_part(self, spec: TopicSpec, group: str, *, force: bool) -> ChangedTopic:
+        """Change the part of one replica group alone."""
+        calls, request = self._calls, spec.request(group, force=force)
+        await calls.replica_group(group)
+        if spec.perm & Perm.WRITE:
+            seen = await look_at(calls, spec.name)
+            part = seen.parts.get(group)
+            if part is not None and not part.perm & Perm.WRITE:
+                await topic_changes.begin_readers(calls, part, [other for other in seen.parts if other != group])
+        reply = await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
+        calls.router.forget_topic(spec.name)
+        return joined([topic_changes.part_of(reply)], created=False)
 
     async def delete_topic(self, name: str, *, replica_group: str = "") -> None:
         """Delete a topic and its messages, in all replica groups.
@@ -108,7 +155,16 @@ class TopicAdmin(Subject):
         Examples:
             >>> await admin.delete_topic("orders")
         """
-        await topic_changes.delete_topic(self._calls, name, replica_group)
+        calls = self._calls
+        if replica_group:
+            await calls.replica_group(replica_group)
+            seen = await look_at(calls, name)
+            await topic_changes.remove_parts(calls, seen, [replica_group], force=True)
+            await topic_changes.tell_parts(calls, seen, [group for group in seen.parts if group != replica_group])
+            return
+        seen = await look_at(calls, name)
+        seen.require_all("nothing was deleted")
+        await topic_changes.remove_parts(calls, seen, sorted(seen.parts), force=True)
 
     async def list_topics(self, *, or_followers: bool = False, partial: bool = False) -> Listed[TopicQueues]:
         """All topics of applications, by name and replica group.
