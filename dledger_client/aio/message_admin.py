@@ -6,6 +6,7 @@ Owns the consumer that reads for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Unpack
 
 from dledger_client.admin import topics
 from dledger_client.admin.calls import Subject
@@ -13,6 +14,7 @@ from dledger_client.admin.message_query import QueryResult, Replicas, query_by_i
 from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.admin.stored_times import Place, stored_times
 from dledger_client.aio.consumer import PullConsumer
+from dledger_client.fetch.options import FetchOptions
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import ClientEnvironment
@@ -106,16 +108,7 @@ class MessageAdmin(Subject):
         return found[0] if found else None
 
     async def fetch_chunks(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        *,
-        replica_group: str | None = None,
-        max_bytes: int = 4 << 20,
-        tags: str = "*",
-        sql: str = "",
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **options: Unpack[FetchOptions]
     ) -> list[Chunk]:
         """Read a queue from an offset on, without a consumer group: chunks of messages; the last one's ``next_offset`` is where to read on.
 
@@ -124,23 +117,19 @@ class MessageAdmin(Subject):
             queue_id: The queue's number.
             offset: The first offset to read.
             max_messages: How many to return.
-            replica_group: The replica group that stores the queue; needed when a topic is in several.
-            max_bytes: Bytes to return; one message is returned even if it is larger.
-            tags: Only messages with one of these tags, ``a || b``; chunks may hold others, see ``PullConsumer.with_tags``.
-            sql: Only messages whose properties match this SQL92 filter.
+            options: See ``FetchOptions``.
 
         Raises:
             OffsetOutOfRangeError: The queue does not hold the offset.
             TopicNotFoundError: The topic does not exist.
             TopicPermissionError: The topic cannot be read.
             InvalidArgumentError: The filter has a mistake.
+            TypeError: An option is unknown.
 
         Examples:
             >>> bodies = [message.body for chunk in await admin.fetch_chunks("orders", 0, 17) for message in chunk.messages()]
         """
-        return await self._consumer().fetch_chunks(
-            topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
-        )
+        return await self._consumer().fetch_chunks(topic, queue_id, offset, max_messages, **options)
 
     async def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
         """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.

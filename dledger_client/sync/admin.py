@@ -32,6 +32,7 @@ from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
+from dledger_client.fetch.options import FetchOptions
 from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.base import SyncClient
@@ -494,18 +495,7 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(self._inner.query_by_offset(topic, queue_id, offset, replica_group=replica_group))
 
-    def fetch_chunks(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int = 32,
-        *,
-        replica_group: str | None = None,
-        max_bytes: int = 4 << 20,
-        tags: str = "*",
-        sql: str = "",
-    ) -> list[Chunk]:
+    def fetch_chunks(self, topic: str, queue_id: int, offset: int, max_messages: int = 32, **options: Unpack[FetchOptions]) -> list[Chunk]:
         """Read a queue from an offset on, without a consumer group: chunks of messages; the last one's ``next_offset`` is where to read on.
 
         Args:
@@ -513,25 +503,19 @@ class Admin(SyncClient[AsyncAdmin]):
             queue_id: The queue's number.
             offset: The first offset to read.
             max_messages: How many to return.
-            replica_group: The replica group that stores the queue; needed when a topic is in several.
-            max_bytes: Bytes to return; one message is returned even if it is larger.
-            tags: Only messages with one of these tags, ``a || b``; chunks may hold others, see ``PullConsumer.with_tags``.
-            sql: Only messages whose properties match this SQL92 filter.
+            options: See ``FetchOptions``.
 
         Raises:
             OffsetOutOfRangeError: The queue does not hold the offset.
             TopicNotFoundError: The topic does not exist.
             TopicPermissionError: The topic cannot be read.
             InvalidArgumentError: The filter has a mistake.
+            TypeError: An option is unknown.
 
         Examples:
             >>> bodies = [message.body for chunk in admin.fetch_chunks("orders", 0, 17) for message in chunk.messages()]
         """
-        return self._run(
-            self._inner.fetch_chunks(
-                topic, queue_id, offset, max_messages, replica_group=replica_group, max_bytes=max_bytes, tags=tags, sql=sql
-            )
-        )
+        return self._run(self._inner.fetch_chunks(topic, queue_id, offset, max_messages, **options))
 
     def stored_times(self, places: Iterable[Place]) -> dict[Place, int]:
         """When messages were stored, milliseconds since 1970, with a call to each replica group; what is not known is left out.
