@@ -57,7 +57,7 @@ def install(mode: str) -> None:
 
 
 def produce(bootstrap: str, messages: int, size: str) -> None:
-    from bodies import Bodies  # beside this file: the path has the folder of a checkout that may have none
+    from bodies import Bodies  # type: ignore[import-not-found]  # beside this file: a checkout that is on the path may have none
 
     from dledger_client import Message, Producer
 
@@ -73,11 +73,11 @@ def produce(bootstrap: str, messages: int, size: str) -> None:
 
 
 def consume(bootstrap: str, messages: int, batch: str) -> None:
-    from dledger_client import Action, PushConsumer
+    from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
 
     lock, done, seen = threading.Lock(), threading.Event(), [0]
 
-    def listener(given: list[object], _context: object) -> Action:
+    def listener(given: list[ReceivedMessage], _context: ConsumeContext) -> Action:
         with lock:
             seen[0] += len(given)
             if seen[0] >= messages:

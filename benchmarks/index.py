@@ -88,7 +88,8 @@ async def query(index: Any, keys: int, queries: int) -> dict[str, float]:
     from store.key_index.index_file import Window
 
     wanted = np.sort(np.random.default_rng(2).integers(0, keys // BATCH * BATCH, queries))
-    draw, hashes, batch, drawn = np.random.default_rng(1), [], -1, np.empty(0)
+    draw, hashes, batch = np.random.default_rng(1), [], -1
+    drawn: Any = None
     for number, place in (divmod(key, BATCH) for key in wanted.tolist()):
         while batch < number:
             drawn, batch = draw.integers(1, 1 << 31, BATCH), batch + 1

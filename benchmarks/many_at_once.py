@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ OLD = ("send_async", "fetch", "fetch local")
 
 
 def send(mode: str, bootstrap: str, topic: str, count: int, size: str) -> None:
-    from bodies import Bodies  # beside this file: the path has the folder of a checkout that may have none
+    from bodies import Bodies  # type: ignore[import-not-found]  # beside this file: a checkout that is on the path may have none
 
     from dledger_client import Message, Producer
 
@@ -81,7 +82,7 @@ def read(mode: str, bootstrap: str, topic: str, count: int) -> None:
         raise SystemExit(f"{int((seen == 0).sum())} of {count} messages were not read, {int((seen > 1).sum())} more than once")
 
 
-def mark(seen: np.ndarray[tuple[int], np.dtype[np.uint8]], found: list[bytes] | object) -> None:
+def mark(seen: np.ndarray[tuple[int], np.dtype[np.uint8]], found: Any) -> None:
     """Count the numbers that bodies start with."""
     if not isinstance(found, list):
         import pyarrow.compute as pc

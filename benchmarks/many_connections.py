@@ -41,7 +41,7 @@ class BareProducer:
 
     def __init__(self, number: int, took: list[float]) -> None:
         self._queue_id, self._took = number % QUEUES, took
-        self._sequence = self._began_s = 0
+        self._sequence, self._began_s = 0, 0.0
         self.stop = False
 
     async def open(self, channel: Channel, parts: list[Buffer]) -> None:

@@ -39,11 +39,11 @@ SETTLE_S = 2.5
 
 def count(bootstrap: str, group: str, topic: str, name: str, file: str, batch: str) -> None:
     """Count messages; a line ``first_ns last_ns count`` is written whenever the counter stands still or ten times a second."""
-    from dledger_client import Action, PushConsumer
+    from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
 
     lock, state, ended = threading.Lock(), [0, 0, 0], threading.Event()
 
-    def listener(messages: list[object], _context: object) -> Action:
+    def listener(messages: list[ReceivedMessage], _context: ConsumeContext) -> Action:
         now_ns = time.time_ns()
         with lock:
             state[0] = state[0] or now_ns
@@ -72,12 +72,12 @@ def count(bootstrap: str, group: str, topic: str, name: str, file: str, batch: s
 
 def note(bootstrap: str, group: str, topic: str, name: str, file: str, kind: str) -> None:
     """Write a line ``ms queue`` for every message."""
-    from dledger_client import Action, PushConsumer
+    from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
 
     out, ended = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT), threading.Event()
 
-    def listener(_messages: list[object], context: object) -> Action:
-        os.write(out, b"%d %d\n" % (time.time_ns() // 1_000_000, context.queue_id))  # type: ignore[attr-defined]
+    def listener(_messages: list[ReceivedMessage], context: ConsumeContext) -> Action:
+        os.write(out, b"%d %d\n" % (time.time_ns() // 1_000_000, context.queue_id))
         return Action.COMMIT
 
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

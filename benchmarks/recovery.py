@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class Replica:
         while self.store.applied_index < self.log.last.index:
             await self.store.apply(await self.log.read(self.store.applied_index + 1, 8 << 20, self.log.last.index))
 
-    async def append(self, payload: PreparedBatches | PreparedCommand) -> None:
+    async def append(self, payload: PreparedBatches | PreparedCommand[Any]) -> None:
         pos = self.log.place(ENTRY_HEADER_SIZE + payload.size_bytes)
         index, term = self.log.last.index + 1, max(1, self.log.last.term)
         self.log.append(self.log.encode(term, EntryKind.NORMAL, payload.seal(pos + ENTRY_HEADER_SIZE, index, term)))

@@ -53,6 +53,12 @@ class Counter:
     def role_changed(self, _event: Any) -> None:
         return None
 
+    async def capture_state(self) -> Any:
+        raise NotImplementedError
+
+    async def suspend(self) -> None:
+        raise NotImplementedError
+
 
 async def node_process(options: argparse.Namespace) -> None:
     from dledger.core.types import Membership, NodeId, Role

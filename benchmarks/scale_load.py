@@ -160,7 +160,8 @@ class Nodes:
             channel = self._channels[member.id, address] = self._network.connect(address)
         answer = await channel.call(methods.REGISTER.path, data, timeout_s=CALL_S)
         self.traffic.add(len(data), len(answer))
-        return routes_pb2.RegisterReply.FromString(answer)
+        reply: routes_pb2.RegisterReply = routes_pb2.RegisterReply.FromString(answer)
+        return reply
 
     async def _repeat(self, group: FakeGroup, node: int, addresses: list[str]) -> None:
         await asyncio.sleep(random.random() * REGISTER_S)

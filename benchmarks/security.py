@@ -97,7 +97,7 @@ def by_turns(clusters: dict[str, tuple[PrivateCluster, dict[str, str]]], rounds:
 def spark_reads(clusters: dict[str, tuple[PrivateCluster, dict[str, str]]], rounds: int, work: Path) -> None:
     """Seconds of a read of all columns of topic b0 over the wire; a round of each that is not counted comes first."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from spark_bench import everything, session
+    from spark_bench import everything, session  # type: ignore[import-not-found]
 
     names = {"DLEDGER_USER": "user", "DLEDGER_PASSWORD_FILE": "passwordFile", "DLEDGER_TLS_CA": "tls.ca"}
     ratios = []

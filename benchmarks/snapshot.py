@@ -76,7 +76,7 @@ async def measure(folder: str, arguments: argparse.Namespace) -> None:
     for number in range(1, arguments.rounds + 1):
         begin, cpu = time.perf_counter(), time.process_time()
         gaps.take_ms()
-        await persistence.save(anew=True)
+        await persistence.save(force=True)
         used_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu
         print(
             f"snapshot {number}: {used_s * 1e3:.0f} ms, CPU {cpu_s * 1e3:.0f} ms, longest without a break {gaps.take_ms():.1f} ms",

@@ -36,7 +36,7 @@ TASKS = 4  # of a write
 
 def serve(bootstrap: str, file: str, mode: str) -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from spark_bench import session
+    from spark_bench import session  # type: ignore[import-not-found]
 
     with tempfile.TemporaryDirectory(prefix="dledger-spark-write-") as work, session(Path(work)) as spark:
         rows = spark.read.parquet(file)

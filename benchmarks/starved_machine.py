@@ -55,7 +55,8 @@ def measure(quiet_s: float, busy_s: float, loops: int, rate: float) -> dict[str,
 
 
 def _term(cluster: Any) -> int:
-    return max(status.term for status in cluster.statuses().values())
+    term: int = max(status.term for status in cluster.statuses().values())
+    return term
 
 
 def turn(folder: Path, arguments: list[str]) -> dict[str, Any]:

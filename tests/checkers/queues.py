@@ -49,9 +49,9 @@ def check_conditional_appends(operations: Sequence[ConditionalAppend], final: Se
     for operation in acked:
         if place.get(operation.value) != operation.expected_end:
             found.append(Anomaly("chain", f"{operation.value} won end {operation.expected_end} but stands at {place.get(operation.value)}"))
-    for value in Counter(operation.expected_end for operation in acked):
-        if sum(operation.expected_end == value for operation in acked) > 1:
-            found.append(Anomaly("fork", f"end {value} was won twice"))
+    for end in Counter(operation.expected_end for operation in acked):
+        if sum(operation.expected_end == end for operation in acked) > 1:
+            found.append(Anomaly("fork", f"end {end} was won twice"))
     by_value = {operation.value: operation for operation in operations}
     for value in final:
         if value not in by_value:

@@ -55,7 +55,7 @@ def read(consumer: PullConsumer, seen: list[int]) -> Iterator[int]:
 @pytest.mark.parametrize("read_from", ["leader", "follower"])
 def test_every_message_comes_once(filled: Cluster, read_from: str) -> None:
     seen = [0] * COUNT
-    with PullConsumer(filled.bootstrap, read_from=read_from) as consumer:  # type: ignore[arg-type]
+    with PullConsumer(filled.bootstrap, read_from=read_from) as consumer:
         assert sum(read(consumer, seen)) > COUNT * 1000
     assert seen == [1] * COUNT
 

@@ -126,7 +126,7 @@ def test_an_empty_node_joins_by_copy_survives_kills_in_its_middle_and_becomes_a_
         return len(list(copied.iterdir())) if copied.is_dir() else 0
 
     for wanted in (2, 5):
-        wait_for_node(cluster, victim, lambda wanted=wanted: files() >= wanted)  # type: ignore[misc]
+        wait_for_node(cluster, victim, lambda wanted=wanted: files() >= wanted)
         cluster.kill(victim)
         cluster.start(victim, wait=False)
     wait_for_node(cluster, victim, lambda: "snapshot installed" in cluster.log_text(victim))

@@ -81,8 +81,8 @@ def test_what_a_producer_holds_that_nobody_closed_is_stored_when_the_process_end
     for end in ENDS:
         cluster.cli_ok("topic", "create", f"left-open-{end}", "--queues", "2")
         options = ["-X", "dev"] if end == "dev" else []
-        program = [sys.executable, *options, "-c", LEFT_OPEN, cluster.bootstrap, f"left-open-{end}", end]
-        programs[end] = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        command = [sys.executable, *options, "-c", LEFT_OPEN, cluster.bootstrap, f"left-open-{end}", end]
+        programs[end] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     for end, program in programs.items():
         _, errors = program.communicate(timeout=LIMIT_S)
         assert program.returncode == ENDS[end], errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.cluster.harness import dledger as run_dledger
 
 
 @pytest.fixture
-def dledger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def dledger(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs a command against the cluster by the address of one of its nodes; no cluster file is in reach."""
     address = cluster.config.groups[0].nodes[1].address
     monkeypatch.delenv("DLEDGER_CONFIG", raising=False)

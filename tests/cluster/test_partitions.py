@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS, wait_until
 
 
-def read_bodies(cluster: Cluster, count: int, **options: object) -> list[bytes]:
+def read_bodies(cluster: Cluster, count: int, **options: Any) -> list[bytes]:
     with PullConsumer(cluster.bootstrap, **options) as consumer:
         return [message.body for chunk in consumer.read_chunks("t", 0, 0, count) for message in chunk.messages()]
 

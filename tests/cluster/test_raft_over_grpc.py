@@ -15,6 +15,7 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.runtime.real_env import real_environment
+from dledger.snapshot.plan import StateSnapshot
 from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
@@ -49,6 +50,12 @@ class Recorder:
 
     def role_changed(self, _event: object) -> None:
         return None
+
+    async def capture_state(self) -> StateSnapshot:
+        raise NotImplementedError
+
+    async def suspend(self) -> None:
+        raise NotImplementedError
 
 
 def digest(data: bytes) -> str:

@@ -146,7 +146,7 @@ def test_a_deleted_user_and_a_removed_right_are_over_at_every_node(secured: Clus
         dave = Connections(secured, "dave")  # may come in all the time
         alice, alice_sends = Connections(secured, "alice"), Producer(secured.bootstrap, user="alice", password="alicealicealice")
         bob, bob_sends = Connections(secured, "bob"), Producer(secured.bootstrap, user="bob", password="bobbobbob")
-        sends = [Endless(lambda one=one: (one.send(Message("t", b"x")), time.sleep(0.01))) for one in (alice_sends, bob_sends)]  # type: ignore[misc, func-returns-value]
+        sends = [Endless(lambda one=one: (one.send(Message("t", b"x")), time.sleep(0.01))) for one in (alice_sends, bob_sends)]
         users = (alice, bob, dave)
         wait_until(lambda: all(user.all_worked() for user in users) and all(one.rounds > 2 for one in sends), "everybody works")
         dave.slowest_s = 0.0  # without the start
@@ -191,7 +191,7 @@ def check_failover_restart_and_cut_off_node(cluster: Cluster) -> None:
             cluster.start(killed, wait=False)
         cluster.wait_healthy()
         for _group, node in cluster.config.all_nodes():
-            wait_until(lambda address=node.address: called(address, "bob") == "", f"{node.id} knows bob", limit_s=60)  # type: ignore[misc]
+            wait_until(lambda address=node.address: called(address, "bob") == "", f"{node.id} knows bob", limit_s=60)
             assert "carol: wrong name or password" in called(node.address, "carol")
 
 

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -77,7 +78,7 @@ def test_a_user_of_the_cluster_logs_in_with_the_nodes_certificate_and_out(browse
         assert "scram-sha-256$" not in page.content()  # what checks the administrators' passwords
         page.get_by_role("button", name="Log out").click()
         expect(page).to_have_url(f"{door}/login")
-        page.context.add_cookies([cookie])  # whoever copied it has nothing
+        page.context.add_cookies([cast(Any, cookie)])  # whoever copied it has nothing
         page.goto("/nodes")
         expect(page).to_have_url(f"{door}/login?next=%2Fnodes")
 

@@ -42,7 +42,7 @@ def test_open_pages_ask_followers(browser: Browser, console: ConsoleProcess, sho
                 return set(asked) <= ONCE_IN_5_S | OF_ITSELF
 
             # The leader answers when another one is elected, or when this machine holds up both followers: then the next looks count.
-            wait_until(spares_the_leader, lambda path=path, asked=asked: f"{path}: the leader is asked {asked}")  # type: ignore[misc]
+            wait_until(spares_the_leader, lambda path=path, asked=asked: f"{path}: the leader is asked {asked}")
 
 
 def asked_of_leader(shop: Shop, path: str, call: str) -> Counter[str]:

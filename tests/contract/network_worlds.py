@@ -73,7 +73,7 @@ class SecuredTcpWorld(SocketWorld):
     name = "tcp-secured"
 
     @staticmethod
-    def make() -> Network:  # type: ignore[override]
+    def make() -> Network:
         return TcpNetwork(secured.everything())
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from broker.config.cluster_file import ClusterConfig

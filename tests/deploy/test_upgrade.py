@@ -60,7 +60,7 @@ class Load:
         before, given = len(self.sender.acknowledged), [len(member.given()) for member in self.members]
         wait_until(lambda: len(self.sender.acknowledged) > before + 20, "messages are stored")
         for member, count in zip(self.members, given, strict=True):
-            wait_until(lambda member=member, count=count: len(member.given()) > count, f"{member.group} is given messages")  # type: ignore[misc]
+            wait_until(lambda member=member, count=count: len(member.given()) > count, f"{member.group} is given messages")
 
     def finish(self) -> None:
         """No send failed; every message is stored once, and was given to both groups.
@@ -74,7 +74,7 @@ class Load:
         sent = {*self.sender.acknowledged, *self.old_producer.bodies}
         assert Counter(self.cluster.stored(TOPIC, QUEUES)) == Counter(sent)
         for member in self.members:
-            wait_until(lambda member=member: {given.body for given in member.given()} >= sent, f"{member.group} has all messages")  # type: ignore[misc]
+            wait_until(lambda member=member: {given.body for given in member.given()} >= sent, f"{member.group} has all messages")
             assert {given.body for given in member.given()} == sent, member.group
 
     def end(self) -> None:

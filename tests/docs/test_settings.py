@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, RaftConfig, ServiceConfig, StoreConfig
@@ -23,7 +24,13 @@ ROWS = dict(
 CONSOLE_ROWS = dict(re.findall(r"^\| `console\.(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
 METRICS_ROWS = dict(re.findall(r"^\| `metrics\.(\w+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
 SECURITY_ROWS = dict(re.findall(r"^\| `security\.([\w.]+)` \| ([^|]+) \|", TEXT, re.MULTILINE))
-SECURITY = {"": SecurityConfig, "tls.": TlsConfig, "users.": UsersConfig, "limits.": LimitsConfig, "audit.": AuditConfig}
+SECURITY: dict[str, type[BaseModel]] = {
+    "": SecurityConfig,
+    "tls.": TlsConfig,
+    "users.": UsersConfig,
+    "limits.": LimitsConfig,
+    "audit.": AuditConfig,
+}
 SECTIONS = {"name_service", "raft", "store", "broker", "replicas"}
 FIELDS = {
     name: field.default

@@ -64,7 +64,7 @@ def _run_all(names: list[str], seconds: int, seed: int) -> int:
 
 def _search(name: str, seconds: int, seed: int) -> None:
     try:
-        import atheris
+        import atheris  # type: ignore[import-untyped]
     except ImportError:
         sys.exit("atheris is missing: .venv/bin/python -m pip install '.[fuzz]'")
     with atheris.instrument_imports(include=PACKAGES):

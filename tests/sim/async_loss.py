@@ -59,7 +59,7 @@ class AsyncLoss:
 
     def forgive(self, history: LogHistory) -> int:
         """Acknowledgements that stand for nothing any more, where that may be, count as unknown outcomes; how many there were."""
-        content = dict(max(history.drained.values(), key=len, default=[]))
+        content = dict(max(history.drained.values(), key=len, default=[]))  # type: ignore[arg-type]
         lost = 0
         for number, append in enumerate(history.appends):
             if append.outcome is not Outcome.ACKED or content.get(append.offset) == append.id:

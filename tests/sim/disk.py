@@ -313,7 +313,8 @@ class MountedDisk:
         moved: list[Content] = []
 
         def move(names: dict[str, Content]) -> None:
-            moved.append(names.pop(old, None) or moved[0])
+            found = names.pop(old) if old in names else moved[0]
+            moved.append(found)
             names[new] = moved[-1]
 
         await self._change_names(move, syncs=2, needed=old)

@@ -582,6 +582,7 @@ def plan_disks(names: Sequence[str], draw: random.Random) -> list[Fault]:
     """Disks fail now and then, are full or slow, while others fail, and while the log's head is deleted and copies are taken."""
     plan, victim = [], draw.choice(names)
     for _ in range(draw.choice((1, 2, 3, 4))):
+        nodes: tuple[str, ...]
         kind, nodes = draw.choice((*DISKS, "full-disk", "failing-sync", "slow-disk")), (draw.choice((LEADER, victim, *names)),)
         lasts_s = 0.1 + draw.random() * draw.choice((0.3, 1.0, 3.0))
         plan.append(Fault(kind, 0.05 + draw.random() * 0.4, nodes, lasts_s, blocks=draw.random() < 0.6, amount=draw.random()))
@@ -673,6 +674,7 @@ def plan_mixture(names: Sequence[str], draw: random.Random) -> list[Fault]:
     kinds = sorted(set(STRIKES) - {*WORLDS, "bit-rot", "bridge", "expire-old", *ASYNC, *FOLDERS, *DAMAGE})
     chosen, plan = draw.sample(kinds, draw.randint(3, 8)), []
     for _ in range(draw.randint(4, 10)):
+        nodes: tuple[str, ...]
         kind, nodes = draw.choice((*chosen, "expire", "members")), (draw.choice((LEADER, *names)),)
         if kind == "slow-link":
             nodes = tuple(draw.sample(names, 2))

@@ -118,7 +118,7 @@ class Invariants:
             self._watch_core(node_id, raft._replica.core)
             expire(raft, *settings)
 
-        store.apply, store.recover = watched_apply, watched_recover  # type: ignore[method-assign]
+        store.apply, store.recover = watched_apply, watched_recover  # type: ignore[assignment, method-assign]
         store.apply_now = watched_apply_now  # type: ignore[method-assign]
         store.expire_with = watched_expire  # type: ignore[assignment, method-assign]
         self.services.watch(node_id, node)

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from dledger_client.aio import Action, Admin, ConsumeContext, Message, Producer, PushConsumer
 from dledger_client.fetch.records import ReceivedMessage
@@ -126,7 +127,7 @@ class OwnersWorld:
         host.consumer.subscribe(TOPIC)
         self.cluster.loop.spawn(host.process, host.consumer.start(), "start")
 
-    def _listener(self, host: Host, run: int) -> object:
+    def _listener(self, host: Host, run: int) -> Callable[[list[ReceivedMessage], ConsumeContext], Any]:
         rng = random.Random(f"{self.cluster.seed} {host.name} {run} listener")
 
         async def listener(messages: list[ReceivedMessage], context: ConsumeContext) -> Action:

@@ -57,7 +57,8 @@ async def _terms(found: Survivor) -> tuple[int, list[int]]:
     log, _report = await Log.open(found.disk, found.log)
     try:
         first = log.first_index
-        return first, [log.entry_id(index).term for index in range(first, log.last.index + 1)]
+        entries = [log.entry_id(index) for index in range(first, log.last.index + 1)]
+        return first, [entry.term for entry in entries if entry is not None]
     finally:
         await log.close()
 

@@ -107,7 +107,7 @@ class ServiceWatch:
             self._tasks.append((run, task))
             return task
 
-        tasks.spawn = watched_spawn  # type: ignore[method-assign]
+        tasks.spawn = watched_spawn  # type: ignore[assignment, method-assign]
 
     def _acts(self, run: _Run, what: str) -> None:
         self.steps += 1

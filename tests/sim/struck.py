@@ -34,7 +34,7 @@ class StruckWorld:
         steps += [self._kill_member, self._isolate_member, self._pause_member]
         for _ in range(count):
             await asyncio.sleep(0.2 + self.draw.random())
-            await self.draw.choice(steps)()  # type: ignore[misc]
+            await self.draw.choice(steps)()
         self.heal()
 
     async def _kill_node(self) -> None:

@@ -37,7 +37,7 @@ def refused_ones_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def levels_early(patch: pytest.MonkeyPatch) -> None:
     following = DelayLevelService._next
-    patch.setattr(DelayLevelService, "_next", lambda self, level, delay_ms: following(self, level, delay_ms - 100))
+    patch.setattr(DelayLevelService, "_next", lambda self, level, delay_ms, stored: following(self, level, delay_ms - 100, stored))
 
 
 def timers_early(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_each_attempt_is_stored_once_under_every_plan_of_faults(seed: int) -> No
     plan = PLANS[seed % len(PLANS)]
     bodies = [b"%02d" % number for number in range(COUNT)]
 
-    async def under_faults(rig: Rig, *work: asyncio.Future[object]) -> None:
+    async def under_faults(rig: Rig, *work: asyncio.Future[Any]) -> None:
         names = list(rig.cluster.hosts)
         await asyncio.gather(*work, carry_out(rig.cluster, plan(names, draw)))
         rig.cluster.net.heal_all()

@@ -61,7 +61,7 @@ class World:
         self._made += 1
         name = f"p{self._made}"
         process, network = self.rig.cluster.new_client(f"10.0.5.{self._made}")
-        around = {"network": network, "clock": SimClock(self.rig.cluster.loop), "random": random.Random(name)}
+        around: dict[str, Any] = {"network": network, "clock": SimClock(self.rig.cluster.loop), "random": random.Random(name)}
         with use_environment(**around):
             producer = TransactionProducer(self.rig.cluster.bootstrap, "shop", self._check, send_timeout_ms=3000)
         self.producers[process] = producer

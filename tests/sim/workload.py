@@ -70,7 +70,7 @@ class Workload:
         with self._environment():
             admin = Admin(self.cluster.bootstrap, timeout_ms=20_000)
         async with admin:
-            only = {"replica_group": self.group} if len(self.cluster.groups) > 1 else {}
+            only: dict[str, Any] = {"replica_group": self.group} if len(self.cluster.groups) > 1 else {}
             await admin.create_topic(self.topic, queues=len(self.histories), if_not_exists=True, **only)
 
     def admin(self) -> Admin:

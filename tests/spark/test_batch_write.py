@@ -50,7 +50,9 @@ def dying_once(folder: Path, behind: int, *, shuffled: bool) -> Callable[[Any], 
 
         from pyspark import TaskContext
 
-        mark = Path(marks) / f"{TaskContext.get().partitionId()}"
+        task = TaskContext.get()
+        assert task is not None
+        mark = Path(marks) / f"{task.partitionId()}"
         first_time = not mark.exists()
         mark.touch()
         listed = list(rows)

@@ -61,7 +61,7 @@ def test_the_replica_a_task_reads_from_is_killed_in_the_middle(spark: Any, big: 
     rows = frame.option("fetchBytes", 1 << 20).load().select("replica", "queue_offset", "body").rdd.mapPartitions(hold)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(rows.collect)
-        victim = wait_until(lambda: (tmp_path / "reading").exists() and (tmp_path / "reading").read_text(), "the first row")
+        victim = wait_until(lambda: (tmp_path / "reading").read_text() if (tmp_path / "reading").exists() else "", "the first row")
         big.kill(victim)
         (tmp_path / "go").touch()
         found = reading.result(LIMIT_S)
@@ -156,7 +156,9 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL to the whole of it: Python and its Java."""
-        family = [self.process, *psutil.Process(self.process.pid).children(recursive=True)] if self.process.poll() is None else []
+        family: list[Any] = (
+            [self.process, *psutil.Process(self.process.pid).children(recursive=True)] if self.process.poll() is None else []
+        )
         for process in family:
             try:
                 os.kill(process.pid, signal.SIGKILL)
@@ -202,7 +204,7 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
         yield url, psutil.Process(started[1].pid)
     finally:
         for process in started:
-            family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            family: list[Any] = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             for each in (*family, process):
                 try:
                     each.kill()

@@ -54,7 +54,7 @@ def test_triggers_are_bounded(spark: Any, cluster: Cluster, tmp_path: Path) -> N
 
 @needs_admission_control
 @pytest.mark.parametrize("limit", [{"maxBytesPerTrigger": 20_000}, {"minMessagesPerTrigger": 10 * COUNT}])
-def test_a_trigger_once_takes_all_that_there_is(spark: Any, cluster: Cluster, tmp_path: Path, limit: dict[str, int]) -> None:
+def test_a_trigger_once_takes_all_that_there_is(spark: Any, cluster: Cluster, tmp_path: Path, limit: dict[str, Any]) -> None:
     query = run_once(spark, cluster, tmp_path, trigger={"once": True}, **limit)
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == len(set(read_back(spark, tmp_path))) >= COUNT
 
@@ -140,7 +140,7 @@ def test_a_mistake_in_an_option_is_the_last_line(
 
 def test_a_topic_made_again_is_an_error_unless_it_may_be_lost(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     """The new topic holds less than was read of the old one: all of it is read.  A topic that is gone is waited for."""
-    loose = {"failOnDataLoss": "false"}
+    loose: dict[str, Any] = {"failOnDataLoss": "false"}
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         admin.create_topic("lost", queues=1)
         for _ in range(3):

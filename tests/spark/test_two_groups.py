@@ -46,7 +46,7 @@ def send(cluster: Cluster, topic: str, numbers: range) -> None:
 
 def held(cluster: Cluster, topic: str) -> dict[Place, int]:
     """(group, queue id, offset) -> number, of everything the topic holds in any group."""
-    found = {}
+    found: dict[Place, int] = {}
     with PullConsumer(cluster.bootstrap) as consumer:
         for (group, queue), offsets in consumer.offsets(topic).items():
             for chunk in consumer.read_chunks(topic, queue, 0, offsets.max_offset, replica_group=group):

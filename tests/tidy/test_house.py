@@ -112,7 +112,7 @@ def test_locked_packages_take_the_oldest_python_of_ours() -> None:
     for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
         name, _, version = line.partition("==")
         if version and metadata.version(name) == version:  # an older .venv says nothing of the lock
-            taken = metadata.metadata(name).get("Requires-Python") or ""
+            taken = metadata.metadata(name).json.get("requires_python", "")
             found += [] if SpecifierSet(taken).contains(f"{oldest}.0") else [f"{line}: takes Python {taken}; expected {oldest}.0 as well"]
     assert not found, "\n".join(found)
 

@@ -158,7 +158,7 @@ def test_a_stranger_is_refused_everywhere_by_grpc_too(secured: Secured) -> None:
             paths = declared() if "another authority" not in who else declared()[:3]
             # Several at a time: a source of many wrong passwords waits for each answer.
             with ThreadPoolExecutor(8) as threads:
-                answers = list(threads.map(lambda path, channel=channel, identity=identity: by_grpc(channel, identity, path), paths))  # type: ignore[misc]
+                answers = list(threads.map(lambda path, channel=channel, identity=identity: by_grpc(channel, identity, path), paths))
             expected = {"UNAVAILABLE"} if "another authority" in who else {"UNAUTHENTICATED", "PERMISSION_DENIED"}
             let_in += [
                 f"{path} {who}: {status} {answer!r}"

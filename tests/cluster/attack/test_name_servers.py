@@ -13,9 +13,10 @@ import pytest
 
 from dledger_client import Admin
 from tests.cluster.attack import secured_cluster
+from tests.cluster.attack.requests import declared
 from tests.cluster.attack.secured_cluster import MALLORY, Secured
 from tests.cluster.attack.test_attacks import is_closed, plain_socket
-from tests.cluster.attack.test_every_rpc import REFUSALS, by_frames, declared, is_refused, strangers
+from tests.cluster.attack.test_every_rpc import REFUSALS, by_frames, is_refused, strangers
 from tests.waiting import LIMIT_MS, wait_until
 
 NAME_SERVER = "ns0"

@@ -19,7 +19,12 @@ from pyspark_dledger.write.publisher import read_manifest
 from store.queues.sql_filter import SqlFilter
 from tests.fuzz.target import JSON_WORDS, Target
 
-_PROPERTIES = ({}, {"a": "1", "b": "x", "c": "true"}, {"a": "9" * 400, "b": "1e999", "c": "-.5e-3"}, {"a": "\ud800", "b": "''"})
+_PROPERTIES: tuple[dict[str, str], ...] = (
+    {},
+    {"a": "1", "b": "x", "c": "true"},
+    {"a": "9" * 400, "b": "1e999", "c": "-.5e-3"},
+    {"a": "\ud800", "b": "''"},
+)
 
 
 def sql(data: bytes) -> None:

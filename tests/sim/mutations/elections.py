@@ -12,11 +12,11 @@ import dledger.core.raft
 import dledger.core.reads
 import dledger.core.replication
 from dledger.core.causes import Cause
-from dledger.core.effects import RefusedReason, SaveHardState
+from dledger.core.effects import ReadReady, RefusedReason, SaveHardState
 from dledger.core.election import Elections
 from dledger.core.events import ChangeRequested
 from dledger.core.membership import Memberships
-from dledger.core.messages import Heartbeat, HeartbeatResponse, TimeoutNow, VoteRequest, VoteResponse
+from dledger.core.messages import Heartbeat, HeartbeatResponse, ReadIndexResponse, TimeoutNow, VoteRequest, VoteResponse
 from dledger.core.quorum import VoteTally
 from dledger.core.raft import Raft
 from dledger.core.reads import Reads
@@ -236,9 +236,9 @@ def read_without_asking_the_others(patch: pytest.MonkeyPatch) -> None:
         waiting, self._waiting = self._waiting, []
         for read in waiting:
             if read.source is None:
-                core.emit(dledger.core.reads.ReadReady(read.token, core.commit))
+                core.emit(ReadReady(read.token, core.commit))
             else:
-                message = dledger.core.reads.ReadIndexResponse(term=core.term, token=read.token, index=core.commit, ok=True)
+                message = ReadIndexResponse(term=core.term, token=read.token, index=core.commit, ok=True)
                 core.send(read.source, message)
 
     patch.setattr(Reads, "start_round", alone)

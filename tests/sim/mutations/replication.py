@@ -244,7 +244,7 @@ def copy_drops_a_tail_that_matches(patch: pytest.MonkeyPatch) -> None:
     def blind(self: Following, source: NodeId, message: SnapshotOffer) -> None:
         holds = LogIndex.holds
         try:
-            LogIndex.holds = lambda _self, _entry: False  # type: ignore[method-assign]
+            LogIndex.holds = lambda _self, _entry: False  # type: ignore[assignment, method-assign]
             on_snapshot_offer(self, source, message)
         finally:
             LogIndex.holds = holds  # type: ignore[method-assign]

@@ -28,6 +28,7 @@ from dledger_wire.rpc.transport import Network
 from dledger_wire.security import principal
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from tests.sim.cluster import SimCluster
+from tests.sim.loop import Process
 from tests.sim.security import APPLICATION, CLUSTER, hashed
 
 INTRUDER_IP = "10.0.66.1"
@@ -58,7 +59,7 @@ class Strangers:
         self.cluster, self._draw = cluster, draw
         self._security = cluster.security
         self.met: Counter[str] = Counter()
-        self._process, _ = cluster.new_client(INTRUDER_IP) if self._security.is_on else (None, None)
+        self._process: Process | None = cluster.new_client(INTRUDER_IP)[0] if self._security.is_on else None
 
     async def knock(self) -> None:
         """For a while."""

@@ -140,7 +140,7 @@ class SpreadWorld:
     async def _send(self, sending: object, topic: str, body: bytes) -> None:
         self.sent[topic].add(body)
         try:
-            await sending  # type: ignore[misc]
+            await sending
         except DledgerError as error:
             if not error.outcome_unknown:
                 raise

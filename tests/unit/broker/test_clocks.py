@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from broker.leadership.transfer import unfit_voters
 from dledger.core.causes import Cause
-from dledger_client.aio import Message, TransactionState
+from dledger_client.aio import Message, PullConsumer, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire._pb import admin_pb2
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC
 from dledger_wire.rpc import methods
 from tests.sim.clock import EPOCH_MS
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, context_of, node_of, until
 
 LEAP_MS = 1000 * 86_400_000
 LEAP_S = 5.0
@@ -65,7 +66,7 @@ def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says
         first = rig.master
         leap(rig, first, LEAP_MS)
         await until(lambda: rig.cluster.master() not in (None, first))
-        await until(lambda: rig.cluster.hosts[first].node.raft.clocks.deprioritized)  # since the new leader has told it the clocks
+        await until(lambda: node_of(rig, first).raft.clocks.deprioritized)  # since the new leader has told it the clocks
         others = [node_id for node_id in rig.cluster.hosts if node_id != first]
         assert "clock off by +1000.0 d" in await state_of(rig, first)
         for victim in others:
@@ -85,13 +86,13 @@ def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says
 def test_a_leader_whose_certificate_has_expired_gives_leadership_away_and_leads_where_nobody_else_may() -> None:
     async def scenario(rig: Rig) -> None:
         first = rig.master
-        rig.cluster.hosts[first].node.raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
+        node_of(rig, first).raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
         await until(lambda: rig.cluster.master() not in (None, first))
         await asyncio.sleep(3)
         leader = rig.master
-        assert unfit_voters(rig.cluster.hosts[leader].node._context)[first] == "its certificate n.crt has expired"
-        for host in rig.cluster.hosts.values():
-            host.node.raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
+        assert unfit_voters(context_of(rig, leader))[first] == "its certificate n.crt has expired"
+        for node_id in rig.cluster.hosts:
+            node_of(rig, node_id).raft.yield_lead(Cause.CERTIFICATE, "its certificate n.crt has expired")
         await asyncio.sleep(30)
         assert rig.master == leader
 
@@ -149,7 +150,7 @@ def test_segments_are_kept_and_transactions_wait_and_delays_keep_their_time() ->
         assert 9_500 <= delayed[0].store_timestamp - sent_ms <= 13_000
         assert len(asked) <= 6
 
-    async def _all(consumer):  # type: ignore[no-untyped-def]
+    async def _all(consumer: PullConsumer) -> AsyncIterator[ReceivedMessage]:
         offset = 0
         while messages := await consumer.fetch("t", 0, offset, 1000):
             for message in messages:
@@ -232,7 +233,10 @@ def test_old_segments_go_at_the_hour_of_delete_when(hour: int, goes: bool) -> No
         await until(lambda: rig.cluster.master() is not None)
         async with rig.producer() as producer:
             await producer.send(Message("t", b"new"))
-        firsts = lambda: [host.node.raft.log.first_index for host in rig.cluster.hosts.values() if host.node is not None]  # noqa: E731
+
+        def firsts() -> list[int]:
+            return [node_of(rig, node_id).raft.log.first_index for node_id in rig.cluster.hosts]
+
         if goes:
             await until(lambda: min(firsts()) > 1)
         else:

@@ -301,6 +301,7 @@ def test_sizes_and_durations() -> None:
     assert [parse_size(text) for text in ("1GiB", "1.5 KiB", 7, "2MB", "9B")] == [1 << 30, 1536, 7, 2_000_000, 9]
     assert [parse_duration_ms(text) for text in ("250ms", "1.5s", 9, "2h")] == [250, 1500, 9, 7_200_000]
     assert parse_duration_ms(2, "h") == 7_200_000
+    wrong: object
     for wrong in ("", "1XB", "-1", -1, None, True, [], "1.0001KiB"):
         with pytest.raises(ValueError, match="expected"):
             parse_size(wrong)

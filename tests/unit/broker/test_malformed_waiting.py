@@ -19,7 +19,7 @@ from store.queues.queue_files import QUEUE_FOLDER
 from store.state.transactions import Outcome
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_transactions import QUICK
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, node_of, until
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG as SMALL
 from tests.unit.store.store_rig import StoreRig, run
@@ -41,9 +41,7 @@ OF_GROUP = b"TRAN_MSG\x01true\x02PGROUP\x01tests\x02"
 
 
 def master_of(rig: Rig) -> BrokerNode:
-    node = rig.cluster.hosts[rig.master].node
-    assert node is not None
-    return node
+    return node_of(rig, rig.master)
 
 
 async def store(rig: Rig, topic: str, properties: bytes, queue_id: int = 0) -> None:
@@ -130,7 +128,7 @@ def test_it_is_stored_again_at_the_end_of_the_log_as_others_are(bad: bytes, monk
             await producer.send(Message("t", b"behind", deliver_at_ms=due_ms + 1000))
             await until(lambda: master_of(rig).store.timers.progress.low >= 2)
             assert rig.cluster.hosts[rig.master].clock.wall_ms() < due_ms
-            found = []
+            found: list[ReceivedMessage] = []
             while len(found) < 2:
                 found += await consumer.fetch("t", 0, len(found), wait_ms=10_000)
             assert [message.body for message in found] == [b"x", b"behind"]

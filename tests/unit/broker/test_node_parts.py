@@ -21,6 +21,7 @@ from dledger_cli.bench.report import Figures, percentiles
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import UnaryHandler
+from dledger_wire.security.principal import ANONYMOUS
 
 
 def environment(folder: Path) -> Environment:
@@ -104,6 +105,7 @@ def test_health_messages() -> None:
     class NoReceiver:
         peer = ""
         metadata: dict[str, str] = {}  # noqa: RUF012
+        principal = ANONYMOUS
 
     class OneMethod:
         def add_unary(self, path: str, handler: UnaryHandler) -> None:
@@ -113,7 +115,10 @@ def test_health_messages() -> None:
     CHECK.serve(server, health.check)  # type: ignore[arg-type]
 
     def check(request: bytes) -> bytes:
-        return asyncio.run(server.handler(request, NoReceiver()))
+        async def call() -> bytes:
+            return await server.handler(request, NoReceiver())
+
+        return asyncio.run(call())
 
     name, long_name = b"dledger.master.g0", b"s" * 200
     assert server.path == "/grpc.health.v1.Health/Check"

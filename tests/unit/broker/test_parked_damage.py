@@ -11,7 +11,6 @@ import pytest
 
 import broker.delivery.timers
 from broker.delivery.waiting_for_topic import waiting_for
-from broker.node import BrokerNode
 from dledger.runtime.folders import LOG_FOLDER
 from dledger_client.admin.send_back import DEAD_LETTER, SentBack
 from dledger_client.aio import Message, Producer, TransactionOutcome, TransactionState
@@ -20,19 +19,13 @@ from dledger_wire.errors import BusyError, StorageDamagedError
 from store.state import transactions
 from tests.sim.cluster import SMALL_LOG
 from tests.unit.broker.test_send_back import GROUP, RETRY, back, outcomes
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, node_of, until
 
 LOG = replace(SMALL_LOG, cache_bytes=2 << 10)  # what is sealed is read from the disk
 BODY, FLIPPED = b"precious-body", b"qrecious-body"
 
 SIZE_AT = -88 + 1  # from the body, in the size at the frame's start
 STORED_AT = -88 + 56 + 3  # from the body, in the store time: whole weeks
-
-
-def node_of(rig: Rig, node_id: str) -> BrokerNode:
-    node = rig.cluster.hosts[node_id].node
-    assert node is not None
-    return node
 
 
 async def seal(rig: Rig, producer: Producer) -> None:

@@ -305,7 +305,7 @@ def test_spare_nodes_in_the_first_group_serve_the_names_when_all_its_first_membe
             for number, victim in enumerate(first):
                 await producer.send(Message("t", b"%d" % number))
                 rig.cluster.kill(victim)
-                await until(lambda victim=victim: victim not in voters(rig) and len(voters(rig)) == 3 and under_way(rig) is None)  # type: ignore[misc]
+                await until(lambda victim=victim: victim not in voters(rig) and len(voters(rig)) == 3 and under_way(rig) is None)
             assert voters(rig) == {"sp0", "sp1", "sp2"}
             for number in range(10):
                 await producer.send(Message("t", b"later %d" % number))

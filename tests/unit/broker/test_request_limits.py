@@ -63,7 +63,7 @@ def test_a_request_for_too_much_is_refused_in_one_line() -> None:
         ({"client_id": "a\nb"}, "expected printable characters"),
     ],
 )
-def test_a_member_that_says_too_much_is_refused(join: dict[str, object], text: str) -> None:
+def test_a_member_that_says_too_much_is_refused(join: dict[str, Any], text: str) -> None:
     async def scenario(rig: Rig) -> None:
         router = rig.router()
         address = rig.cluster.hosts[rig.master].address

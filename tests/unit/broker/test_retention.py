@@ -12,15 +12,9 @@ from dledger_wire._pb import broker_pb2, retention_pb2
 from dledger_wire.errors import DeadlineExceededError, DledgerError, ReadOnlyError
 from dledger_wire.rpc import methods
 from store.durability.disk_reserve import PATH as RESERVE
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, node_of, until
 
-SMALL = {"store": "cleanResourceInterval: 1s"}
-
-
-def node_of(rig: Rig, node_id: str) -> Any:
-    node = rig.cluster.hosts[node_id].node
-    assert node is not None
-    return node
+SMALL: dict[str, Any] = {"store": "cleanResourceInterval: 1s"}
 
 
 async def fill(rig: Rig, count: int = 120) -> None:
@@ -58,8 +52,8 @@ def test_a_message_with_a_delivery_time_gives_way_to_a_deletion_and_comes_when_i
             found = await consumer.fetch("t", 0, 120, wait_ms=0)
             assert found == []
             await asyncio.sleep(200)
-            (found,) = await consumer.fetch("t", 0, 120, wait_ms=5000)
-            assert found.body == b"later"
+            (late,) = await consumer.fetch("t", 0, 120, wait_ms=5000)
+            assert late.body == b"later"
 
     Rig(**SMALL).run(scenario, limit_s=600)
 
@@ -88,7 +82,7 @@ def first_indexes(rig: Rig) -> dict[str, int]:
     return {node_id: node_of(rig, node_id).raft.log.first_index for node_id in rig.cluster.hosts}
 
 
-CROWDED = {"store": SMALL["store"] + ", diskSpaceEnoughFree: 0, cleanFileForciblyAfter: 20s"}
+CROWDED: dict[str, Any] = {"store": SMALL["store"] + ", diskSpaceEnoughFree: 0, cleanFileForciblyAfter: 20s"}
 
 
 @pytest.mark.parametrize("whose", ["master", "follower"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_topic_made_again_does_not_get_what_waited_for_the_old_one(timed: bool
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
-        at = {"deliver_at_ms": rig.cluster.hosts[rig.master].clock.wall_ms() + 5000} if timed else {"delay_level": 2}
+        at: dict[str, Any] = {"deliver_at_ms": rig.cluster.hosts[rig.master].clock.wall_ms() + 5000} if timed else {"delay_level": 2}
         async with rig.producer() as producer, rig.consumer() as consumer, rig.admin() as admin:
             await admin.create_topic("again", queues=1)
             await producer.send(Message("again", b"old", **at))
@@ -128,7 +129,7 @@ def test_messages_larger_than_a_limit_lowered_since_are_delivered_with_the_other
         async with rig.producer() as producer, rig.consumer() as consumer:
             bodies = [b"small", bytes(range(256)) * 12, b"also small"]
             for body in bodies:
-                at = {"delay_level": 4} if how == "delayed" else {"deliver_at_ms": due_ms}
+                at: dict[str, Any] = {"delay_level": 4} if how == "delayed" else {"deliver_at_ms": due_ms}
                 await producer.send(Message("t", body, **at), queue_id=0)
             await lower_the_limit(rig, 2000)
             found: list[bytes] = []

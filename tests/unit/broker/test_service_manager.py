@@ -39,7 +39,7 @@ class Manager:
 
     def heard(self) -> list[dict[str, str]]:
         """Every datagram that came since the last call."""
-        found = []
+        found: list[dict[str, str]] = []
         while True:
             try:
                 lines = self._socket.recv(4096).decode().split("\n")

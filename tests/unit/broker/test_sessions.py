@@ -37,7 +37,12 @@ class Attending:
         self.heard: list[sessions_pb2.MasterMessage] = []
         self.error: DledgerError | None = None
         self.ended = False
-        values = {"group": "g", "client_id": client_id, "session_id": session_id or f"s-{client_id}", "orderly": True} | more
+        values: dict[str, Any] = {
+            "group": "g",
+            "client_id": client_id,
+            "session_id": session_id or f"s-{client_id}",
+            "orderly": True,
+        } | more
         self._join = sessions_pb2.SessionJoin(**values)
 
     async def join(self) -> None:
@@ -173,7 +178,7 @@ def test_who_is_not_let_in() -> None:
             (Attending(rig, "c" * 256), InvalidArgumentError),
         ):
             await wrong.join()
-            await until(lambda wrong=wrong: wrong.ended)  # type: ignore[misc]
+            await until(lambda wrong=wrong: wrong.ended)
             assert isinstance(wrong.error, error)
         mute = Attending(rig, "b")
         await mute.say(heartbeat=sessions_pb2.SessionHeartbeat(number=1))
@@ -269,7 +274,7 @@ def test_only_who_is_orderly_has_locks() -> None:
             member = Attending(rig, "a", orderly=False)
             await member.join()
             await member.say(**wrong)
-            await until(lambda member=member: member.ended)  # type: ignore[misc]
+            await until(lambda member=member: member.ended)
             assert isinstance(member.error, InvalidArgumentError)
 
     Rig().run(scenario)

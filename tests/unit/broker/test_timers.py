@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def wall_ms(rig: Rig) -> int:
     return node.raft.clocks.time.wall_ms()
 
 
-async def send_at(producer: Producer, body: bytes, due_ms: int, **more: str) -> None:
+async def send_at(producer: Producer, body: bytes, due_ms: int, **more: Any) -> None:
     await producer.send(Message("t", body, tags="late", keys=f"k-{body.decode()}", deliver_at_ms=due_ms, **more), queue_id=0)
 
 
@@ -135,7 +136,8 @@ def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch
             for topic in ("closed", "t"):
                 await producer.send(Message(topic, b"known"))
             await admin.update_topic("closed", perm=Perm.READ)
-            for more in ({"delay_level": 1}, {"deliver_at_ms": wall_ms(rig) + 2000}):
+            ways: tuple[dict[str, Any], ...] = ({"delay_level": 1}, {"deliver_at_ms": wall_ms(rig) + 2000})
+            for more in ways:
                 refused, taken = (producer.send_async(Message(topic, b"x", **more)) for topic in ("closed", "t"))
                 with pytest.raises(TopicPermissionError, match="topic closed: writing is not permitted"):
                     await refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message as Request
@@ -30,7 +31,7 @@ def names(prefix: str) -> list[str]:
     return [f"{prefix}{number}" for number in range(ITEMS)]
 
 
-def queue(number: int) -> dict[str, object]:
+def queue(number: int) -> dict[str, Any]:
     return {"topic": TOPIC, "queue_id": number % QUEUES}
 
 

@@ -12,14 +12,15 @@ from dledger_cli.bench.account import NumberSet, ReadAccount, consumed_text, pro
 from dledger_cli.bench.bodies import BLOCK_BYTES, HEAD, NUMBERS_LIMIT, SMALLEST_BODY, Bodies, numbers_in
 from dledger_cli.bench.runs import bodies_of
 from dledger_client.fetch.records import Chunk
-from dledger_wire.frames.frames import UNIQUE_ID_SIZE, FrameFields, encode_frames
+from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE
+from dledger_wire.frames.frames import FrameFields, encode_frames
 
 
 def chunk_of(*bodies: bytes) -> Chunk:
     count = len(bodies)
     ids = np.full((count, UNIQUE_ID_SIZE), ord("A"), np.uint8)
     frames, sizes = encode_frames("t", 0, bodies, ids, b"", FrameFields(0, bytes(8)))
-    return Chunk("t", "g0", 0, "n0", np.arange(count), sizes, frames)
+    return Chunk("t", "g0", 0, "n0", np.arange(count), sizes, bytes(frames))
 
 
 def marked(*numbers: int) -> NumberSet:

@@ -16,25 +16,14 @@ from broker.config.cluster_file import ClusterConfig
 from dledger_cli import connection as connecting
 from dledger_cli.app import app
 from dledger_cli.command_table import _connect
-from dledger_cli.connection import (
-    CA,
-    CERT,
-    KEY,
-    LOGIN,
-    PASSWORD_FILE,
-    USER,
-    Connection,
-    as_member,
-    connection,
-    take_authorities,
-    use_connection,
-)
+from dledger_cli.connection import LOGIN, Connection, as_member, connection, take_authorities, use_connection
 from dledger_cli.context import bootstrap_of
 from dledger_cli.help_page import HelpCommand
 from dledger_cli.output import error_line
 from dledger_client.runtime.security import network_security
 from dledger_wire.security.certificates import issue, new_authority
 from dledger_wire.security.principal import node
+from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 NAMES = ("--user", "--password-file", "--tls-ca", "--tls-cert", "--tls-key")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -63,11 +64,12 @@ def test_options_of_the_connection_are_described_at_the_root_and_named_elsewhere
 
 @pytest.mark.parametrize("what", ["sentinels", "lines that are too long", "markup"])
 def test_a_page_shows_no(what: str) -> None:
-    found = {
+    checks: dict[str, Callable[[str], object]] = {
         "sentinels": lambda text: SENTINEL.search(text),
         "lines that are too long": lambda text: any(len(line) > COLUMNS for line in text.partition("\nExample")[0].splitlines()),
         "markup": lambda text: re.search(r"[╭│╰\x1b]|\{[A-Z]|\[\[", text),
-    }[what]
+    }
+    found = checks[what]
     assert [path for path, text in pages().items() if found(text)] == []
 
 

@@ -119,8 +119,12 @@ class Terminal(io.StringIO):
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
-        self.buffer = io.BytesIO()
+        self.bytes = io.BytesIO()
         self._terminal = terminal
+
+    @property
+    def buffer(self) -> io.BytesIO:
+        return self.bytes
 
     def isatty(self) -> bool:
         return self._terminal
@@ -132,7 +136,7 @@ def test_consume_shows_a_terminal_what_it_can_bear_and_a_pipe_everything(line: L
         stdout = Terminal(terminal=escaped)
         monkeypatch.setattr(sys, "stdout", stdout)
         _Printer(0, as_json=False, line=line, escaped=escaped).show([received(b"\xff\x1b[31m body")])
-        shown = stdout.buffer.getvalue()
+        shown = stdout.bytes.getvalue()
         if escaped:
             assert_harmless(shown.decode())
             assert b"\\xff\\x1b[31m body" in shown

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from dledger_cli.app import app
-from dledger_cli.commands.message import time_ms
+from dledger_cli.context import time_ms
 from dledger_cli.message_text import time_text
 
 

@@ -7,10 +7,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from broker.context import ServiceContext
+from broker.node import BrokerNode
 from dledger_client.aio import Admin, Producer, PullConsumer, TransactionProducer
-from dledger_client.aio.transaction import CheckListener
 from dledger_client.cluster.router import Router
 from dledger_client.runtime.environment import use_environment
+from dledger_client.transactions.resolver import CheckListener
 from store.append.message_log import MADE_BY_SERVICES
 from tests.sim.clock import SimClock
 from tests.sim.cluster import SimCluster
@@ -140,3 +142,15 @@ def run_world(rig: Rig, name: str, world: World, limit_s: float, sink: Callable[
 
 async def _wrapped(scenario: Callable[[Rig], Awaitable[None]], rig: Rig) -> None:
     await scenario(rig)
+
+
+def node_of(rig: Rig, node_id: str) -> BrokerNode:
+    node = rig.cluster.hosts[node_id].node
+    assert node is not None
+    return node
+
+
+def context_of(rig: Rig, node_id: str) -> ServiceContext:
+    context = node_of(rig, node_id)._context
+    assert context is not None
+    return context

@@ -16,6 +16,7 @@ from dledger_client.admin import replica_comparison
 from dledger_client.admin.calls import ClusterCalls, answers_of
 from dledger_client.admin.consumer_groups import OffsetReset
 from dledger_client.admin.send_back import SentBack
+from dledger_client.admin.topics import ranges_of
 from dledger_client.aio import Message, TransactionOutcome, TransactionState, consumer_group_admin
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import (
@@ -27,7 +28,7 @@ from dledger_wire.errors import (
     TopicNotFoundError,
 )
 from dledger_wire.rpc import methods
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import Rig, context_of, until
 
 
 def test_nodes_and_replica_groups_are_described() -> None:
@@ -155,8 +156,8 @@ def test_leadership_is_not_handed_to_a_voter_that_must_not_lead_unless_that_is_f
         disk.settings.capacity_bytes = disk.used_bytes() * 100 // 95
         rig.cluster.hosts[wrong].clock.jump_wall(3_600_000)
         async with rig.admin() as admin:
-            leader = rig.cluster.hosts[rig.master].node
-            await until(lambda: all(unfit_voters(leader._context).values()))
+            leader = context_of(rig, rig.master)
+            await until(lambda: all(unfit_voters(leader).values()))
             with pytest.raises(
                 InvalidArgumentError, match=f"{full} must not lead now: its disk has no room for new messages; expected .*--force"
             ):
@@ -265,11 +266,13 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
             assert (await admin.describe_group("audit")).lag == 4
             await admin.reset_offsets("audit", "t", "last")
             assert (await admin.describe_group("audit")).lag == 0
+            to: Any
             for to in ({busy.queue_id: 3}, {("g0", busy.queue_id): 3}):
                 (move,) = await admin.reset_offsets("audit", "t", to)
                 assert (move.queue_id, move.before, move.after, move.repeated) in ((busy.queue_id, 6, 3, 3), (busy.queue_id, 3, 3, 0))
             positions = {row.queue_id: row.offset for row in (await admin.describe_group("audit")).queues}
             assert positions == {busy.queue_id: 3, 1 - busy.queue_id: 0}, "other queues stay"
+            wrong: Any
             for wrong, error, text in (
                 ({2: 0}, InvalidArgumentError, "no queue 2; expected one of g0/0, g0/1"),
                 ({busy.queue_id: 7}, OffsetOutOfRangeError, "offset 7; expected 0 .* to 6"),
@@ -296,7 +299,6 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
 
 def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row T2."""
-    look = consumer_group_admin.ranges_of
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -307,7 +309,7 @@ def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatc
                     await producer.send(Message("t", b"x"))
 
             async def made_anew_behind(*args: Any, **more: Any) -> Any:
-                found = await look(*args, **more)
+                found = await ranges_of(*args, **more)
                 await admin.delete_topic("t")
                 await rig.topic()
                 await fill()

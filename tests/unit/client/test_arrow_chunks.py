@@ -13,7 +13,8 @@ import pytest
 
 from broker.api.bodiless import without_bodies
 from dledger_client.fetch import arrow_chunks as arrow
-from dledger_client.fetch.arrow_chunks import Chunk, record_batches
+from dledger_client.fetch.arrow_chunks import record_batches
+from dledger_client.fetch.records import Chunk
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compress, flags_of
@@ -73,7 +74,7 @@ def test_frames_of_our_own_producer(sizes: list[int]) -> None:
     bodies = [generator.randbytes(size) for size in sizes]
     ids = UniqueIds(SystemClock(), generator).take(len(bodies))
     frames, frame_sizes = encode_frames("orders", 3, bodies, ids, b"TAGS\x01a\x02", FrameFields(5, pack_host("127.0.0.1:1")))
-    chunk = Chunk("orders", "g0", 3, "n1", np.arange(len(bodies)), frame_sizes, frames)
+    chunk = Chunk("orders", "g0", 3, "n1", np.arange(len(bodies)), frame_sizes, bytes(frames))
     rows = record_batch(chunk, ("msg_id", "body", "tags", "properties")).to_pylist()
     assert [row["body"] for row in rows] == bodies
     assert [row["msg_id"] for row in rows] == [bytes(row).decode() for row in ids]
@@ -150,7 +151,7 @@ def test_frames_without_bodies_have_everything_else(sizes: list[int]) -> None:
     frames = [frame(random.randbytes(size), {"UNIQ_KEY": f"{n:032X}", "KEYS": f"k{n}", "TAGS": "t"}) for n, size in enumerate(sizes)]
     whole = chunk_of(frames)
     columns = tuple(name for name in ALL_COLUMNS if name != "body")
-    left, cut = without_bodies(whole.frames, whole.sizes.tobytes())
+    left, cut = without_bodies(bytes(whole.frames), whole.sizes.tobytes())
     assert len(cut) == len(whole.frames) - sum(sizes)
     bare = Chunk("orders", "g0", 3, "n1", whole.offsets, np.frombuffer(left, ">u4"), cut, bodiless=True)
     assert record_batch(bare, columns).to_pylist() == record_batch(whole, columns).to_pylist()

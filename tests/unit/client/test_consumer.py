@@ -10,7 +10,7 @@ import pytest
 from broker.api.read_advice import ReadAdvice
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError, OffsetOutOfRangeError, TopicNotFoundError, UnreachableError
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import Rig, node_of
 
 
 async def fill(rig: Rig, count: int, queues: int = 1) -> None:
@@ -194,8 +194,9 @@ def test_chunks_go_on_at_another_replica_when_one_dies() -> None:
 def test_chunks_of_small_messages_have_as_many_as_fit_a_cores_cache() -> None:
     async def scenario(rig: Rig) -> None:
         await fill(rig, 12)
-        for host in rig.cluster.hosts.values():
-            host.node.store.settings = replace(host.node.store.settings, chunk_messages=5)
+        for node_id in rig.cluster.hosts:
+            store = node_of(rig, node_id).store
+            store.settings = replace(store.settings, chunk_messages=5)
         async with rig.consumer() as consumer:
             chunks = [chunk async for chunk in consumer.read_chunks("t", 0, 0, 12)]
             assert [chunk.offsets.tolist() for chunk in chunks] == [[*range(5)], [*range(5, 10)], [10, 11]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dledger_client.admin.group_answers import told_of
 from dledger_client.aio import Message, consumer_group_admin
 from dledger_client.consumer.group_session import GroupSession
 from dledger_wire._pb import sessions_pb2
@@ -91,7 +92,7 @@ def test_a_broadcast_reads_all_of_a_replica_group_that_was_added(tmp_path: Path)
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1, replica_group="g0")
         await send_to(rig, "g0", 3)
-        options = {"broadcast": True, "offset_folder": str(tmp_path), "consume_from_where": "last"}
+        options: dict[str, Any] = {"broadcast": True, "offset_folder": str(tmp_path), "consume_from_where": "last"}
         group = Group(rig, **options)
         await group.start("a")
         await until(lambda: group.share("a") == [0])
@@ -112,10 +113,9 @@ def test_nothing_is_reset_when_a_group_fails_while_offsets_are_asked_for(monkeyp
         await rig.topic(queues=2)
         await send_to(rig, "g0", 3)
         await send_to(rig, "g1", 3)
-        asked = consumer_group_admin.told_of
 
         async def told(*given: Any, **how: Any) -> Any:
-            found = await asked(*given, **how)
+            found = await told_of(*given, **how)
             kill_group(rig, "g1")
             return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_what_was_never_sent_is_not_said_to_be_stored_perhaps(way: str, fault: s
                 rig.cluster.loop.pause(host.process)
         loop = asyncio.get_running_loop()
         async with rig.producer(send_timeout_ms=2000) as producer:
-            sends = {
+            sends: dict[str, Callable[[], Awaitable[object]]] = {
                 "send": lambda: producer.send(Message("t", b"x")),
                 "send_many": lambda: producer.send_many("t", [b"x", b"y"]),
                 "send_batch": lambda: producer.send_batch([Message("t", b"x")]),
@@ -159,7 +160,8 @@ def held_back(producer: SyncProducer) -> threading.Event:
 
 def test_what_a_thread_sends_to_a_topic_that_is_not_known_yet_waits_beside() -> None:
     with SyncProducer(NO_RECEIVER) as producer:
-        known, returned, futures = held_back(producer), threading.Event(), []
+        known, returned = held_back(producer), threading.Event()
+        futures: list[Any] = []
 
         def send() -> None:
             futures.append(producer.send_async(SyncMessage("new", b"1"), queue_key="k"))

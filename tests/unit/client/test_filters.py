@@ -12,6 +12,7 @@ from dledger_client.aio import Message
 from dledger_client.fetch.subscription import parse_tags
 from dledger_wire.errors import InvalidArgumentError
 from store.queues import queue_reader
+from store.queues.fetch_filter import choose
 from tests.unit.client.sim_rig import Rig
 
 
@@ -72,7 +73,8 @@ def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.Monk
         await rig.topic()
         await fill(rig, 0, 20_000)
         async with rig.consumer() as consumer:
-            for how in ({"sql": "amount < 0"}, {"tags": "purple"}):
+            filters: tuple[dict[str, Any], ...] = ({"sql": "amount < 0"}, {"tags": "purple"})
+            for how in filters:
                 at, requests = 0, 0
                 while at < 20_000:
                     chunks = await consumer.fetch_chunks("t", 0, at, 1000, wait_ms=60_000, **how)
@@ -89,11 +91,10 @@ def test_a_request_looks_at_a_bounded_part_of_the_queue(monkeypatch: pytest.Monk
 
 def test_a_node_that_looks_at_messages_slowly_answers_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many readers with filters share its processor: each has to come forward, or all begin anew for ever."""
-    look = queue_reader.choose
 
     async def looked_slowly(*given: Any) -> Any:
         await asyncio.sleep(0.4)
-        return await look(*given)
+        return await choose(*given)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -113,7 +114,7 @@ def test_a_node_that_looks_at_messages_slowly_answers_how_far_it_came(monkeypatc
 
 
 @pytest.mark.parametrize("how", [{"sql": "region = 'moon'"}, {"tags": "moon"}], ids=["sql", "tags"])
-def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, str]) -> None:
+def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, Any]) -> None:
     """docs/reference/semantics.md, row R7."""
 
     async def scenario(rig: Rig) -> None:

@@ -58,7 +58,7 @@ def test_clients_are_made_in_a_process_that_is_patched_as_the_error_says() -> No
 
 def test_a_process_that_eventlet_patched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     patched: set[str] = set()
-    monkeypatch.setitem(sys.modules, "eventlet.patcher", SimpleNamespace(is_monkey_patched=patched.__contains__))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "eventlet.patcher", SimpleNamespace(is_monkey_patched=patched.__contains__))
     check_threads()
     patched.add("thread")
     with pytest.raises(RuntimeError, match=r"eventlet has replaced threading .* leave out eventlet.monkey_patch"):

@@ -49,7 +49,7 @@ class ScriptedNode:
         self._cluster = SimCluster(seed)
         self.loop = self._cluster.loop
         self._process, self._network = self._cluster.new_client(CLIENT_IP)
-        self._around = {"network": self._network, "clock": SimClock(self.loop), "random": random.Random(seed)}
+        self._around: dict[str, Any] = {"network": self._network, "clock": SimClock(self.loop), "random": random.Random(seed)}
         self.metadata = broker_pb2.MetadataResponse(
             cluster="c",
             groups=[
@@ -69,7 +69,7 @@ class ScriptedNode:
 
     def producer(self, **settings: Any) -> Producer:
         with use_environment(**self._around):
-            return Producer(ADDRESS, "tests", **settings)  # type: ignore[arg-type]
+            return Producer(ADDRESS, "tests", **settings)
 
     def consumer(self, **settings: int) -> PullConsumer:
         with use_environment(**self._around):
@@ -342,7 +342,7 @@ def test_what_was_refused_fails_in_time_though_no_node_tells_of_other_queues(top
                     rig.cluster.loop.pause(host.process)
                 return told(*args)
 
-            redispatcher.refused = refused  # type: ignore[method-assign]
+            redispatcher.refused = refused  # type: ignore[assignment, method-assign]
             await admin.update_topic("t0", write_queues=1)
             start_s = rig.cluster.loop.now_s
             with pytest.raises(DledgerError):
@@ -385,7 +385,11 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread, waitin
         return 2
     except RuntimeError:
         pass
-    for send in (lambda: producer._accumulator.append(Message("t", b""), None, None), lambda: producer.send_oneway(Message("t", b""))):
+    sends: tuple[Callable[[], object], ...] = (
+        lambda: producer._accumulator.append(Message("t", b""), None, None),
+        lambda: producer.send_oneway(Message("t", b"")),
+    )
+    for send in sends:
         try:
             send()
             return 3

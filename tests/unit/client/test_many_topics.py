@@ -13,7 +13,7 @@ from dledger_client.cluster.router import Router
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, UnreachableError
 from tests.unit.client.push_rig import Group, send
 from tests.unit.client.sim_rig import Rig, until
-from tests.unit.client.test_consuming_over_groups import kill_group
+from tests.unit.client.test_topics_over_groups import kill_group
 
 
 def test_offsets_of_many_topics_take_two_calls_to_each_replica_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,7 +73,7 @@ def test_sys_exit_in_a_check_listener_of_a_thread_ends_nothing() -> None:
     with TransactionProducer("127.0.0.1:1", "g", leave) as producer:
         shared = LoopThread.shared()
         with pytest.raises(RuntimeError, match="SystemExit"):
-            shared.run(producer._inner._run_listener(leave, Fake(0)))
+            shared.run(cast(Coroutine[Any, Any, TransactionState], producer._inner._run_listener(leave, Fake(0))))
     assert shared.call(lambda: 7) == 7
 
 
@@ -147,7 +147,7 @@ def test_who_awaits_a_send_on_another_loop_is_woken() -> None:
         def _run_once(self) -> None:
             if not self._ready:  # type: ignore[attr-defined]
                 self.idle.set()
-            super()._run_once()  # type: ignore[misc]
+            super()._run_once()
 
     async def waiting() -> None:
         with pytest.raises(NotSentError):

@@ -156,6 +156,7 @@ def test_a_replica_that_falls_silent_is_left_after_a_few_seconds() -> None:
             for _ in range(4):
                 assert len(await consumer.fetch("t", 0, 0, 10)) == 10
             assert loop.now_s - paused_at < 7, "it is tried every other time, and left"
+            assert process is not None
             loop.resume(process)
             await asyncio.sleep(1)
 

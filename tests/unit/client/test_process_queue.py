@@ -83,7 +83,7 @@ class Bench:
     """A consumer under the control of the test."""
 
     def __init__(self, **options: Any) -> None:
-        self.executor = ByHand()
+        self.executor: Any = ByHand()
         self.lease = True
         self.sent_back: list[int] = []
         self.takes_back = True

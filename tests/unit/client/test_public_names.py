@@ -20,6 +20,12 @@ from dledger_client.lazy import CLIENTS
 FACES = (dledger_client, dledger_client.aio)
 
 
+def public(face: ModuleType) -> list[str]:
+    """``__all__``, which is made when it is asked for."""
+    names: list[str] = face.__all__
+    return names
+
+
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 def test_exports_are_complete_and_public(face: ModuleType) -> None:
     assert len(face.__all__) == len(set(face.__all__))
@@ -28,7 +34,7 @@ def test_exports_are_complete_and_public(face: ModuleType) -> None:
 
 
 def test_both_faces_have_the_same_names() -> None:
-    assert dledger_client.__all__ == dledger_client.aio.__all__
+    assert public(dledger_client) == public(dledger_client.aio)
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
@@ -54,7 +60,7 @@ def test_the_list_of_errors_is_complete() -> None:
     assert not [name for name in every if name not in drawn], "errors that the module's picture lacks"
 
 
-@pytest.mark.parametrize("name", sorted({*errors.__all__, *types.__all__, *dledger_client.__all__}))
+@pytest.mark.parametrize("name", sorted({*errors.__all__, *types.__all__, *public(dledger_client)}))
 def test_what_is_exported_is_documented(name: str) -> None:
     for face in FACES:
         value = getattr(face, name)

@@ -11,6 +11,7 @@ import pytest
 from broker.api.fetch import FetchService
 from broker.groups.group_offsets import GroupOffsetsService
 from broker.node import BrokerNode
+from dledger.core.types import EntryId
 from dledger_client.aio import Message, PullConsumer
 from dledger_client.fetch.fetcher import Fetcher
 from dledger_client.fetch.read_ahead import LEAST_BYTES
@@ -285,7 +286,7 @@ def test_a_reset_while_the_commit_is_on_its_way_fails_nothing(monkeypatch: pytes
     async def scenario(rig: Rig) -> None:
         await rig.topic()
         await send(rig, 50)
-        resets: list[asyncio.Future[object]] = []
+        resets: list[asyncio.Future[EntryId]] = []
 
         def and_reset(self: GroupOffsetsService, group: str, rows: Iterable[broker_pb2.GroupOffset]) -> tuple[OffsetRow, ...]:
             found = made_rows(self, group, rows)

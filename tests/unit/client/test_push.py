@@ -323,7 +323,7 @@ def test_a_consumer_that_comes_back_after_another_took_its_client_id_consumes_no
             rig.cluster.net.cut(first.process.host, host.ip)
             rig.cluster.net.cut(host.ip, first.process.host)
         await asyncio.sleep(2)
-        group.add("a").consumer._environment.random.random()  # its session has another id
+        group.add("a").consumer._environment.random.getrandbits(32)  # its session has another id
         await group.start("a")
         await until(lambda: group.share("a") == [0, 1])
         rig.cluster.net.heal_all()

@@ -14,6 +14,7 @@ import pytest
 from broker.groups import group_offsets as group_offsets_api
 from broker.groups.group_offsets import TOPICS_AT_ONCE, GroupOffsetsService
 from broker.node import BrokerNode
+from broker.support.limits import in_slices
 from dledger_client.aio import Message
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import TopicQueues
@@ -334,7 +335,7 @@ def test_a_group_begins_at_the_end_also_when_a_deletion_of_the_topic_was_refused
 
 def test_positions_of_a_topic_are_not_told_as_those_of_the_one_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group's topics are told in slices, between which the log is applied."""
-    topics, slices = [f"t{number:02}" for number in range(TOPICS_AT_ONCE + 1)], group_offsets_api.in_slices
+    topics = [f"t{number:02}" for number in range(TOPICS_AT_ONCE + 1)]
 
     async def scenario(rig: Rig) -> None:
         for name in topics:
@@ -345,7 +346,7 @@ def test_positions_of_a_topic_are_not_told_as_those_of_the_one_made_anew_meanwhi
             await consumer.commit({(name, 0): 1 for name in topics})
 
             async def and_made_anew(items: Iterable[str], every: int = 1) -> AsyncIterator[str]:
-                async for item in slices(items, every):
+                async for item in in_slices(items, every):
                     if item == topics[-2]:
                         await admin.delete_topic(topics[-1])
                         await admin.create_topic(topics[-1])

@@ -75,7 +75,7 @@ def test_a_right_that_is_taken_from_a_running_consumer_is_warned_of_once_a_queue
         async with consumer, rig.admin() as admin, rig.producer() as producer:
             for body in (b"first", b"second"):
                 await producer.send(Message("t", body))
-                await until(lambda body=body: body in seen)  # type: ignore[misc]
+                await until(lambda body=body: body in seen)
                 caplog.clear()
                 await admin.change_rules(removed=[rules[right]])
                 await asyncio.sleep(LONG_S)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dledger_client.aio import Message, TransactionState
+from dledger_client.types import Trace
 from dledger_wire.errors import DledgerError
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.client.test_topics_over_groups import kill_group
@@ -35,10 +36,10 @@ def test_messages_are_found_in_every_group_and_a_dead_one_is_named() -> None:
                 assert (await admin.query_by_id(copy.message.offset_msg_id)).messages[0].replica_group == result.replica_group
             kill_group(rig, "g1")
             for query in (admin.query_by_key("t", "same"), admin.query_by_time("t", 0), admin.trace(topic="t", key="same")):
-                result = await query
-                assert not result.complete
-                assert list(result.unanswered) == ["g1"]
-                messages = [copy.message for copy in result.copies] if hasattr(result, "copies") else result.messages
+                answer = await query
+                assert not answer.complete
+                assert list(answer.unanswered) == ["g1"]
+                messages = [copy.message for copy in answer.copies] if isinstance(answer, Trace) else answer.messages
                 assert [message.replica_group for message in messages] == ["g0"]
             gone = await admin.query_by_id(sent[1].msg_id)
             assert (gone.messages, list(gone.unanswered)) == ([], ["g1"])

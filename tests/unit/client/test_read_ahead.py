@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,8 +47,8 @@ class Replica:
         return [Chunk("t", "g0", request.queue_id, "n0", offsets, sizes, self._piece, int(request.offset) + len(offsets), END)]
 
 
-def piece(offset: int, queue_id: int = 0, **other: int) -> broker_pb2.FetchRequest:
-    return broker_pb2.FetchRequest(topic="t", queue_id=queue_id, offset=offset, **{"max_messages": 10, "max_bytes": 1 << 20} | other)
+def piece(offset: int, queue_id: int = 0, **other: Any) -> broker_pb2.FetchRequest:
+    return broker_pb2.FetchRequest(topic="t", queue_id=queue_id, offset=offset, **{"max_messages": 10, "max_bytes": 1 << 20, **other})
 
 
 def run(scenario: Callable[[Replica, ReadAhead], Awaitable[None]], replica: Replica | None = None) -> None:

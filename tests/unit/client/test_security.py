@@ -90,7 +90,8 @@ def test_every_constructor_takes_who_the_client_is(face: Any, name: str, files: 
 
 
 def test_every_client_is_tried_above() -> None:
-    classes = {name: getattr(dledger_client, name) for name in dledger_client.__all__ if name != "errors"}
+    face: Any = dledger_client
+    classes: dict[str, Any] = {name: getattr(face, name) for name in face.__all__ if name != "errors"}
     taken = {name: getattr(found.__init__, "__annotations__", {}) for name, found in classes.items() if isinstance(found, type)}
     assert {name for name, parameters in taken.items() if "bootstrap" in parameters} == set(CLIENTS)
 

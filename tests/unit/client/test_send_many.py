@@ -45,7 +45,7 @@ def numbers(first: int, end: int, size: int = 0) -> list[bytes]:
         lambda words: pa.array(words, pa.binary()),
         lambda words: pa.array(words, pa.large_binary()),
         lambda words: pa.array([b"before", *words], pa.binary())[1:],
-        lambda words: pa.chunked_array([pa.array(part, pa.binary()) for part in (words[:2], [], words[2:])]),
+        lambda words: pa.chunked_array([pa.array(part, pa.binary()) for part in (words[:2], words[:0], words[2:])]),
         lambda words: iter(words),
     ],
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,7 @@ def test_messages_without_a_key_are_spread_over_the_queues(how: str, at_once: bo
             return Message("t", b"x", delay_level=int(how == "level"), deliver_at_ms=later_ms if how == "time" else 0)
 
         async with rig.transactions(lambda _: TransactionState.COMMIT, sticky_messages=1) as producer:
+            sends: list[Coroutine[Any, Any, object]]
             if how == "transaction":
                 sends = [producer.send_in_transaction(message(), lambda *_: TransactionState.COMMIT) for _ in range(MESSAGES)]
             else:

@@ -66,15 +66,17 @@ def test_a_producer_takes_no_body_that_consumers_would_not_open() -> None:
 def test_a_producer_does_not_wait_for_more_messages_until_those_it_has_fail() -> None:
     """They did, one by one, with words of a replica group that is slow."""
     assert ProducerOptions(linger_ms=9_999).linger_ms == 9_999
-    for settings in ({"linger_ms": 10_000}, {"linger_ms": 500, "send_timeout_ms": 500}):
+    endless: tuple[dict[str, Any], ...] = ({"linger_ms": 10_000}, {"linger_ms": 500, "send_timeout_ms": 500})
+    for settings in endless:
         with pytest.raises(InvalidArgumentError, match=r"linger_ms \d+: expected less than send_timeout_ms, \d+; messages would wait"):
             ProducerOptions(**settings)
 
 
 def test_settings_of_wrong_types_and_names_are_refused() -> None:
+    settings: dict[str, Any]
     for settings in ({"group": 5}, {"producer_id": 5}, {"linger_ms": "1"}, {"batch_bytes": None}, {"compress_level": "1"}):
         with pytest.raises(InvalidArgumentError, match=r"expected (text|a whole number)"):
-            ProducerOptions(**settings)  # type: ignore[arg-type]
+            ProducerOptions(**settings)
     with pytest.raises(InvalidArgumentError, match="latency_max 5: expected Sequence"):
         ProducerOptions(latency_max=5)  # type: ignore[arg-type]
     for times in ("12", (1, None)):
@@ -141,9 +143,10 @@ def test_what_a_push_consumer_cannot_use_is_told_before_it_starts() -> None:
         __call__ = staticmethod(listener)
 
     consumer = PushConsumer("127.0.0.1:1", "g", listener)
+    what: dict[str, Any]
     for what, text in (({"expression": ["a"]}, r"tags \['a'\]: expected text"), ({"sql": 5}, "sql 5: expected text")):
         with pytest.raises(InvalidArgumentError, match=text):
-            consumer.subscribe("t", **what)  # type: ignore[arg-type]
+            consumer.subscribe("t", **what)
     with pytest.raises(InvalidNameError, match="topic name 5: expected text"):
         consumer.subscribe(5)  # type: ignore[arg-type]
     for each in (listener, partial(listener), Listener()):

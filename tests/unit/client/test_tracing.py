@@ -160,7 +160,9 @@ def test_a_delayed_message_keeps_its_trace(how: str) -> None:
         await rig.topic()
         with recorded() as spans:
             async with rig.producer() as producer:
-                later = {"delay_level": 2} if how == "level" else {"deliver_at_ms": producer._environment.clock.wall_ms() + 4_000}
+                later: dict[str, Any] = (
+                    {"delay_level": 2} if how == "level" else {"deliver_at_ms": producer._environment.clock.wall_ms() + 4_000}
+                )
                 await producer.send(Message("t", b"later", **later))
             (got,) = await read(rig, "t")
         sent = spans.one("send t")

@@ -77,7 +77,7 @@ def test_no_control_character_reaches_a_page(body: bytes) -> None:
     assert not {unicodedata.category(character) for character in preview(body)} & hidden
     assert len(preview(body)) <= 120
     for form in ("text", "json", "hex"):
-        shown = view(body, form)  # type: ignore[arg-type]
+        shown = view(body, form)
         assert not {unicodedata.category(character) for character in shown.text if character not in "\n\t"} & hidden
         assert not shown.cut
 

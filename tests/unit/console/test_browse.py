@@ -13,7 +13,7 @@ from dledger_console.data import browse, search
 from dledger_console.data.browse import MessagePage, Start
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnreachableError
 from tests.unit.client.sim_rig import Rig
-from tests.unit.client.test_consuming_over_groups import kill_group
+from tests.unit.client.test_topics_over_groups import kill_group
 
 
 async def fill(rig: Rig, count: int, *, queues: int = 4, body: bytes = b"%d") -> None:

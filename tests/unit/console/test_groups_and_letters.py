@@ -15,7 +15,7 @@ from dledger_console.web.sessions import SessionTable
 from dledger_wire.errors import InvalidArgumentError, TopicPermissionError
 from tests.unit.broker.test_send_back import DEAD, GROUP, RETRY, back, send
 from tests.unit.client.sim_rig import Rig, until
-from tests.unit.client.test_consuming_over_groups import kill_group
+from tests.unit.client.test_topics_over_groups import kill_group
 
 
 def test_topics_with_what_they_hold_and_those_of_groups_apart() -> None:

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dledger.core.config import CoreConfig
 from dledger.core.effects import (
@@ -139,6 +140,9 @@ class Envelope:
     due_ms: int = 0
 
 
+_MessageT = TypeVar("_MessageT")
+
+
 class Node:
     """A core, its disk, and what it asked for."""
 
@@ -215,14 +219,12 @@ class Node:
         """The log by its terms."""
         return [meta.term for meta in self.log.entries]
 
-    def sent(self, kind: type | None = None, to: object | None = None) -> list[Message]:
+    def sent(self, kind: type[_MessageT], to: object | None = None) -> list[_MessageT]:
         """Messages of this node in the bag."""
         return [
             envelope.message
             for envelope in self.cluster.bag
-            if envelope.source == self.name
-            and (kind is None or isinstance(envelope.message, kind))
-            and (to is None or envelope.to == node_id(to))
+            if envelope.source == self.name and isinstance(envelope.message, kind) and (to is None or envelope.to == node_id(to))
         ]
 
     def told(self, kind: type) -> list[Effect]:

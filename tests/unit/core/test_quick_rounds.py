@@ -142,4 +142,4 @@ def test_a_vote_asked_for_again_is_granted_again() -> None:
     cluster[1].crash()
     for _ in range(3):
         cluster[3].receive(2, VoteRequest(term=1, last=EntryId(0, 0), pre_vote=True))
-    assert [message.granted for message in cluster[3].sent(VoteResponse)] == [True] * 3  # type: ignore[union-attr]
+    assert [message.granted for message in cluster[3].sent(VoteResponse)] == [True] * 3

@@ -8,7 +8,7 @@ import pytest
 
 from dledger.core.effects import CommitTo, Send
 from dledger.core.events import Stored
-from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, SnapshotOffer, VoteRequest
+from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, Message, SnapshotOffer, VoteRequest
 from dledger.core.types import EntryId, EntryKind, Role
 from tests.unit.core.explorer import explore
 from tests.unit.core.harness import ELECTION_MS, HEARTBEAT_MS, Cluster, ack, append, leader_by_hand, solo
@@ -121,7 +121,7 @@ def test_C11_acknowledgements_of_older_entries_do_not_count_for_new_ones(late: A
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_C13_no_entry_is_stored_under_a_term_that_is_not_its_senders(order: tuple[int, ...]) -> None:
     """An old leader's entries, a new leader's heartbeat and a candidate, in every order: one thread of change, one serial outcome."""
-    messages = [
+    messages: list[tuple[int, Message]] = [
         (2, append(2, (1, 1), [2])),
         (3, Heartbeat(term=3, commit=0, round=0)),
         (3, append(3, (1, 1), [3])),

@@ -85,7 +85,7 @@ def test_E2_older_term_changes_nothing(role: Role, message: Message) -> None:
 
 
 @pytest.mark.parametrize(("message", "answer"), [(OLD_REQUESTS[0], AppendResponse), (OLD_REQUESTS[1], HeartbeatResponse)])
-def test_E3_an_old_leader_is_told_the_newer_term(message: Message, answer: type) -> None:
+def test_E3_an_old_leader_is_told_the_newer_term(message: Message, answer: type[AppendResponse | HeartbeatResponse]) -> None:
     node = solo([1, 2], term=2)
     node.receive(2, message)
     assert [sent.term for sent in node.sent(answer, to=2)] == [2]
@@ -118,7 +118,7 @@ def test_E6_a_follower_that_hears_nothing_asks_for_votes() -> None:
     node.timeout()
     assert node.role is Role.PRE_CANDIDATE
     request = VoteRequest(term=2, last=EntryId(1, 1), pre_vote=True)
-    assert node.sent() == [request, request]
+    assert node.sent(object) == [request, request]
     assert (node.term, node.core.vote) == (1, None)
 
 

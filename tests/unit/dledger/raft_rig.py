@@ -21,10 +21,11 @@ from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
-from dledger.runtime.env import After, Buffer, Environment, FolderSize, Place, SocketHandle, SyncFailedError
+from dledger.runtime.env import After, Buffer, Environment, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
 from dledger.snapshot.plan import StateSnapshot
 from dledger_wire.errors import AddressInUseError, DledgerError, UnreachableError
 from dledger_wire.rpc.transport import ByteStream, Channel, Network, Server, StreamHandler, UnaryHandler
+from dledger_wire.security.principal import ANONYMOUS
 from tests.byte_streams import TaskwiseStream
 from tests.sim.disk import measured
 from tests.sim.disk_content import Unreadable
@@ -151,6 +152,8 @@ class _End(TaskwiseStream):
 
 
 class _Context:
+    principal = ANONYMOUS
+
     def __init__(self, peer: str, metadata: Mapping[str, str]) -> None:
         self.peer, self.metadata = peer, metadata
 
@@ -332,6 +335,19 @@ class MemoryDisk:
     async def measure(self, folder: str, *, below: bool = True) -> FolderSize:
         return measured({path: len(content) for path, content in self.files.items()}, folder, below=below)
 
+    # Many small files at once: only the store has them.
+    async def sizes(self, folder: str) -> dict[str, int]:
+        raise NotImplementedError
+
+    async def write_files(self, writes: Sequence[FileWrite]) -> None:
+        raise NotImplementedError
+
+    async def cut_files(self, cuts: Sequence[FileCut]) -> None:
+        raise NotImplementedError
+
+    async def remove_files(self, paths: Sequence[str]) -> None:
+        raise NotImplementedError
+
     async def free_bytes(self) -> int:
         return 0 if self.full else 1 << 40
 
@@ -492,7 +508,7 @@ class Cluster:
     def __init__(self, size: int = 3, **settings: Any) -> None:
         self.net = MemoryNetwork()
         self.names = [NodeId(f"n{number}") for number in range(size)]
-        self.addresses = {name: f"{name}:1" for name in self.names}
+        self.addresses: dict[str, str] = {name: f"{name}:1" for name in self.names}
         self.disks: dict[NodeId, MemoryDisk] = {name: MemoryDisk() for name in self.names}
         self.nodes: dict[NodeId, RaftNode] = {}
         self.machines: dict[NodeId, Recorder] = {}

@@ -652,7 +652,7 @@ def test_a_node_that_fetches_a_copy_for_which_it_has_room_is_not_out_of_room() -
             node.low_on_space(on=on)
             return node._replica.core._core.low_on_space
 
-        catch_up._fetch_log = held_up  # type: ignore[method-assign]
+        catch_up._fetch_log = held_up  # type: ignore[assignment, method-assign]
         await none_free.wait()
         await cluster.until(lambda: told(on=False))
         disk.free_bytes = free_bytes  # type: ignore[method-assign]
@@ -682,9 +682,9 @@ def test_a_node_without_room_for_the_state_behind_the_log_copies_neither() -> No
         catch_up = (await cluster.start_one(victim))._replica.catch_up
         fetch = catch_up._fetch
 
-        async def noted(channel: Channel, source: NodeId, plan: SnapshotPlan) -> None:
+        async def noted(channel: Channel, node: NodeId, plan: SnapshotPlan) -> None:
             wanted.append(plan)
-            await fetch(channel, source, plan)
+            await fetch(channel, node, plan)
 
         catch_up._fetch = noted  # type: ignore[method-assign]
         await cluster.until(lambda: len(wanted) > 3)

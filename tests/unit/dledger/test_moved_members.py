@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 from dledger.core.types import NodeId
 from dledger.node import RaftNode
@@ -15,7 +16,7 @@ def known_addresses(cluster: Cluster) -> list[dict[NodeId, str]]:
     return [{name: node.address_of(name) for name in cluster.names} for node in cluster.nodes.values()]
 
 
-async def all_know(cluster: Cluster, wanted: dict[NodeId, str]) -> None:
+async def all_know(cluster: Cluster, wanted: Mapping[str, str]) -> None:
     await cluster.until(lambda: all(known == wanted for known in known_addresses(cluster)), f"all know {wanted}")
 
 

@@ -48,6 +48,7 @@ def test_a_leader_is_elected_and_every_replica_applies_what_is_proposed() -> Non
         entry = await leader.propose(payload)
         assert entry.term == leader.term
         place = leader.log.locate(entry.index)
+        assert place is not None
         assert payload.sealed == [(place.pos + 48, entry.index, entry.term)]
         assert cluster.machines[leader.identity.node_id].bodies == [b"hello"], "applied here before the future resolves"
         for bodies in await settled(cluster, 1):

@@ -142,7 +142,7 @@ def test_an_address_in_a_change_that_came_to_nothing_is_forgotten() -> None:
         name = old.identity.node_id
         followers = [node.identity.node_id for node in cluster.followers(old)]
         cluster.net.isolate(name, cluster.names)
-        wrong = dict.fromkeys(cluster.names, "nowhere:1") | {NodeId("n3"): "nowhere:2"}
+        wrong: dict[str, str] = dict.fromkeys([*cluster.names], "nowhere:1") | {"n3": "nowhere:2"}
         with pytest.raises(OutcomeUnknownError):
             await old.change_members(cluster.names, [NodeId("n3")], wrong, TIMEOUT_S)
         assert old.address_of(NodeId("n3")) == "nowhere:2", "a configuration counts from the moment it is in the log"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.drill.faults.recorded import RecordedCluster
+from tests.unit.drill.faults.recorded import RecordedCluster, RecordedProcess
 
 
 def cluster_with_two() -> tuple[RecordedCluster, list[str]]:
     cluster = RecordedCluster()
     return cluster, cluster.done
+
+
+def process_of(cluster: RecordedCluster, node: str) -> RecordedProcess:
+    process = cluster.machines[node].process
+    assert process is not None
+    return process
 
 
 def test_a_process_starts_when_no_fault_keeps_it_down() -> None:
@@ -93,7 +99,7 @@ def test_one_that_its_full_disk_has_ended_is_started_again_before_the_round_is_o
     full.fill("n0", 0)
     replaced.kill("n0")
     replaced.release("n0")
-    cluster.machines["n0"].process.kill()  # it ended by itself: no room
+    process_of(cluster, "n0").kill()  # it ended by itself: no room
     full.release("n0")
     del done[:]
     cluster.machines.start_if_excused("n0")
@@ -103,7 +109,7 @@ def test_one_that_its_full_disk_has_ended_is_started_again_before_the_round_is_o
 
 def test_one_that_ended_without_such_a_fault_is_not_started_again() -> None:
     cluster, done = cluster_with_two()
-    cluster.machines["n0"].process.kill()
+    process_of(cluster, "n0").kill()
     del done[:]
     cluster.machines.start_if_excused("n0")
     assert done == []

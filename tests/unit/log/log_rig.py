@@ -13,7 +13,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.log.report import Finding, RecoveryReport
 from dledger.log.verify import verify_log
-from dledger.runtime.env import Disk
+from dledger.runtime.env import Buffer, Disk
 
 IDLE_S = 600.0  # the longest that a disk thread of a starved machine may take for one call
 TINY = LogConfig(segment_bytes=1024, cache_bytes=400, verify_bytes=None, fill_window_bytes=0, units_sync_delay_ms=0, piece_bytes=256)
@@ -53,7 +53,7 @@ def add(log: Log, count: int, term: int = 1) -> list[RawEntry]:
     for _ in range(count):
         body = body_of(log.last.index + 1, term)
         third = len(body) // 3
-        pieces = [body] if third % 2 else [body[:third], bytearray(body[third : 2 * third]), memoryview(body)[2 * third :]]
+        pieces: list[Buffer] = [body] if third % 2 else [body[:third], bytearray(body[third : 2 * third]), memoryview(body)[2 * third :]]
         entry = log.encode(term, EntryKind.NORMAL, pieces)
         log.append(entry)
         entries.append(entry)

@@ -65,7 +65,7 @@ async def readable(log: Log) -> tuple[list[tuple[int, int, bytes]], list[str]]:
 def test_every_flipped_byte_is_classified_and_none_makes_the_log_silently_shorter() -> None:
     async def scenario() -> None:
         files, wanted = await written(14)
-        kinds = set()
+        kinds: set[object] = set()
         for path in sorted(files):
             # Of the long stretches of zeros in units and hard state, some bytes stand for the rest.
             stride = 1 if path.startswith("commitlog") else 7
@@ -579,7 +579,7 @@ def test_a_sector_that_cannot_be_read_hides_only_the_entries_it_is_in(places_lim
 def test_a_start_names_or_cuts_what_a_sector_hides_and_loses_nothing_synced(extra: int) -> None:
     async def scenario() -> None:
         files, wanted = await written(14, extra_unsynced=extra)
-        ends = set()
+        ends: set[DamageKind | None] = set()
         for path in sorted(path for path in files if path.startswith("commitlog")):
             for at in range(0, len(files[path]), 29):
                 disk = CrashDisk(files)

@@ -60,7 +60,7 @@ def test_an_error_of_a_descriptor_names_the_file(tmp_path: Path, monkeypatch: py
             raise OSError(errno.EIO, "Input/output error")
 
         monkeypatch.setattr(os, call, fails)
-        steps = {
+        steps: dict[str, Callable[[], Awaitable[object]]] = {
             "pwritev": lambda: file.pwrite(0, [b"x"]),
             "pread": lambda: file.pread(0, 1),
             "ftruncate": lambda: file.truncate(3),

@@ -98,7 +98,7 @@ def test_the_command_of_the_guide_makes_a_link_of_each_runbook(tmp_path: Path) -
     shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
     anchors = {title.lower() for title in re.findall(r"^### (\w+)$", guide, re.MULTILINE)}  # a single word is its own anchor
-    links = {}
+    links: dict[str, str] = {}
     for group in yaml.safe_load((tmp_path / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
         links |= {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
     assert links == {alert.name: f"https://docs.example.org/guides/monitor.html#{alert.name.lower()}" for alert in ALERTS}

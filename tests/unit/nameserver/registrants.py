@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dledger_wire._pb import routes_pb2
 
 NODES = ("n0", "n1", "n2")
 
 
-def registration(group: str = "g0", node: str = "n0", *, term: int = 1, sequence: int = 1, **fields: object) -> routes_pb2.Registration:
+def registration(group: str = "g0", node: str = "n0", *, term: int = 1, sequence: int = 1, **fields: Any) -> routes_pb2.Registration:
     """Of a node with its address, and with members unless they are given."""
     told = routes_pb2.Registration(
         cluster="c", group=group, node_id=node, address=f"{group}-{node}:1", term=term, started_at_ms=1, sequence=sequence
@@ -16,7 +18,7 @@ def registration(group: str = "g0", node: str = "n0", *, term: int = 1, sequence
     if "members" not in fields:
         told.members.extend(members(*NODES, group=group))
     told.role = "leader" if fields.get("master") else "follower"
-    told.MergeFrom(routes_pb2.Registration(**fields))  # type: ignore[arg-type]
+    told.MergeFrom(routes_pb2.Registration(**fields))
     return told
 
 
@@ -24,7 +26,9 @@ def members(*nodes: str, group: str = "g0") -> list[routes_pb2.Member]:
     return [routes_pb2.Member(id=node, address=f"{group}-{node}:1", voter=True) for node in nodes]
 
 
-def master(group: str = "g0", node: str = "n0", *, term: int = 1, topics: dict[str, int] | None = None, version: int = 1, **fields: object):  # type: ignore[no-untyped-def]
+def master(
+    group: str = "g0", node: str = "n0", *, term: int = 1, topics: dict[str, int] | None = None, version: int = 1, **fields: Any
+) -> routes_pb2.Registration:
     """Of the master of ``term``, with the whole table of topics: name -> queues."""
     rows = [
         routes_pb2.RouteQueues(topic=name, read_queues=count, write_queues=count, perm=6, topic_epoch="E")
@@ -39,7 +43,7 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
         self.term, self.leader = 0, ""
-        self.configuration, self.members = 1, NODES
+        self.configuration, self.members = 1, tuple[str, ...](NODES)
         self.version: int = 0
         self.topics: dict[str, int] = {}
         self.told: list[routes_pb2.Registration] = []
@@ -74,7 +78,7 @@ class Group:
         self._terms[node] = self.term
         self.tell(node)
 
-    def tell(self, node: str, **fields: object) -> None:
+    def tell(self, node: str, **fields: Any) -> None:
         self._sequence[node] += 1
         make = master if node == self.leader else registration
         told = make(

@@ -7,6 +7,7 @@ import socket
 from contextlib import closing
 
 import pytest
+from pysyncobj.tcp_connection import CONNECTION_STATE
 
 from broker.config.name_servers import NameServerConfig
 from broker.nameserver import bounded_transport
@@ -128,7 +129,7 @@ def test_an_attempt_at_an_address_where_nobody_answers_ends(monkeypatch: pytest.
 def _is_dialling(quorum: PySyncObjQuorum) -> bool:
     assert quorum._log is not None
     transport = quorum._log._SyncObj__transport
-    return any(conn.state == bounded_transport.CONNECTION_STATE.CONNECTING for conn in list(transport._connections.values()))
+    return any(conn.state == CONNECTION_STATE.CONNECTING for conn in list(transport._connections.values()))
 
 
 def test_a_name_server_that_cannot_listen_says_where(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def figure(system: str, work: str = "produce", way: str = "single", took_s: floa
 
 
 def rows(figures: list[Figure]) -> dict[str, list[str]]:
-    found = {}
+    found: dict[str, list[str]] = {}
     for line in markdown(figures, COLUMNS).splitlines():
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         found.setdefault(name.strip("*"), cells)

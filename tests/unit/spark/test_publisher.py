@@ -472,7 +472,7 @@ def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> 
 def test_the_largest_body_is_what_the_cluster_says() -> None:
     made = FrameStamp(UniqueIds(SimLess(), random.Random(1)), b"\x7f\0\0\x01\0\0\0\0", lambda: 1)
     asked: list[str] = []
-    batcher = RowBatcher(made, lambda _: LANES, TARGET, 0, lambda topic: asked.append(topic) or 5)  # type: ignore[func-returns-value]
+    batcher = RowBatcher(made, lambda _: LANES, TARGET, 0, lambda topic: asked.append(topic) or 5)
     assert list(batcher.add(pa.RecordBatch.from_pylist([{"body": b"12345"}]))) == []
     with pytest.raises(MessageTooLargeError, match="body of 6 bytes; expected at most 5"):
         list(batcher.add(pa.RecordBatch.from_pylist([{"body": b"123456"}])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_times_between_two_milliseconds_are_rounded_to_the_right_side(kind: Any,
     value = MOMENT + timedelta(microseconds=micros)
     found, left = narrowed(options(), [kind(("store_timestamp",), value)])
     assert left == []
-    compare = {
+    compare: Callable[[int, int], bool] = {
         EqualTo: lambda a, b: a == b,
         GreaterThan: lambda a, b: a > b,
         GreaterThanOrEqual: lambda a, b: a >= b,
@@ -69,7 +70,7 @@ def test_times_between_two_milliseconds_are_rounded_to_the_right_side(kind: Any,
 
 
 def test_tags_queues_and_topics_are_taken_once() -> None:
-    conditions = [In(("tags",), ["a", "b"]), EqualTo(("queue_id",), 3), EqualTo(("topic",), "orders"), IsNotNull(("queue_id",))]
+    conditions = [In(("tags",), ("a", "b")), EqualTo(("queue_id",), 3), EqualTo(("topic",), "orders"), IsNotNull(("queue_id",))]
     found, left = narrowed(options(), conditions)
     assert left == []
     assert (found.filters.tags, found.topics, found.filters.has_queue("orders", "g", 3), found.filters.has_queue("orders", "g", 2)) == (
@@ -94,7 +95,7 @@ def test_bounds_of_topics_that_a_condition_leaves_out_are_left_out(which: str) -
 
 @pytest.mark.parametrize("number", [9, -1, 1])
 def test_a_queue_that_the_options_leave_out_or_that_does_not_exist_gives_no_rows(number: int) -> None:
-    found, left = narrowed(options(queues="0"), [EqualTo(("queue_id",), number), In(("queue_id",), [number, 0])])
+    found, left = narrowed(options(queues="0"), [EqualTo(("queue_id",), number), In(("queue_id",), (number, 0))])
     assert left == []
     assert not any(found.filters.has_queue("orders", "g", queue) for queue in range(10))
 
@@ -122,6 +123,6 @@ def test_a_tag_that_no_expression_of_tags_can_say_is_left_to_spark(tag: str) -> 
 
 @pytest.mark.parametrize(("count", "is_taken"), [(1024, True), (1025, False)])
 def test_more_tags_than_brokers_take_are_left_to_spark(count: int, is_taken: bool) -> None:
-    condition = In(("tags",), [f"tag-{number}" for number in range(count)])
+    condition = In(("tags",), tuple(f"tag-{number}" for number in range(count)))
     found, left = narrowed(options(), [condition])
     assert (len(found.filters.tags), left) == ((count, []) if is_taken else (0, [condition]))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, OffsetOutOfR
 from dledger_wire.frames.frame import Frame, encode_frame
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
-from pyspark_dledger.planning.cluster_queries import ClusterView
+from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange
 from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues
 from pyspark_dledger.read import stream
@@ -71,7 +71,7 @@ def offsets(stored: dict[str, Any] | None) -> dict[QueueId, int]:
 
 
 def ranges(found: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
-    return [piece for partition in found.partitions(start, end) for piece in partition.pieces]
+    return [piece for partition in found.partitions(start, end) for piece in cast(Any, partition).pieces]
 
 
 def test_offsets_survive_the_checkpoint_and_others_are_refused() -> None:
@@ -106,7 +106,7 @@ def test_an_available_now_query_asks_leaders_where_it_ends(seen: Seen, monkeypat
     asked: list[bool] = []
     look = cluster_queries.read_cluster_view
 
-    def noted(*rest: Any, **how: bool) -> ClusterView:
+    def noted(*rest: Any, **how: Any) -> ClusterView:
         asked.append(how.get("from_leaders", False))
         return look(*rest, **how)
 

@@ -90,7 +90,7 @@ def test_a_mistake_in_an_option_of_a_read_is_found_by_load(name: str, value: str
 
 def test_a_stream_whose_options_are_refused_fails_where_spark_asks_it_something() -> None:
     """The schema was given by the user, so that ``load`` asked for none."""
-    reader = DefaultSource({"bootstrap": "h:1", "topic": "t", "readFrom": "x"}).streamReader(
+    reader: Any = DefaultSource({"bootstrap": "h:1", "topic": "t", "readFrom": "x"}).streamReader(
         StructType([StructField("body", BinaryType())])
     )
     for ask in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):

@@ -10,7 +10,8 @@ Held = tuple[int, int] | tuple[int, int, Mapping[int, int]]  # first offset, one
 
 
 def bounds_of(queues: Mapping[QueueId, Held]) -> dict[TopicPart, PartBounds]:
-    lows, highs = (of_queues({queue: held[end] for queue, held in queues.items()}) for end in (0, 1))
+    lows = of_queues({queue: held[0] for queue, held in queues.items()})
+    highs = of_queues({queue: held[1] for queue, held in queues.items()})
     found = {part: PartBounds(lows[part], highs[part]) for part in lows}
     for queue, held in queues.items():
         for moment, offset in held[2].items() if len(held) == 3 else ():

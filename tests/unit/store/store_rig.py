@@ -14,13 +14,14 @@ from dledger.core.types import EntryId, EntryKind
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.log.log import Log
+from dledger.replica.proposals import Payload
 from dledger.runtime.env import Disk, Environment, Network
 from dledger_wire.batches.batch import Sequence64, encode_batch
 from dledger_wire.check import require
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from store.append.prepared import BatchOutcome, PreparedBatches, PreparedCommand
+from store.append.prepared import BatchOutcome
 from store.commands.command import Command
 from store.commands.topics import CreateTopic
 from store.queues.queue_files import Units
@@ -156,7 +157,7 @@ class StoreRig:
         store.become_master(rig.term)
         return rig
 
-    def append(self, payload: PreparedBatches | PreparedCommand[Any]) -> EntryId:
+    def append(self, payload: Payload) -> EntryId:
         size = ENTRY_HEADER_SIZE + payload.size_bytes
         pos = self.log.place(size)
         index = self.log.last.index + 1

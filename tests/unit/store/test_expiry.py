@@ -119,7 +119,8 @@ def test_a_deletion_that_is_asked_for_ends_before_a_copy_takes_the_place_of_the_
 
         async def never_ends(_upto_index: int) -> int:
             cutting.set()
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("unreachable")
 
         monkeypatch.setattr(rig.head, "truncate_head", never_ends)
         asked = asyncio.create_task(rig.store.expiry.expire(0))

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from dledger.log.report import DamageKind
-from dledger.runtime.env import File
 from dledger_wire.errors import InvalidArgumentError, NotReadyError
 from dledger_wire.frames.message_id import offset_message_id
 from store.commands.topics import DeleteTopic
@@ -20,7 +19,7 @@ from store.key_index.index_keys import KeyColumns
 from store.key_index.index_writer import OpenIndexFile
 from store.key_index.message_query import Answer
 from store.offline.verify import verify_store
-from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.log.crash_disk import CrashDisk, CrashFile
 from tests.unit.store.store_rig import TINY, StepClock, StoreRig, batch_of, run
 from tests.waiting import until
 
@@ -426,7 +425,7 @@ class GatedDisk(CrashDisk):
         self.gate = asyncio.Event()
         self.waiting = asyncio.Event()
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False) -> CrashFile:
         if path.startswith("index/"):
             self.waiting.set()
             await self.gate.wait()

@@ -136,15 +136,16 @@ def test_the_bounds_of_a_topics_queues_are_known_without_its_files() -> None:
         rig = await used(disk)
         await rig.save()
         await rig.close()
-        again = await StoreRig.open(disk.after_kill())
+        again_disk = disk.after_kill()
+        again = await StoreRig.open(again_disk)
         await again.send(batch_of("t", 7, [b"two"]))
         await again.topic("unused", 3)
-        again.disk.log.clear()
+        again_disk.log.clear()
         lows, highs = again.store.reader.bounds_of_topic("t")
         assert [*zip(lows, highs, strict=True)] == [again.store.reader.bounds("t", number) for number in range(QUEUES)]
         assert highs == [1] * 7 + [2] + [1] * (QUEUES - 8)
         assert again.store.reader.bounds_of_topic("unused") == ([0] * 3, [0] * 3)
-        assert again.disk.log == []
+        assert again_disk.log == []
         with pytest.raises(TopicNotFoundError):
             again.store.reader.bounds_of_topic("none")
         await again.close()

@@ -62,7 +62,7 @@ def test_a_mark_placed_behind_the_deletion_of_its_topic_is_void_with_its_copies(
             if again:
                 await rig.topic(name)
         for batches, mark in zip(copies, marks, strict=True):
-            rig.append(AtomicPayload(batches, mark))  # type: ignore[arg-type]
+            rig.append(AtomicPayload(batches, mark))
         await rig.commit()
         for mark in marks:
             with pytest.raises(TopicNotFoundError):
@@ -81,7 +81,7 @@ def test_a_mark_is_placed_with_its_copies_while_its_topic_is_there() -> None:
         for name in ("t", "%RETRY%g"):
             await rig.topic(name)
         mark = rig.store.command(MarkSentBack(group="g", topic="t", queue_id=0, runs=((0, 1),)))
-        rig.append(AtomicPayload(rig.store.prepare(batch_of("%RETRY%g", 0, [b"copy"]), for_service=True), mark))  # type: ignore[arg-type]
+        rig.append(AtomicPayload(rig.store.prepare(batch_of("%RETRY%g", 0, [b"copy"]), for_service=True), mark))
         await rig.commit()
         mark.result()
         assert 0 in rig.store.send_backs.sent(("g", "t", 0))
@@ -100,7 +100,7 @@ def test_a_delivery_placed_behind_a_deletion_that_is_refused_does_not_pass_its_m
         due = rig.store.prepare(batch_of("t", 0, [b"due"]), for_service=True)
         delivered = rig.store.command(AdvanceDelayLevel(level=1, offset=1))
         rig.append(rig.store.command(DeleteTopicIf(name="t", only_if=EMPTY)))
-        rig.append(AtomicPayload(due, delivered))  # type: ignore[arg-type]
+        rig.append(AtomicPayload(due, delivered))
         await rig.commit()
         with pytest.raises(TopicNotFoundError):
             delivered.result()

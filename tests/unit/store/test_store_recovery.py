@@ -19,6 +19,7 @@ from store.durability.persistence import ABORT_PATH
 from store.log_view import ReadableLog
 from store.queues import queue_reader
 from store.queues.queue_trim import QueueTrimmer
+from store.queues.rebuild import rebuild_files
 from store.state.sequences import QueueKey
 from tests.sim.cluster import SMALL_LOG
 from tests.sim.disk import SimDisk
@@ -159,11 +160,10 @@ def test_queue_files_are_made_right_again_from_the_log(tamper: Callable[[SimDisk
 
 def test_damaged_files_of_many_queues_take_one_pass_over_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[QueueKey]] = []
-    rebuild = queue_reader.rebuild_files
 
     async def counted(log: ReadableLog, wanted: dict[QueueKey, Any], *rest: Any) -> None:
         passes.append(sorted(wanted))
-        await rebuild(log, wanted, *rest)
+        await rebuild_files(log, wanted, *rest)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic("t", queues=4)

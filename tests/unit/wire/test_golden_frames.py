@@ -7,6 +7,7 @@ the one of the compressed body (EF1BE40C) lose their top bit.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,8 @@ FRAME = Frame(
     total_size=116,
     body_crc=0x4BF43926,
 )
+BORN: dict[str, Any]
+STORE: dict[str, Any]
 BORN, STORE = {"born_host": "[::1]:10911"}, {"store_host": "[2001:db8::a]:10912"}
 VECTORS = {
     "plain": (PLAIN, FRAME),

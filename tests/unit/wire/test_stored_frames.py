@@ -286,8 +286,8 @@ def test_what_is_gone_before_it_begins_is_an_error_of_its_own(serving: Callable[
 
 def test_a_file_that_ends_too_early_is_read(serving: Callable[[Handler, Scenario], None]) -> None:
     async def handler(stream: Stream, file: File) -> None:
-        with pytest.raises(OSError, match="No data"):
-            await file.send(socket.socket(), [(SIZE, 1)])
+        with socket.socket() as target, pytest.raises(OSError, match="No data"):
+            await file.send(target, [(SIZE, 1)])
         await stream.write(b"ok")
 
     async def scenario(stream: ByteStream) -> None:

@@ -14,7 +14,6 @@ from dledger_wire.errors import AuthenticationFailedError
 from dledger_wire.security import principal
 from dledger_wire.security.attempts import AT_ONCE, HOLD_S, MAX_HELD, WINDOW_S
 from dledger_wire.security.scram import ClientExchange, password_verifier, secret_verifier
-from dledger_wire.tcp import authentication
 from dledger_wire.tcp.authentication import AcceptedAuthentication
 from dledger_wire.tcp.connection import AUTHENTICATION, ERROR
 from store.state.security import SecurityState
@@ -46,7 +45,7 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
         self.held: list[tuple[float, Callable[[], None]]] = []
-        monkeypatch.setattr(authentication.asyncio, "get_running_loop", lambda: self)
+        monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
         monkeypatch.setattr(admission_module, "loop_s", lambda: self.now_s)
         verifiers = {name: secret_verifier(RIGHT) for name in ("alice", "bob")}
         self.admission = ClusterAdmission(
@@ -118,7 +117,7 @@ def test_stock_grpc_clients_are_slowed_down_as_well(rig: Rig, monkeypatch: pytes
     async def guess(count: int) -> list[bool]:
         return [await rig.admission.password_fits("10.0.0.1:7", "alice", "wrong") for _ in range(count)]
 
-    monkeypatch.setattr(admission_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     assert asyncio.run(guess(AT_ONCE + MAX_HELD)) == [False] * (AT_ONCE + MAX_HELD)
     assert slept == [0.0] * AT_ONCE + [HOLD_S] * MAX_HELD
     with pytest.raises(AuthenticationFailedError, match="too many wrong passwords of alice"):

@@ -10,6 +10,7 @@ import pytest
 from broker.security.access import AccessControl
 from broker.security.permissions import CHECKS, asks_itself, check_of
 from dledger_wire import _pb
+from dledger_wire._pb.security_pb2 import SecurityUser
 from dledger_wire.errors import DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import METHODS
@@ -106,11 +107,11 @@ def test_rights_on_all_topics_are_none_on_those_of_groups_and_the_system(method:
 
 def test_nobody_changes_its_own_rights_or_another_one_s_password() -> None:
     control = AccessControl(lambda: mallory_state())
-    own = methods.PUT_USER.request(user={"name": "mallory"})
+    own = methods.PUT_USER.request(user=SecurityUser(name="mallory"))
     CHECKS[methods.PUT_USER.path](control, MALLORY, own)
     for method, request in (
-        (methods.PUT_USER, methods.PUT_USER.request(user={"name": "alice"})),
-        (methods.PUT_USER, methods.PUT_USER.request(user={"name": "mallory"}, create=True)),
+        (methods.PUT_USER, methods.PUT_USER.request(user=SecurityUser(name="alice"))),
+        (methods.PUT_USER, methods.PUT_USER.request(user=SecurityUser(name="mallory"), create=True)),
         (methods.CHANGE_RULES, methods.CHANGE_RULES.request()),
         (methods.DELETE_USER, methods.DELETE_USER.request(name="mallory")),
         (methods.LIST_RULES, methods.LIST_RULES.request(user="alice")),

@@ -32,7 +32,7 @@ from store.durability.snapshots import Snapshot, Snapshots
 CLUSTER, GROUP = "old", "g0"
 START_MS, STEP_MS = 1_700_000_000_000, 1000  # of the first command, and between two
 SMALL = LogConfig(segment_bytes=4096, fill_window_bytes=0)
-OLD = Configuration(Membership((NodeId("n0"),), ()).with_stores({"n0": "a" * 32}), {NodeId("n0"): "127.0.0.1:1"})
+OLD = Configuration(Membership((NodeId("n0"),), ()).with_stores({NodeId("n0"): "a" * 32}), {NodeId("n0"): "127.0.0.1:1"})
 
 NEW_FILE = """
 cluster: new

@@ -238,7 +238,7 @@ def test_damage_is_found_with_file_and_place(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-class FullFileSystem(MemoryFileSystem):  # type: ignore[misc]
+class FullFileSystem(MemoryFileSystem):
     """Storage without room for more than a small file."""
 
     protocol = "full"

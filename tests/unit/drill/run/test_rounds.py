@@ -40,7 +40,7 @@ def test_a_fault_that_cannot_be_struck_is_told_and_the_round_goes_on() -> None:
     def fails(*_: Any) -> None:
         raise DeadlineExceededError("no leader")
 
-    cluster.transfer_leader = fails  # type: ignore[method-assign]
+    cluster.transfer_leader = fails  # type: ignore[assignment, method-assign]
     transfer, kill = sorted(run(cluster, "transfer", "kill-leader"), key=lambda each: str(each.outcome))
     assert (transfer.outcome, transfer.data["name"], transfer.data["note"]) == (Outcome.FAILED, "transfer", "no leader")
     assert (kill.outcome, kill.data["name"]) == (Outcome.OK, "kill-leader")

@@ -13,6 +13,7 @@ from dledger_wire.errors import AuthenticationFailedError, DledgerError, Unreach
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.security import principal
+from dledger_wire.security.certificates import new_authority
 from dledger_wire.security.credentials import ClusterCredentials, PasswordCredentials
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import NetworkSecurity
@@ -211,7 +212,7 @@ def test_who_answers_in_place_of_the_expected_node_is_refused_with_and_without_t
 
 def test_a_certificate_of_another_authority_is_refused_by_both_sides() -> None:
     secured.certificate(NODE, "n0")
-    other = secured.new_authority("shop")
+    other = new_authority("shop")
     secured.certificate(NODE, "impostor", signer=other)
     (secured.folder() / "other.crt").write_bytes(other.certificate)
 
