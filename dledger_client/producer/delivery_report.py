@@ -15,13 +15,16 @@ from typing import Any
 
 from dledger_client.face import face_of
 from dledger_client.message import SendResult, SendStatus
-from dledger_client.producer.report_place import AsyncReportPlace, ReportPlace
+from dledger_client.producer.report_place import AsyncMessagePlace, MessagePlace, ReportPlace
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
 
 _logger = logging.getLogger(__name__)
+
+NOT_AWAITED = "the result is not known yet; await the future"
+ALL = -1  # in place of a message's index: all messages of the report
 
 Callback = Callable[[Any], object]
 
@@ -51,7 +54,7 @@ class DeliveryReport:
     def __init__(self, lock: threading.Lock, topic: str, replica_group: str, queue_id: int) -> None:
         self._lock = lock
         self.process_id = os.getpid()
-        self._callbacks: list[tuple[Callable[[], object], int | None]] | None = None  # with the message they wait for; None: for all
+        self._callbacks: list[tuple[Callable[[], object], int]] | None = None  # with the index of the message they wait for, or ALL
         self.topic, self.replica_group, self.queue_id = topic, replica_group, queue_id
         self.settled = False
         self.error: DledgerError | None = None
@@ -78,15 +81,15 @@ class DeliveryReport:
         self.error = error
         self.settle()
 
-    def when_settled(self, callback: Callable[[], object], index: int | None = None) -> bool:
-        """Call back when the message with that index is settled, None: when all are.
+    def when_settled(self, callback: Callable[[], object], index: int = ALL) -> bool:
+        """Call back when the message with that index is settled, ALL: when all are.
 
         False, and nothing is called, when that is so already.
         """
         report = self
         while True:
             with report._lock:
-                if report.parts is None or index is None:
+                if report.parts is None or index == ALL:
                     if report.settled:
                         return False
                     if report._callbacks is None:
@@ -108,17 +111,17 @@ class DeliveryReport:
         with self._lock:
             self.parts = parts
             waiting = self._callbacks or []
-            self._callbacks = [(callback, index) for callback, index in waiting if index is None]
+            self._callbacks = [(callback, index) for callback, index in waiting if index == ALL]
         for callback, index in waiting:
-            if index is not None and not self.when_settled(callback, index):
+            if index != ALL and not self.when_settled(callback, index):
                 _call(callback)
         for _, part in parts:
             if not part.when_settled(part_settled):
                 part_settled()
 
     def settled_at(self, index: int) -> bool:
-        """Whether the result of the message with that index is known."""
-        return self._part_of(index)[0].settled
+        """Whether the result of the message with that index is known, ALL: of all."""
+        return self.settled if index == ALL else self._part_of(index)[0].settled
 
     def _part_at(self, index: int) -> tuple[DeliveryReport, int]:
         """The part that the message is in, and its index there."""
@@ -151,18 +154,14 @@ class DeliveryReport:
 
 
 @face_of(ReportPlace)
-class SendFuture(ReportPlace):
-    """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
+class DeliveryFuture(ReportPlace):
+    """What the futures of sends have in common: the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     ``concurrent.futures.wait`` and ``as_completed`` take none: wait for many with the producer's ``flush``.
 
     Args:
         report: The report of the batch.
         index: The number of the message in the batch.
-
-    Examples:
-        >>> future = producer.send_async(Message("orders", b"one"))
-        >>> print(future.result(timeout=5.0).queue_offset)
     """
 
     __slots__ = ()
@@ -173,7 +172,7 @@ class SendFuture(ReportPlace):
         super().__init__(report, index)
 
     def done(self) -> bool:
-        """Whether the result is known.
+        """Whether the result is known; of several bodies, those of all.
 
         Examples:
             >>> finished = future.done()
@@ -208,6 +207,64 @@ class SendFuture(ReportPlace):
         """
         return False
 
+    def exception(self, timeout: float | None = None) -> DledgerError | None:
+        """The error of the send.
+
+        Args:
+            timeout: Seconds to wait; None: until the producer's ``send_timeout_ms`` has passed.
+
+        Returns:
+            What ``result`` would raise; None when everything is stored.
+
+        Raises:
+            TimeoutError: The result is not known after ``timeout``.
+
+        Examples:
+            >>> error = future.exception()
+        """
+        if not self.done():
+            self._wait(timeout)
+        return self._error()
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call a function when the result is known.
+
+        Args:
+            callback: Called with the future, on the client's event loop, or at once when the result is known already. It must not block.
+
+        Examples:
+            >>> future.add_done_callback(lambda done: print(done.exception()))
+        """
+        if not self._report.when_settled(lambda: callback(self), self._index):
+            callback(self)
+
+    def _wait(self, timeout: float | None) -> None:
+        wait_settled(self._report, timeout, self._index)
+
+    def _error(self) -> DledgerError | None:
+        return self._report.error_of(self._index)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {str(self._error() or 'stored') if self.done() else 'pending'}>"
+
+
+@face_of(MessagePlace)
+class SendFuture(MessagePlace, DeliveryFuture):
+    """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
+
+    ``concurrent.futures.wait`` and ``as_completed`` take none: wait for many with the producer's ``flush``.
+
+    Args:
+        report: The report of the batch.
+        index: The number of the message in the batch.
+
+    Examples:
+        >>> future = producer.send_async(Message("orders", b"one"))
+        >>> print(future.result(timeout=5.0).queue_offset)
+    """
+
+    __slots__ = ()
+
     def result(self, timeout: float | None = None) -> SendResult:
         """The result of the send.
 
@@ -228,51 +285,9 @@ class SendFuture(ReportPlace):
             self._wait(timeout)
         return self._report.result_of(self._index)
 
-    def exception(self, timeout: float | None = None) -> DledgerError | None:
-        """The error of the send.
 
-        Args:
-            timeout: Seconds to wait; None: until the producer's ``send_timeout_ms`` has passed.
-
-        Returns:
-            What the message failed with; None when it is stored.
-
-        Raises:
-            TimeoutError: The result is not known after ``timeout``.
-
-        Examples:
-            >>> error = future.exception()
-        """
-        report = self._report
-        if report.settled and report.parts is None:
-            return report.error
-        if not self.done():
-            self._wait(timeout)
-        return report.error_of(self._index)
-
-    def add_done_callback(self, callback: Callback) -> None:
-        """Call a function when the result is known.
-
-        Args:
-            callback: Called with the future, on the client's event loop, or at once when the result is known already. It must not block.
-
-        Examples:
-            >>> future.add_done_callback(lambda done: print(done.exception()))
-        """
-        if not self._report.when_settled(lambda: callback(self), self._index):
-            callback(self)
-
-    def _wait(self, timeout: float | None) -> None:
-        wait_settled(self._report, timeout, self._index)
-
-    def __repr__(self) -> str:
-        if not self.done():
-            return f"<{type(self).__name__} pending>"
-        return f"<{type(self).__name__} {self._report.error_of(self._index) or 'stored'}>"
-
-
-@face_of(AsyncReportPlace)
-class AsyncSendFuture(SendFuture):
+@face_of(AsyncMessagePlace)
+class AsyncSendFuture(AsyncMessagePlace, SendFuture):
     """The result of one sent message for asyncio: ``await future`` waits; ``result`` and ``exception`` do not.
 
     Args:
@@ -291,11 +306,11 @@ class AsyncSendFuture(SendFuture):
         return self._report.result_of(self._index)
 
     def _wait(self, timeout: float | None) -> None:
-        raise asyncio.InvalidStateError("the report is not known yet; await the future")
+        raise asyncio.InvalidStateError(NOT_AWAITED)
 
 
-def wait_settled(report: DeliveryReport, timeout: float | None, index: int | None = None) -> None:
-    """Block until the message with that index is settled, None: until all are.  TimeoutError after ``timeout`` seconds."""
+def wait_settled(report: DeliveryReport, timeout: float | None, index: int = ALL) -> None:
+    """Block until the message with that index is settled, ALL: until all are.  TimeoutError after ``timeout`` seconds."""
     _check_not_inherited(report)
     if timeout is None or timeout > 0:
         LoopThread.refuse_in_callback()
@@ -304,8 +319,8 @@ def wait_settled(report: DeliveryReport, timeout: float | None, index: int | Non
         raise TimeoutError(f"not acknowledged within {timeout:g} s; the producer goes on trying until its own deadline")
 
 
-async def settled(report: DeliveryReport, index: int | None = None) -> None:
-    """Wait until the message with that index is settled, None: until all are."""
+async def settled(report: DeliveryReport, index: int = ALL) -> None:
+    """Wait until the message with that index is settled, ALL: until all are."""
     _check_not_inherited(report)
     waiter = asyncio.get_running_loop().create_future()
     if report.when_settled(lambda: _wake_up(waiter), index):

@@ -1,4 +1,4 @@
-"""Where the result of a message will be found: the base of ``SendFuture``.
+"""Where the result of a send will be found: the bases of its futures.
 
 A producer makes one for each message.  Compiled where the wheel is (docs/adr/0035), and then unknown to the garbage collector, which would
 look at all that wait: a cycle through one ends when its report is settled, since that drops the callbacks.
@@ -13,7 +13,7 @@ from dledger_client.compiler_hints import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
 class ReportPlace:
-    """A report of a batch (``delivery_report.DeliveryReport``), and the index of a message in the batch."""
+    """A report of a batch (``delivery_report.DeliveryReport``), and the index of a message in the batch: the base of all futures."""
 
     __slots__ = ("_index", "_report")
 
@@ -26,7 +26,14 @@ class ReportPlace:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
-class AsyncReportPlace(ReportPlace):
+class MessagePlace(ReportPlace):
+    """The same of one message: the base of ``SendFuture``."""
+
+    __slots__ = ()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
+class AsyncMessagePlace(MessagePlace):
     """The same for asyncio: the base of ``AsyncSendFuture``."""
 
     __slots__ = ()

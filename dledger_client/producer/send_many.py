@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_client.producer.accumulator import RecordAccumulator
-from dledger_client.producer.delivery_report import DeliveryReport, settled, wait_settled
+from dledger_client.producer.delivery_report import ALL, NOT_AWAITED, DeliveryFuture, DeliveryReport, settled
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_client.producer.partitioner import QueueKey
 from dledger_client.producer.redispatch import without_number
@@ -104,7 +104,7 @@ class SendManyResult:
         return f"SendManyResult({self.topic!r}, {self.count} bodies in {len(self.ranges)} batches)"
 
 
-class SendManyFuture:
+class SendManyFuture(DeliveryFuture):
     """The result of one call of ``send_many_async``, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     Args:
@@ -116,45 +116,11 @@ class SendManyFuture:
         >>> print(future.result(timeout=5.0).count)
     """
 
-    __slots__ = ("_count", "_report")
+    __slots__ = ("_count",)
 
     def __init__(self, report: DeliveryReport, count: int) -> None:
-        self._report, self._count = report, count
-
-    def done(self) -> bool:
-        """Whether the results of all bodies are known.
-
-        Examples:
-            >>> finished = future.done()
-        """
-        return self._report.settled
-
-    def running(self) -> bool:
-        """Whether the result of a body is not known yet.
-
-        Examples:
-            >>> waits = future.running()
-        """
-        return not self.done()
-
-    def cancel(self) -> bool:
-        """For code that takes any future; a send goes on.
-
-        Returns:
-            False.
-
-        Examples:
-            >>> cancelled = future.cancel()
-        """
-        return False
-
-    def cancelled(self) -> bool:
-        """Whether it was cancelled: never.
-
-        Examples:
-            >>> cancelled = future.cancelled()
-        """
-        return False
+        super().__init__(report, ALL)
+        self._count = count
 
     def result(self, timeout: float | None = None) -> SendManyResult:
         """The result of the call.
@@ -172,30 +138,13 @@ class SendManyFuture:
         Examples:
             >>> result = future.result(timeout=5.0)
         """
-        self._wait(timeout)
-        leaves = list(_leaves(self._report, 0, self._count))
+        if not self.done():
+            self._wait(timeout)
+        leaves = self._leaves()
         error = _error_of(leaves, self._count)
         if error is not None:
             raise error.with_traceback(None)  # one of a batch, which may have been raised before
         return SendManyResult(self._report.topic, self._count, leaves)
-
-    def exception(self, timeout: float | None = None) -> DledgerError | None:
-        """The error of the call.
-
-        Args:
-            timeout: Seconds to wait; None: until it is known.
-
-        Returns:
-            What ``result`` would raise; None when all bodies are stored.
-
-        Raises:
-            TimeoutError: The result is not known after ``timeout``.
-
-        Examples:
-            >>> error = future.exception()
-        """
-        self._wait(timeout)
-        return _error_of(list(_leaves(self._report, 0, self._count)), self._count)
 
     def outcomes(self, timeout: float | None = None) -> list[SentRange]:
         """What became of each body, stored or not.
@@ -212,28 +161,18 @@ class SendManyFuture:
         Examples:
             >>> failed = [each for each in future.outcomes() if each.error is not None]
         """
-        self._wait(timeout)
-        return [_range(*leaf) for leaf in _leaves(self._report, 0, self._count)]
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call a function when the results of all bodies are known.
-
-        Args:
-            callback: Called with the future, on the client's event loop, or at once when the result is known already. It must not block.
-
-        Examples:
-            >>> future.add_done_callback(lambda done: print(done.exception()))
-        """
-        if not self._report.when_settled(lambda: callback(self)):
-            callback(self)
-
-    def _wait(self, timeout: float | None) -> None:
         if not self.done():
-            wait_settled(self._report, timeout)
+            self._wait(timeout)
+        return [_range(*leaf) for leaf in self._leaves()]
+
+    def _error(self) -> DledgerError | None:
+        return _error_of(self._leaves(), self._count)
+
+    def _leaves(self) -> list[tuple[int, int, DeliveryReport]]:
+        return list(_leaves(self._report, 0, self._count))
 
     def __repr__(self) -> str:
-        state = "pending" if not self.done() else str(self.exception() or "stored")
-        return f"<{type(self).__name__} of {self._count} bodies: {state}>"
+        return f"{super().__repr__()[:-1]}, {self._count} bodies>"
 
 
 class AsyncSendManyFuture(SendManyFuture):
@@ -255,8 +194,7 @@ class AsyncSendManyFuture(SendManyFuture):
         return self.result()
 
     def _wait(self, timeout: float | None) -> None:
-        if not self.done():
-            raise asyncio.InvalidStateError("the result is not known yet; await the future")
+        raise asyncio.InvalidStateError(NOT_AWAITED)
 
 
 def chosen_once(queue_key: QueueKey) -> QueueKey:
