@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -22,12 +22,13 @@ class of the Python client where there is one. Remarks and warnings on stderr st
 
 ## Common options
 
-Most commands take these options. The page does not repeat them for each command.
+Most commands take these options. The page names them only, and calls `--user` to `--tls-key` *login*.
 
 | option | meaning |
 |---|---|
 """
 COMMON = ("timeout", "as_json")
+LOGIN = ("`--user`", "`--password-file`", "`--tls-ca`", "`--tls-cert`", "`--tls-key`")
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -68,17 +69,24 @@ def _section(path: str, command: Any, context: Any, known: Collection[str]) -> s
     if own:
         text += "\n| argument or option | meaning |\n|---|---|\n" + _rows(_record(param, context) for param in own)
     if shared:
-        text += "\nCommon options: " + ", ".join(_common_name(param) for param in shared) + ".\n"
+        text += f"\nCommon options: {_named(shared, len(known))}.\n"
     if command.epilog:
         title = "Examples" if "\n" in command.epilog else "Example"
         text += f"\n{title}:\n\n```\n{command.epilog}\n```\n"
     return text
 
 
-def _common_name(param: Any) -> str:
-    if param.name == "timeout" and param.default != DEFAULT_TIMEOUT_S:
-        return f"`{long_name(param)}` (default {param.default:g} s)"
-    return f"`{long_name(param)}`"
+def _named(shared: Sequence[Any], known: int) -> str:
+    """The common options of a command in a few words."""
+    timeouts = [
+        f"`--timeout` {param.default:g} s by default" for param in shared if param.name == "timeout" and param.default != DEFAULT_TIMEOUT_S
+    ]
+    names = [f"`{long_name(param)}`" for param in shared]
+    if len(shared) == known:
+        return "; ".join(["all", *timeouts])
+    if set(names) >= set(LOGIN):
+        names = [*(name for name in names if name not in LOGIN), "login"]
+    return "; ".join([", ".join(names), *timeouts])
 
 
 def _record(param: Any, context: Any) -> tuple[str, str]:
