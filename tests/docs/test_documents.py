@@ -30,6 +30,7 @@ BOOTSTRAP = "127.0.0.1:9876"
 ANY_BLOCK = re.compile(r"^<!-- (run|spark|under load) -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MENU = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 MONITORED = ("127.0.0.1:9911", "127.0.0.1:9912", "127.0.0.1:9913")
+WORDS = 58_000
 LOCAL = sorted(set(re.findall(r"127\.0\.0\.1:10\d+", (DOCS / "guides" / "move.md").read_text(encoding="utf-8"))) | {"127.0.0.1:10951"})
 NAMED = ("127.0.0.1:20911", "127.0.0.1:20912", "127.0.0.1:20913", *LOCAL, *MONITORED)
 
@@ -252,3 +253,10 @@ def test_paths_that_documents_name_exist() -> None:
     for file in PAGES:
         for path in re.findall(r"`((?:scripts|docs|tests|benchmarks|cluster-configs|\.ci)/[\w./-]+)`", file.read_text(encoding="utf-8")):
             assert (ROOT / path).exists(), f"{file.name}: {path}"
+
+
+def test_pages_that_people_write_have_no_more_words_than_the_budget() -> None:
+    """Decision records and generated pages are not counted.  Longer pages take words from others that repeat something."""
+    generated = {DOCS / "reference" / f"{name}.md" for name in ("cli", "client-metrics", "errors", "events", "metrics")}
+    written = [page for page in DOCS.glob("**/*.md") if page not in generated and not {"adr", "api"} & set(page.parts)]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in written) <= WORDS
