@@ -17,6 +17,7 @@ from broker.config.name_servers import NameServiceConfig
 from broker.config.security import LimitsConfig
 from broker.config.units import parse_duration_ms, parse_size
 from broker.groups.term_sessions import SESSION_MS
+from broker.process.service_manager import PATIENCE_S
 from broker.security.certificate_watch import LEVELS_DAYS
 from dledger.core.config import CoreConfig
 from dledger.log.config import LogConfig
@@ -26,6 +27,7 @@ from dledger_client.cluster.route_watch import WAIT_MS, WAIT_SPREAD_MS
 from dledger_client.consumer.rebalancer import DRAIN_S
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.producer.settings import ProducerOptions
+from dledger_wire.frames.compress import SAMPLED_FROM, WORTHWHILE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.tcp.dead_peers import SILENT_S
 from dledger_wire.tcp.network import AUTHENTICATION_S, CALLS_IDLE_S
@@ -34,11 +36,16 @@ from store.commands.consumer_groups import SubscriptionGroup
 from store.settings import StoreSettings
 from store.state.transactions import MAX_OPEN, MAX_OPEN_OF_GROUP
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+UNIT = dict(
+    re.findall(r"^(\w+)=(\d+)$", (ROOT / "cluster-configs" / "systemd" / "dledger@.service").read_text(encoding="utf-8"), re.MULTILINE)
+)
 RAFT, STORE, BROKER, NAMES, LIMITS = RaftConfig(), StoreConfig(), ServiceConfig(), NameServiceConfig(), LimitsConfig()
 SEND, PUSH, FILES = ProducerOptions(), PushOptions(), StoreSettings()
 CONFIGURED = f"{RAFT.election_timeout_ms / 1000:g} to {2 * RAFT.election_timeout_ms / 1000:g} s"
 LEAST_MS = CoreConfig().least_election_timeout_ms
+DELAYS = [re.sub(r"(\d+)(\w)", r"\1 \2", level) for level in BROKER.messageDelayLevel.split()]  # 1 s, ... 1 m, ... 2 h
 RETRIES = SubscriptionGroup("any").retryMaxTimes
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -63,6 +70,9 @@ STATED: dict[str, list[str]] = {
         f"after {LEAST_MS / 1000:g} to {2 * RAFT.election_timeout_ms / 1000:g} s without the leader",
         f"{STORE.diskMaxUsedSpaceRatio / 100:g} is `diskMaxUsedSpaceRatio`",
         f"clock is off by {RAFT.maxClockSkewMs // 1000} s",
+        f"or {PATIENCE_S:g} s after it listens",
+        f"an event loop that hangs for {UNIT['WatchdogSec']} s",
+        f"starts it again after {UNIT['RestartSec']} s",
     ],
     "guides/consume.md": [f"its queues pause for {SESSION_MS / 1000:g} s"],
     "guides/disk.md": [
@@ -72,15 +82,23 @@ STATED: dict[str, list[str]] = {
         f"`diskSpaceWarningLevelRatio` | {STORE.diskSpaceWarningLevelRatio} % |",
         f"the ratios of {STORE.diskSpaceCleanForciblyRatio} and {STORE.diskSpaceWarningLevelRatio} do not apply",
     ],
-    "guides/delay.md": [f"at most {MAX_TIMER_DELAY_MS // 86_400_000} days ahead"],
+    "guides/delay.md": [
+        ", ".join(DELAYS[:4]) + f", {DELAYS[4][:-2]} to {DELAYS[13]}in, {DELAYS[14]}in, {DELAYS[15]}in, {DELAYS[16]}, {DELAYS[17]}",
+        f"at most {MAX_TIMER_DELAY_MS // 86_400_000} days ahead",
+    ],
     "guides/monitor.md": [f"more than {STORE.diskMaxUsedSpaceRatio} % (info)"],
     "guides/order.md": [f"a killed consumer is free after {SESSION_MS / 1000:g} s"],
     "guides/produce.md": [
         f"`{SEND.compress_type}` | `zlib`, `lz4`",
         f"a body over {SEND.compress_over_bytes} bytes",
         f"`compress_level` | {SEND.compress_level} |",
+        f"at least {1 - WORTHWHILE:.0%} smaller".replace("%", " %"),
+        f"Bodies of {SAMPLED_FROM >> 10} KiB or more are sampled",
     ],
-    "guides/retry.md": [f"After {RETRIES} retries, when it has failed {RETRIES + 1} times"],
+    "guides/retry.md": [
+        f"{DELAYS[2]} after the first attempt, then longer, up to {DELAYS[-1]}",
+        f"After {RETRIES} retries, when it has failed {RETRIES + 1} times",
+    ],
     "guides/transactions.md": [
         f"`transactionTimeOut` | {BROKER.transactionTimeOut // 1000} s |",
         f"`transactionCheckInterval` | {BROKER.transactionCheckInterval // 1000} s |",
