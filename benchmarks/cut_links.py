@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer
+from dledger_drill.cluster.cuttable import CuttableCluster
 from dledger_wire.errors import DledgerError
 
 BODY = b"x" * 1024
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--quiet-rounds", type=int, default=50, help="rounds without a cut before")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        cluster = PrivateCluster(Path(folder), settings={"store": {"mappedFileSizeCommitLog": "64MiB"}}, cuttable=True)
+        cluster = CuttableCluster(Path(folder), settings={"store": {"mappedFileSizeCommitLog": "64MiB"}})
         try:
             cluster.start()
             under_load(cluster, lambda: rounds(cluster, arguments.quiet_rounds, arguments.rounds))
@@ -39,7 +39,7 @@ def main() -> None:
             cluster.kill_all()
 
 
-def under_load(cluster: PrivateCluster, work: Callable[[], None]) -> None:
+def under_load(cluster: CuttableCluster, work: Callable[[], None]) -> None:
     """Some 700 messages of 1 KiB a second, as long as there is somebody to take them."""
     stop = threading.Event()
 
@@ -61,7 +61,7 @@ def under_load(cluster: PrivateCluster, work: Callable[[], None]) -> None:
         thread.join()
 
 
-def rounds(cluster: PrivateCluster, quiet: int, count: int) -> None:
+def rounds(cluster: CuttableCluster, quiet: int, count: int) -> None:
     draw, names = random.Random(1), sorted(cluster.local.node_ids())
     for number in range(quiet + count):
         if number % 10 == 0:
@@ -82,7 +82,7 @@ def rounds(cluster: PrivateCluster, quiet: int, count: int) -> None:
     show(cluster, quiet + count, cut=True)
 
 
-def show(cluster: PrivateCluster, number: int, *, cut: bool) -> None:
+def show(cluster: CuttableCluster, number: int, *, cut: bool) -> None:
     sizes = {}
     for name, node in cluster.statuses().items():
         if node.reachable:

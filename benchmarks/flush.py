@@ -19,9 +19,9 @@ from pathlib import Path
 
 from benchmarks.metrics import cpu_s
 from benchmarks.processes import anonymous_mb
-from dledger_cli.bench.bodies import Bodies
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client.aio import Admin, Message, Producer
+from dledger_drill.bench.bodies import Bodies
 
 MODES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 TOPIC = "t"

@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 import yaml
 
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer
-from dledger_drill.hosts.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY_S = 1.0

@@ -12,7 +12,7 @@ import time
 
 import uvloop
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network
 from dledger_wire.tcp.network import TcpNetwork

@@ -143,7 +143,7 @@ async def cpu_seconds(processes: list[asyncio.subprocess.Process]) -> float:
 
 
 async def run(options: argparse.Namespace) -> None:
-    from dledger_drill.hosts.ports import free_ports
+    from dledger_cli.local.ports import free_ports
 
     data = options.data or tempfile.mkdtemp(prefix="replicate-", dir=str(ROOT.parent))
     ports = [str(port) for port in free_ports(3)]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import anonymous_mb
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS_A_PROCESS = 10_000

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dledger_cli.bench.bodies import Bodies
-from dledger_cli.bench.failover import FAULTS, QUEUES, TOPIC, FailoverResult, _account, _Load
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Producer
+from dledger_drill.bench.bodies import Bodies
+from dledger_drill.bench.failover import FAULTS, QUEUES, TOPIC, FailoverResult, _account, _Load
+from dledger_drill.cluster.cuttable import CuttableCluster
 
 SILENT_S = 2.0
 BODY_BYTES = 1024
@@ -75,7 +76,7 @@ def measure(fault: str, rounds: int, quiet_s: float, rate: float) -> FailoverRes
     result, bodies = FailoverResult(), Bodies(BODY_BYTES, BODY_BYTES)
     folder = Path(tempfile.mkdtemp(prefix="dledger-silent-"))
     try:
-        with PrivateCluster(folder, cuttable=fault == "partition") as cluster:
+        with (CuttableCluster if fault == "partition" else PrivateCluster)(folder) as cluster:
             cluster.start()
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topic(TOPIC, queues=QUEUES)

@@ -26,10 +26,10 @@ BODY_BYTES = 1024
 
 def measure(quiet_s: float, busy_s: float, loops: int, rate: float) -> dict[str, Any]:
     """One turn, with whatever is imported."""
-    from dledger_cli.bench.bodies import Bodies
-    from dledger_cli.bench.failover import QUEUES, TOPIC, _Load
     from dledger_cli.local.private_cluster import PrivateCluster
     from dledger_client import Admin, Producer
+    from dledger_drill.bench.bodies import Bodies
+    from dledger_drill.bench.failover import QUEUES, TOPIC, _Load
 
     with tempfile.TemporaryDirectory(prefix="dledger-starved-") as made, PrivateCluster(Path(made) / "cluster") as cluster:
         cluster.start()

@@ -50,7 +50,7 @@ TABLE = {
     "security": f"{COMMANDS}.security",
     "acl": f"{COMMANDS}.acl",
     "audit": f"{COMMANDS}.audit",
-    "bench": "dledger_cli.bench.commands",
+    "bench": "dledger_drill.bench.commands",
     "spark": f"{COMMANDS}.spark",
 }
 LOGIN_ONLY = ("up", "down", "drill")  # these need a cluster file, or have one

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.peers.fetched import jars, java
 from benchmarks.peers.servers import Processes
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 
 VERSION = "3.9.1"
 NODES = ("1", "2", "3")

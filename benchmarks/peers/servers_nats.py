@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.peers.fetched import nats_server
 from benchmarks.peers.servers import Processes
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 
 NODES = ("n1", "n2", "n3")
 

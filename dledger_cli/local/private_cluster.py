@@ -8,29 +8,26 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
+from dledger_cli.local.layout import Layout, layout_of, write_files
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
+from dledger_cli.local.waiting import differences, leader_of, until
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
 from dledger_client.admin.status_text import sentence
-from dledger_drill.cluster.layout import layout_of, write_files
-from dledger_drill.cluster.waiting import differences, leader_of, until
-from dledger_drill.hosts.cables import Cables
-from dledger_drill.hosts.ports import free_ports
-from dledger_wire.check import require
 from dledger_wire.errors import DledgerError
 
 T = TypeVar("T")
 
 
 class PrivateCluster:
-    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``; ``cuttable``: nodes are connected
-    by ``cables`` that can be cut.
+    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``.
 
     ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
     """
@@ -45,7 +42,6 @@ class PrivateCluster:
         groups: int = 1,
         name_servers: int = 0,
         settings: dict[str, Any] | None = None,
-        cuttable: bool = False,
     ) -> None:
         self.data = data
         data.mkdir(parents=True, exist_ok=True)
@@ -55,15 +51,13 @@ class PrivateCluster:
         quorum = {name: f"127.0.0.1:{next(ports)}" for name in layout.name_servers}
         # Without name servers of their own, the nodes of the first group serve names.
         own = {} if name_servers else {"name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)]}
-        self._cables = Cables({node: addresses[node] for node in layout.nodes}) if cuttable else None
-        file, self._files = write_files(data, layout, addresses, quorum, own | (settings or {}), self._cables)
+        file, self._files = write_files(data, layout, addresses, quorum, own | (settings or {}), self._dialled(layout, addresses))
         self.local = LocalCluster(ClusterConfig.load(str(file)), data)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    @property
-    def cables(self) -> Cables:
-        require(self._cables is not None, "the cluster was made without cables to cut")
-        return cast(Cables, self._cables)
+    def _dialled(self, layout: Layout, addresses: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Node -> where it reaches others when that is not their own address."""
+        return {}
 
     @property
     def config(self) -> ClusterConfig:
@@ -149,10 +143,6 @@ class PrivateCluster:
     def resume(self, node_id: str) -> None:
         self.processes[node_id].send_signal(signal.SIGCONT)
 
-    def isolate(self, node_id: str) -> None:
-        """Cut a node off from all others; clients reach it."""
-        self.cables.isolate(node_id, [node.id for _, node in self.config.all_nodes() if node.id != node_id])
-
     def stop(self, timeout_s: float | None = None) -> None:
         """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""
         roles = {node_id: node.role for node_id, node in self.statuses().items()}
@@ -166,6 +156,3 @@ class PrivateCluster:
                 process.kill()
             process.wait()
         self.processes.clear()
-        if self._cables is not None:
-            self._cables.close()
-            self._cables = None

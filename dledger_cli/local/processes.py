@@ -25,8 +25,7 @@ from broker.process.data_dir_lock import holder_pid
 from broker.process.identity import IDENTITY_FILE
 from broker.process.private_folder import FILE_MODE
 from dledger_cli.connection import connection
-from dledger_drill.hosts.ports import why_not_listened
-from dledger_drill.hosts.processes import import_path
+from dledger_cli.local.ports import why_not_listened
 from dledger_wire import strict_json
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
 
@@ -224,3 +223,11 @@ def make_data_folder(data: str) -> Path:
     except OSError as error:
         raise DataDirectoryError(f"data folder {folder} cannot be made: {error.strerror}") from error
     return folder
+
+
+def import_path() -> dict[str, str]:
+    """Environment by which Python processes import what this one does, also from a checkout that is not installed."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "pyproject.toml").is_file():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}

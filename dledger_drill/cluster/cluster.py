@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Self, TypeVar
 
+from dledger_cli.local.waiting import differences, leader_of, until
 from dledger_client import Admin
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
-from dledger_drill.cluster.waiting import differences, leader_of, until
 from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks

@@ -14,31 +14,22 @@ from pathlib import Path
 import yaml
 
 from broker.process.allocator import MALLOC_SETTINGS
+from dledger_cli.local.layout import layout_of, merged, write_files
+from dledger_cli.local.ports import free_ports
+from dledger_cli.local.processes import import_path
 from dledger_client import TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
 from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.cluster.layout import (
-    CLUSTER,
-    NAME_PORT,
-    NAME_SERVERS,
-    PORT,
-    QUORUM_PORT,
-    SETTINGS,
-    dialled_by,
-    layout_of,
-    merged,
-    write_files,
-)
 from dledger_drill.cluster.machines import Machines
+from dledger_drill.cluster.settings import CLUSTER, NAME_PORT, NAME_SERVERS, PORT, QUORUM_PORT, SETTINGS
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.machines import DrillMachine
-from dledger_drill.hosts.ports import free_ports
-from dledger_drill.hosts.processes import import_path, last_line
+from dledger_drill.hosts.processes import last_line
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import DrillOptions
@@ -66,6 +57,7 @@ class PrivateCluster(Cluster):
         self._machines = Machines(folder / "machines", capabilities)
         self._shared = SharedMachines(self._machines.by_name, self._start)
         self._cables: Cables | None = None
+        self._dialled: dict[str, dict[str, str]] = {}
         self._certificates: Certificates | None = None
         try:
             self._make_machines()
@@ -95,6 +87,7 @@ class PrivateCluster(Cluster):
             self._links = SharedLinks(self._machines.network.links)
         else:
             self._cables = Cables({node: self._addresses[node] for node in self._layout.nodes})
+            self._dialled = self._cables.dialled(self._layout.groups.values())
             self._links = SharedLinks(self._cables)
 
     def _members(self) -> dict[str, tuple[principal.Principal, list[str]]]:
@@ -102,8 +95,7 @@ class PrivateCluster(Cluster):
         found: dict[str, tuple[principal.Principal, list[str]]] = {}
         for group, nodes in self._layout.groups.items():
             for node in nodes:
-                dialled = [dialled_by(other, self._layout, self._cables) for other in nodes if other != node]
-                reached = [self._addresses[node], *(addresses[node] for addresses in dialled if addresses)]
+                reached = [self._addresses[node], *(others[node] for others in self._dialled.values() if node in others)]
                 hosts = sorted({host_of(address) for address in reached})
                 found[node] = principal.node(CLUSTER, group, node), hosts
         for name in self._layout.name_servers:
@@ -116,7 +108,7 @@ class PrivateCluster(Cluster):
         settings = merged({**SETTINGS, "name_service": {"passwordFile": str(password)}}, options.settings)
         if self._certificates is not None:
             settings["security"] = self._certificates.settings | settings.get("security", {})
-        written = write_files(self.folder, self._layout, self._addresses, self._quorum, settings, self._cables)
+        written = write_files(self.folder, self._layout, self._addresses, self._quorum, settings, self._dialled)
         self.config_file, self._files = written
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dledger_drill.hosts.machine import Links
@@ -120,6 +120,10 @@ class Cables(Links):
         """Where ``one`` dials ``other``."""
         return f"{self._cables[one, other].ip}:{self._addresses[other].rpartition(':')[2]}"
 
+    def dialled(self, groups: Iterable[Sequence[str]]) -> dict[str, dict[str, str]]:
+        """Node -> where it dials each other node of its group."""
+        return {one: {other: self.address(one, other) for other in nodes if other != one} for nodes in groups for one in nodes}
+
     def cut(self, source: str, target: str) -> None:
         """What ``source`` sends reaches ``target`` no more, whoever of them made the connection."""
         if (source, target) not in self._flows:
@@ -150,6 +154,8 @@ class Cables(Links):
         return self._flows[source, target].struck
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         for cable in self._cables.values():
             self._do(cable.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

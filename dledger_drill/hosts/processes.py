@@ -100,11 +100,3 @@ def last_line(log: Path) -> str:
     """The last words of a process that ended."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else f"nothing was said in {log}"
-
-
-def import_path() -> dict[str, str]:
-    """Environment by which Python processes import what this one does, also from a checkout that is not installed."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "pyproject.toml").is_file():
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(part for part in (str(root), os.environ.get("PYTHONPATH", "")) if part)}

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dledger_cli.local.processes import import_path
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_drill.checkers.check import HistoryCheck
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
-from dledger_drill.hosts.processes import ChildProcess, import_path
+from dledger_drill.hosts.processes import ChildProcess
 from dledger_drill.plan.model import RoundPlan
 from dledger_drill.report.model import OutageSpan, RoundReport
 from dledger_drill.report.terminal import Progress

@@ -23,8 +23,8 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Make a cluster of this test's own; its processes end with the test."""
     made: list[Cluster] = []
 
-    def make(**options: Any) -> Cluster:
-        cluster = Cluster(tmp_path / f"c{len(made)}", **options)
+    def make(kind: type[Cluster] = Cluster, **options: Any) -> Cluster:
+        cluster = kind(tmp_path / f"c{len(made)}", **options)
         made.append(cluster)
         return cluster
 

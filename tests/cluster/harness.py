@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from dledger_drill.cluster.cuttable import CuttableCluster
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,10 @@ class Cluster(PrivateCluster):
 
     def log_text(self, node_id: str) -> str:
         return self.local.log_file(node_id).read_text(errors="replace")
+
+
+class CutCluster(Cluster, CuttableCluster):
+    """Its nodes can be cut off from each other."""
 
 
 def send_garbage(address: str, data: bytes) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Admin
-from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import dledger
 
 ADMIN = "admin"

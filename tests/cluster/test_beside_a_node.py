@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from broker.process.kernel_limits import NICENESS, OOM_SCORE_ADJ
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from tests.cluster.harness import Cluster
 from tests.waiting import wait_until

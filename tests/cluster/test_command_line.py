@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.process.data_dir_lock import DataFolderLock
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.feature_levels import MAX_LEVEL
 from tests.cluster.harness import ROOT, Cluster, dledger
 from tests.waiting import LIMIT_S

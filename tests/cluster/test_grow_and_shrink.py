@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Message, Producer
 from dledger_client.aio import Admin as AsyncAdmin
 from dledger_client.types import SendResult
-from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import Cluster
 from tests.waiting import wait_until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger_cli.local.ports import free_ports
 from dledger_client.aio import Admin
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Message, PullConsumer
-from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import ROOT
 from tests.cluster.world import Sender
 from tests.waiting import LIMIT_S, wait_until

@@ -17,9 +17,9 @@ import yaml
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.name_servers import PASSWORD_VARIABLE
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Admin, Message, Producer
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import TopicNotFoundError
 from tests.cluster.harness import Cluster, dledger
 from tests.waiting import LIMIT_MS, wait_until

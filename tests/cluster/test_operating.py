@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dledger_cli.app import app
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests.cluster.harness import Cluster
 from tests.cluster.harness import dledger as run_dledger
 

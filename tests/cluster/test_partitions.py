@@ -10,7 +10,7 @@ import pytest
 
 from dledger_client import Message, Producer, PullConsumer
 from dledger_wire.errors import DledgerError
-from tests.cluster.harness import Cluster
+from tests.cluster.harness import Cluster, CutCluster
 from tests.waiting import LIMIT_MS, wait_until
 
 
@@ -24,8 +24,8 @@ def other_leader(cluster: Cluster, than: str) -> str:
     return wait_until(lambda: found if (found := cluster.leader()) != than else "", f"{than} leads on although it is cut off")
 
 
-def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster: Callable[..., Cluster]) -> None:
-    cluster = make_cluster(cuttable=True)
+def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster: Callable[..., CutCluster]) -> None:
+    cluster = make_cluster(CutCluster)
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     bodies: list[bytes] = []
@@ -55,8 +55,8 @@ def test_a_leader_cut_off_gives_up_and_its_successor_has_everything(make_cluster
 
 
 @pytest.mark.parametrize("both_ways", [True, False])
-def test_a_cable_cut_between_two_leaves_one_stable_leader(make_cluster: Callable[..., Cluster], both_ways: bool) -> None:
-    cluster = make_cluster(cuttable=True)
+def test_a_cable_cut_between_two_leaves_one_stable_leader(make_cluster: Callable[..., CutCluster], both_ways: bool) -> None:
+    cluster = make_cluster(CutCluster)
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     leader = cluster.leader()

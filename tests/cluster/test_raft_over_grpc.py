@@ -16,7 +16,7 @@ from dledger.log.entry import RawEntry
 from dledger.node import NodeIdentity, RaftNode, RaftSettings
 from dledger.runtime.real_env import real_environment
 from dledger.snapshot.plan import StateSnapshot
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, NotReadyError, OutcomeUnknownError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.grpc_server import GrpcServer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests.cluster.harness import ROOT, SMALL, Cluster
 from tests.waiting import LIMIT_S
 

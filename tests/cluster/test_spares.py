@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests.cluster.harness import SMALL, Cluster
 from tests.waiting import wait_until
 

@@ -24,9 +24,9 @@ import yaml
 from playwright.sync_api import Browser, Page, expect
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_drill.hosts.ports import free_ports
 from tests.cluster.harness import ROOT, Cluster
 from tests.waiting import LIMIT_S, wait_until
 

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, expect
 
+from dledger_cli.local.ports import free_ports
 from dledger_client.admin.security import AccessRule
 from dledger_client.sync.admin import Admin
-from dledger_drill.hosts.ports import free_ports
 from tests.cluster.secured import ADMIN, SecuredCluster
 from tests.console.rig import ConsoleProcess, Shop, answer, is_live, looking, picture, said, status_of
 from tests.waiting import wait_until

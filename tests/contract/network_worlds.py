@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import Channel, Network
 from dledger_wire.tcp.mixed_network import MixedNetwork

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from broker.process.data_dir_lock import holder_pid
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests.docs.test_two_wheels import environment, install, others, wheel
 
 ROOT = Path(__file__).resolve().parents[2]

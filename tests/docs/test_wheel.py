@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests.waiting import LIMIT_S, wait_until
 
 CLUSTER = """\

@@ -172,7 +172,7 @@ class Driver:
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A standalone master with one worker, from the pip package: (its URL, the worker)."""
-    from dledger_drill.hosts.ports import free_ports
+    from dledger_cli.local.ports import free_ports
 
     port, other = free_ports(2)
     variables = environment(tmp_path) | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_LOG_DIR": str(tmp_path)}

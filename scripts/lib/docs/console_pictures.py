@@ -18,9 +18,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Action, Admin, Message, Producer, PushConsumer
-from dledger_drill.hosts.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[3]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]

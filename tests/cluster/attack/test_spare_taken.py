@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.rpc import methods
 from dledger_wire.security import principal
 from dledger_wire.security.certificates import issue

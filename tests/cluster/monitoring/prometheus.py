@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from tests import needs
 from tests.monitoring_files import PROMETHEUS
 from tests.waiting import wait_until

@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_client import Action, Admin, Message, Producer, PullConsumer, PushConsumer, TransactionProducer, TransactionState
 from dledger_client.admin.security import AccessRule
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.rpc import methods
 from tests.cluster.attack import by_hand, secured_cluster
 from tests.cluster.attack.by_hand import Identity

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from broker.api.health import HealthService
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.tcp.mixed_network import MixedNetwork
 
 STATUSES = health_pb2.HealthCheckResponse

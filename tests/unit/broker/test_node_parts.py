@@ -17,7 +17,7 @@ from broker.process.data_dir_lock import DataFolderLock, holder_pid, lost_folder
 from broker.process.identity import open_identity
 from dledger.runtime.env import Environment
 from dledger.runtime.real_env import real_environment
-from dledger_cli.bench.report import Figures, percentiles
+from dledger_drill.bench.report import Figures, percentiles
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import UnaryHandler

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ExtensionRequest, ServerRefle
 from broker.api.health import HealthService
 from broker.api.reflection import INVALID_ARGUMENT, NOT_FOUND, V1, V1ALPHA, ReflectedServer, Reflection
 from broker.security.permissions import check_of, nothing
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire._pb import admin_pb2
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server

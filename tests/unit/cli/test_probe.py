@@ -14,8 +14,8 @@ import pytest
 
 from broker.metrics.health import Check
 from broker.metrics.http_server import HttpServer
+from dledger_cli.local.ports import free_ports
 from dledger_cli.probe import ADDRESS_VARIABLE, main
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.security.tls import TlsContexts, TlsSettings
 from tests.contract.secured import NODE, certificate, folder
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from broker.config.cluster_file import ClusterConfig
 from broker.process.data_dir_lock import DataFolderLock, holder_pid
 from dledger_cli.app import app
+from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import DataDirectoryError
 from tests.cluster.harness import ROOT
 from tests.waiting import wait_until

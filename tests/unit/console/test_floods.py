@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from websockets.asyncio.client import connect
 
+from dledger_cli.local.ports import free_ports
 from dledger_console.web.server import ConsoleServer
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.tls import TlsSettings

@@ -20,6 +20,7 @@ from nicegui import Client, core, ui
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from dledger_cli.local.ports import free_ports
 from dledger_client.aio import Admin
 from dledger_console.app import MAX_SOCKET_MESSAGE, make_app
 from dledger_console.layout.actions import act
@@ -28,7 +29,6 @@ from dledger_console.layout.view import View, console_page
 from dledger_console.settings import ConsoleSettings
 from dledger_console.web.server import ConsoleServer
 from dledger_console.web.sessions import SESSION
-from dledger_drill.hosts.ports import free_ports
 from tests.waiting import wait_until
 
 NO_RECEIVER = "127.0.0.1:1"

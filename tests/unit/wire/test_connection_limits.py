@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.addresses import source_of
 from dledger_wire.errors import BusyError, DledgerError
 from dledger_wire.event_loop import new_event_loop

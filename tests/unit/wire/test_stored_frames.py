@@ -16,7 +16,7 @@ import pytest
 
 from dledger.runtime.env import File
 from dledger.runtime.real_disk import RealDisk
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import OffsetOutOfRangeError, StorageDamagedError, UnreachableError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.stored import OpenBytes, SocketHandle, sender_of

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger_cli.local.ports import free_ports
 from dledger_client.runtime.loop_thread import LoopThread
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.grpc_network import GrpcNetwork

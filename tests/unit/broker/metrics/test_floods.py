@@ -12,7 +12,7 @@ import pytest
 
 from broker.metrics import http_server
 from broker.metrics.http_server import HttpServer
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.security.limits import Limits
 from tests.contract import secured
 from tests.flood import BROKEN_HELLO, HALF_HELLO, Flood

@@ -28,7 +28,7 @@ from broker.process.loop_watch import LoopWatch
 from broker.security.access import CALLER_ADDRESS, AccessControl
 from broker.security.admission import ClusterAdmission
 from broker.security.setup import process_security
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import AddressInUseError
 from dledger_wire.security.certificates import KeyPair, issue, new_authority
 from dledger_wire.security.limits import DEFAULT_LIMITS, Limits

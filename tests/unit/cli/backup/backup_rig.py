@@ -16,8 +16,8 @@ from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot.plan import StateSnapshot
 from dledger.snapshot.source import Captured, SnapshotSource
 from dledger.transport.link import NodeIdentity
+from dledger_cli.local.ports import free_ports
 from dledger_client.admin.replica_comparison import Replica
-from dledger_drill.hosts.ports import free_ports
 from dledger_offline.backup.manifest import Manifest
 from dledger_offline.backup.node_folder import NodeFolder
 from dledger_offline.backup.point import Point

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dledger_cli.app import app
+from dledger_cli.local.ports import free_ports
 from dledger_cli.top import command
-from dledger_drill.hosts.ports import free_ports
 from dledger_wire.errors import UnreachableError
 
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger_drill.hosts.ports import free_ports
+from dledger_cli.local.ports import free_ports
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.security.limits import Limits

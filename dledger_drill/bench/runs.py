@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from dledger_cli.bench.account import ReadAccount, consumed_text, produced_text
-from dledger_cli.bench.bodies import SMALLEST_BODY, Bodies
-from dledger_cli.bench.failover import FAULTS, measure_failovers
-from dledger_cli.bench.produce import Produced, make_topic, produce_messages, queue_ends, read_back, tune_interpreter
-from dledger_cli.bench.report import Figures, Progress, announce
 from dledger_cli.context import SHIPPED_CONFIG, config_path, given_bootstrap, load_config, parse_size_option, run
+from dledger_drill.bench.account import ReadAccount, consumed_text, produced_text
+from dledger_drill.bench.bodies import SMALLEST_BODY, Bodies
+from dledger_drill.bench.failover import FAULTS, measure_failovers
+from dledger_drill.bench.produce import Produced, make_topic, produce_messages, queue_ends, read_back, tune_interpreter
+from dledger_drill.bench.report import Figures, Progress, announce
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig

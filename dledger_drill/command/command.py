@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import parse_duration_option
-from dledger_cli.drill.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
-from dledger_cli.drill.cluster import cluster_in_use, missing, private_cluster
-from dledger_cli.drill.folder import DrillFolder, remove_left_behind
 from dledger_cli.help_page import examples
 from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.output import note, print_table
+from dledger_drill.command.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
+from dledger_drill.command.cluster import cluster_in_use, missing, private_cluster
+from dledger_drill.command.folder import DrillFolder, remove_left_behind
 from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

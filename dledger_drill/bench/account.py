@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dledger_cli.bench.bodies import Numbers, numbers_in
 from dledger_cli.output import with_spaces
+from dledger_drill.bench.bodies import Numbers, numbers_in
 
 if TYPE_CHECKING:
     from dledger_client.fetch.records import Chunk

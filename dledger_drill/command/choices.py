@@ -57,7 +57,7 @@ def need_tls(faults: Sequence[str]) -> bool:
 
 def settings_in(file: Path | None) -> dict[str, Any]:
     """The blocks of settings that a file has for a private cluster, as a cluster file would have them."""
-    from dledger_drill.cluster.layout import settings_of
+    from dledger_drill.cluster.settings import settings_of
 
     if file is None:
         return {}

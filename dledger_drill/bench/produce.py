@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.bench.account import NumberSet, ReadAccount
-from dledger_cli.bench.bodies import Bodies
-from dledger_cli.bench.report import Figures, Progress
 from dledger_cli.context import run
 from dledger_cli.output import error_line
+from dledger_drill.bench.account import NumberSet, ReadAccount
+from dledger_drill.bench.bodies import Bodies
+from dledger_drill.bench.report import Figures, Progress
 
 if TYPE_CHECKING:
     from dledger_client import Producer

@@ -41,7 +41,7 @@ def produce(
     Then reads the messages back, outside the measured time. Exits with 1 if a message was rejected, or an acknowledged one was lost or
     duplicated.
     """
-    from dledger_cli.bench import runs
+    from dledger_drill.bench import runs
 
     runs.produce(messages, size, topic, queues, config, check=check, as_json=as_json)
 
@@ -59,7 +59,7 @@ def consume(
 
     Exits with 1 if a message is lost or duplicated.
     """
-    from dledger_cli.bench import runs
+    from dledger_drill.bench import runs
 
     runs.consume(messages, size, topic, queues, config, follower=follower, as_json=as_json)
 
@@ -72,7 +72,7 @@ def latency(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message at a time and measure its latency."""
-    from dledger_cli.bench import runs
+    from dledger_drill.bench import runs
 
     runs.latency(messages, size, topic, config, as_json=as_json)
 
@@ -85,6 +85,6 @@ def failover(
     as_json: JsonOption = False,
 ) -> None:
     """Fail the leader of a private cluster under load.  Repeats it.  Exits with 1 if an acknowledged message is lost or duplicated."""
-    from dledger_cli.bench import runs
+    from dledger_drill.bench import runs
 
     runs.failover(rounds, fault, size, rate, as_json=as_json)

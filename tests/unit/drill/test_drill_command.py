@@ -16,13 +16,13 @@ import yaml
 from typer.testing import CliRunner
 
 from dledger_cli.commands import drill
-from dledger_cli.drill.choices import settings_in
-from dledger_cli.drill.folder import DrillFolder, remove_left_behind
 from dledger_cli.local.signals import ended_as_by_ctrl_c
+from dledger_drill.command.choices import settings_in
+from dledger_drill.command.folder import DrillFolder, remove_left_behind
 
 ROOT = Path(__file__).parents[3]
 HOLDS = """
-from dledger_cli.drill.folder import DrillFolder
+from dledger_drill.command.folder import DrillFolder
 print(DrillFolder(None).path, flush=True)
 input()
 """

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import typer
 
-from dledger_cli.bench.account import NumberSet, ReadAccount, consumed_text, produced_text
-from dledger_cli.bench.bodies import BLOCK_BYTES, HEAD, NUMBERS_LIMIT, SMALLEST_BODY, Bodies, numbers_in
-from dledger_cli.bench.runs import bodies_of
 from dledger_client.fetch.records import Chunk
+from dledger_drill.bench.account import NumberSet, ReadAccount, consumed_text, produced_text
+from dledger_drill.bench.bodies import BLOCK_BYTES, HEAD, NUMBERS_LIMIT, SMALLEST_BODY, Bodies, numbers_in
+from dledger_drill.bench.runs import bodies_of
 from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE
 from dledger_wire.frames.frames import FrameFields, encode_frames
 

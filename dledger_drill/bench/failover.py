@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from dledger_cli.bench.bodies import Bodies
-from dledger_cli.bench.report import Figures, Progress, announce
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, PullConsumer
+from dledger_drill.bench.bodies import Bodies
+from dledger_drill.bench.report import Figures, Progress, announce
+from dledger_drill.cluster.cuttable import CuttableCluster
 from dledger_wire.errors import DeadlineExceededError
 
 TOPIC = "failover"
@@ -52,10 +53,12 @@ def _pause(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
 
 
 def _partition(cluster: PrivateCluster, leader: str) -> Callable[[], None]:
+    assert isinstance(cluster, CuttableCluster)  # noqa: S101 - such a one is made for it; for the type checker
+    cables = cluster.cables
     cluster.isolate(leader)
 
     def mend() -> None:
-        cluster.cables.heal()
+        cables.heal()
         cluster.wait_healthy()
 
     return mend
@@ -149,7 +152,7 @@ def measure_failovers(fault: str, rounds: int, bodies: Bodies, rate: float) -> F
     result = FailoverResult()
     folder = Path(tempfile.mkdtemp(prefix="dledger-failover-"))
     try:
-        with PrivateCluster(folder, cuttable=fault == "partition") as cluster:
+        with (CuttableCluster if fault == "partition" else PrivateCluster)(folder) as cluster:
             cluster.start()
             announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {bodies.text} a second", folder)
             with Admin(cluster.bootstrap) as admin:
