@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -15,6 +16,7 @@ from typer.core import TyperCommand
 from dledger_cli.connection import LOGIN, CaOption, CertOption, KeyOption, PasswordFileOption, UserOption
 from dledger_cli.context import BootstrapOption, ConfigOption
 from dledger_cli.help_page import HelpCommand, HelpGroup, declared_options, write_connection_options
+from dledger_wire.errors import ConfigError
 
 COMMANDS = "dledger_cli.commands"
 # In the order of the help: what does one thing, then groups of commands.
@@ -34,7 +36,7 @@ TABLE = {
     "restore": f"{COMMANDS}.restore",
     "verify": f"{COMMANDS}.verify",
     "dump": f"{COMMANDS}.dump",
-    "drill": f"{COMMANDS}.drill",
+    "drill": "dledger_drill.command.command",
     "nameserver": f"{COMMANDS}.nameserver",
     "topic": f"{COMMANDS}.topic",
     "message": f"{COMMANDS}.message",
@@ -53,16 +55,27 @@ TABLE = {
     "bench": "dledger_drill.bench.commands",
     "spark": f"{COMMANDS}.spark",
 }
+# Commands of packages that are distributions of their own: a node holds no fault injector (docs/adr/0047).
+ELSEWHERE = {name: module.partition(".")[0] for name, module in TABLE.items() if not module.startswith("dledger_cli.")}
 LOGIN_ONLY = ("up", "down", "drill")  # these need a cluster file, or have one
 ASK_NO_CLUSTER = ("node", "certs", "restore", "spark")  # the jobs of Spark have options of their own
 
 
 class RootGroup(HelpGroup):
-    """The commands of the table.  Names are known without an import: for the shell's completion and for what was misspelt."""
+    """The commands of the table whose package is installed.  Names are known without an import: for the shell's completion and for what was
+    misspelt."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _BuiltLater(dict.fromkeys(TABLE))
+        absent = {name for name, package in ELSEWHERE.items() if find_spec(package) is None}
+        self.commands = _BuiltLater(dict.fromkeys(name for name in TABLE if name not in absent))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """ConfigError names the distribution to install for a command whose package is not there."""
+        if cmd_name in ELSEWHERE and cmd_name not in self.commands and not ctx.resilient_parsing:
+            distribution = ELSEWHERE[cmd_name].replace("_", "-")
+            raise ConfigError(f"dledger {cmd_name} needs the package {distribution}: pip install {distribution}")
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         super().format_commands(ctx, formatter)

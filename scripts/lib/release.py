@@ -1,7 +1,8 @@
 """Adds sources and checksums to the wheels of a release, and checks all of them: release.py DIR, after scripts/wheels DIR.
 
-Owns what a release consists of: the two wheels, an archive of sources of each, SHA256SUMS.  An archive of sources gives the wheel beside
-it, byte by byte; it is made from the same two projects (``wheel_projects.py``).  The repository's archive of a tag has tests and documents.
+Owns what a release consists of: the three wheels, an archive of sources of each, SHA256SUMS.  An archive of sources gives the wheel beside
+it, byte by byte; it is made from the same three projects (``wheel_projects.py``).  The repository's archive of a tag has tests and
+documents.
 """
 
 from __future__ import annotations
@@ -19,19 +20,18 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
-DISTRIBUTIONS = {"client": "dledger_client", "whole": "dledger"}  # folder of wheel_projects.py -> name in files
+DISTRIBUTIONS = {"client": "dledger_client", "whole": "dledger", "drill": "dledger_drill"}  # folder of wheel_projects.py -> name in files
 # What must not get lost: beside modules, and by the wheel that has it.
 NEEDED = {
     "dledger_client": {"dledger_client/py.typed", "dledger_wire/py.typed", "pyspark_dledger/py.typed"},
     "dledger": {
         "dledger_cli/local-3.yaml",
         "dledger_console/static/",
-        "dledger_drill/hosts/preload.c",
-        "dledger_drill/report/templates/",
         "share/dledger/hosts-3.yaml",
         "share/dledger/prometheus/alerts.yml",
         "share/dledger/grafana/",
     },
+    "dledger_drill": {"dledger_drill/hosts/preload.c", "dledger_drill/report/templates/"},
 }
 FIELDS = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 BUILD_SDIST = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"

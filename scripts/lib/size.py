@@ -65,12 +65,7 @@ CONCERNS = {
         "dledger_cli/commands/restore.py",
         "dledger_cli/commands/verify.py",
     ),
-    "fault injection: drill and bench": (
-        "dledger_drill",
-        "dledger_drill/bench",
-        "dledger_drill/command",
-        "dledger_drill/command/command.py",
-    ),
+    "fault injection: drill and bench": ("dledger_drill",),
     "Spark": ("pyspark_dledger",),
     "wire: TCP and RPC": ("dledger_wire/tcp", "dledger_wire/rpc"),
     "wire: formats": ("dledger_wire",),

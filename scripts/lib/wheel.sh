@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # wheel.sh DIR: makes what a user gets.  DIR/release holds what scripts/release builds, DIR/checkout the wheel of `pip install .`, DIR tests, documents
-# and scripts, and no package of the project; DIR/.venv has both wheels installed, and beside them only what our .venv has of other people's packages.
+# and scripts, and no package of the project; DIR/.venv has all wheels installed, and beside them only what our .venv has of other people's packages.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(realpath -m "$1")

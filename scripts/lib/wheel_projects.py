@@ -1,9 +1,10 @@
-"""Splits the project into two that are built as wheels: ``dledger-client``, and ``dledger`` with the rest, which requires the former.
+"""Splits the project into three that are built as wheels: ``dledger-client``, ``dledger``, which requires it, and ``dledger-drill``, which
+requires ``dledger``.
 
-Owns the split (docs/adr/0012).  Everything else is taken from the root's pyproject.toml: [tool.dledger.client-wheel] there names the
-packages and dependencies of the light wheel.  Call: wheel_projects.py VERSION FOLDER makes FOLDER/client and FOLDER/whole, ready for pip,
-with --compiled behind that the former with compiled modules (docs/adr/0035); wheel_projects.py without arguments prints the project's
-packages, one a line.
+Owns the split (docs/adr/0012).  Everything else is taken from the root's pyproject.toml: [tool.dledger.client-wheel] and
+[tool.dledger.drill-wheel] there name packages and dependencies of those two; ``dledger`` has the rest.  Call: wheel_projects.py VERSION
+FOLDER makes FOLDER/client, FOLDER/whole and FOLDER/drill, ready for pip, with --compiled behind that the first with compiled modules
+(docs/adr/0035); wheel_projects.py without arguments prints the project's packages, one a line.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from setuptools import setup
 
 setup(ext_modules=mypycify(["--ignore-missing-imports", *{modules}], opt_level="3", debug_level="0", group_name="dledger_client"))
 """
-DESCRIPTION = "Clients and Spark data source of dledger, a Raft-replicated message storage cluster"
+DESCRIPTIONS = {
+    "client": "Clients and Spark data source of dledger, a Raft-replicated message storage cluster",
+    "drill": "Fault injection and benchmarks for dledger, a Raft-replicated message storage cluster",
+}
 
 
 def name_of(requirement: str) -> str:
@@ -47,24 +51,32 @@ def packages_of(document: dict[str, Any]) -> list[str]:
 
 
 def split(document: dict[str, Any], version: str) -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """folder -> ([project] table, packages) of both distributions."""
-    project, light = document["project"], document["tool"]["dledger"]["client-wheel"]
-    packages = packages_of(document)
+    """folder -> ([project] table, packages) of each distribution."""
+    project = document["project"]
+    parts = {name: document["tool"]["dledger"][f"{name}-wheel"] for name in DESCRIPTIONS}
+    needed = {name: _dependencies_of(document, name) for name in parts}
+    named = [package for part in parts.values() for package in part["packages"]]
     common = {key: project[key] for key in project if key not in ("dynamic", "scripts", "optional-dependencies")} | {"version": version}
-    needed = [each for each in project["dependencies"] if name_of(each) in light["dependencies"]]
-    rest = [each for each in project["dependencies"] if each not in needed]
-    if len(needed) != len(light["dependencies"]) or not set(light["packages"]) <= set(packages):
-        raise SystemExit("pyproject.toml: [tool.dledger.client-wheel] names what the project does not have")
-    extras = project["optional-dependencies"]
-    client = common | {"name": "dledger-client", "description": DESCRIPTION, "dependencies": needed}
-    client["optional-dependencies"] = {name: extras[name] for name in light["extras"]}
-    whole = common | {"dependencies": [f"dledger-client=={version}", *rest], "scripts": project["scripts"]}
-    whole["optional-dependencies"] = {name: [f"dledger-client[{name}]=={version}"] for name in light["extras"]}
-    whole["optional-dependencies"] |= {name: extras[name] for name in ("console",)}
-    return {
-        "client": (client, light["packages"]),
-        "whole": (whole, [package for package in packages if package not in light["packages"]]),
+    projects = {
+        name: common | {"name": f"dledger-{name}", "description": text, "dependencies": needed[name]} for name, text in DESCRIPTIONS.items()
     }
+    extras, shared = project["optional-dependencies"], parts["client"]["extras"]
+    projects["client"]["optional-dependencies"] = {name: extras[name] for name in shared}
+    projects["drill"]["dependencies"] = [f"dledger=={version}", *needed["drill"]]
+    rest = [each for each in project["dependencies"] if not any(each in taken for taken in needed.values())]
+    whole = common | {"dependencies": [f"dledger-client=={version}", *rest], "scripts": project["scripts"]}
+    whole["optional-dependencies"] = {name: [f"dledger-client[{name}]=={version}"] for name in shared} | {"console": extras["console"]}
+    packages = {name: part["packages"] for name, part in parts.items()}
+    packages["whole"] = [package for package in packages_of(document) if package not in named]
+    return {name: (table, packages[name]) for name, table in (projects | {"whole": whole}).items()}
+
+
+def _dependencies_of(document: dict[str, Any], name: str) -> list[str]:
+    part = document["tool"]["dledger"][f"{name}-wheel"]
+    needed = [each for each in document["project"]["dependencies"] if name_of(each) in part["dependencies"]]
+    if len(needed) != len(part["dependencies"]) or not set(part["packages"]) <= set(packages_of(document)):
+        raise SystemExit(f"pyproject.toml: [tool.dledger.{name}-wheel] names what the project does not have")
+    return needed
 
 
 def shared_files(folder: Path) -> dict[str, list[str]]:

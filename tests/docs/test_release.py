@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.ports import free_ports
-from tests.docs.test_two_wheels import environment, install, others, wheel
+from tests.docs.test_split_wheels import environment, install, others, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("n0", "n1", "n2")
@@ -30,7 +30,8 @@ def release() -> Path:
 
 def test_a_release_has_wheels_sources_and_their_sums(release: Path) -> None:
     version = next(release.glob("dledger_client-*.whl")).name.split("-")[1]
-    files = {f"{name}-{version}{end}" for name in ("dledger", "dledger_client") for end in ("-py3-none-any.whl", ".tar.gz")}
+    names = ("dledger", "dledger_client", "dledger_drill")
+    files = {f"{name}-{version}{end}" for name in names for end in ("-py3-none-any.whl", ".tar.gz")}
     assert {file.name for file in release.iterdir()} == files | {"SHA256SUMS"}
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=release, capture_output=True, text=True, check=True)
     assert sorted(done.stdout.splitlines()) == sorted(f"{file}: OK" for file in files)

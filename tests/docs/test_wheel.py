@@ -48,7 +48,7 @@ def installed_files(name: str) -> list[PackagePath]:
 
 @pytest.mark.docs
 def test_wheels_have_no_tests_and_what_type_checkers_look_for() -> None:
-    names = {str(file) for name in ("dledger", "dledger-client") for file in installed_files(name)}
+    names = {str(file) for name in ("dledger", "dledger-client", "dledger-drill") for file in installed_files(name)}
     assert not [name for name in names if name.startswith("tests/")]
     if "dledger_cli/app.py" in names:  # not so in an editable install
         assert {"dledger_cli/local-3.yaml", "dledger_client/py.typed"} <= names

@@ -204,17 +204,18 @@ def transaction() -> str:
 
 
 def layers() -> str:
-    picture = Canvas(440, "Packages and the direction of their imports")
-    picture.box(8, 8, 344, 54, "dledger_cli\ncommand line", fill=GREY)
+    picture = Canvas(508, "Packages and the direction of their imports")
+    picture.box(8, 8, 344, 58, "dledger_drill\nfaults, checks, benches", fill=GREY)
+    picture.box(8, 80, 344, 58, "dledger_cli\ncommand line", fill=GREY)
+    picture.box(8, 152, 344, 58, "dledger_offline\nbackup, recovery", fill=GREY)
     rows = (
-        ("dledger_offline\nbackup, recovery", GREY, "dledger_drill\nfaults, checks", GREY),
         ("broker\nservices", GREEN, "dledger_console\nweb console", BLUE),
         ("store\nqueues, state", GREEN, "pyspark_dledger\nSpark", BLUE),
         ("dledger\nRaft, log", GREEN, "dledger_client\nclients, Admin", BLUE),
     )
     for number, (left, left_fill, right, right_fill) in enumerate(rows):
-        y = 78 + number * 72
+        y = 224 + number * 72
         picture.box(8, y, 166, 58, left, fill=left_fill)
         picture.box(186, y, 166, 58, right, fill=right_fill)
-    picture.box(8, 370, 344, 58, "dledger_wire\nformats, errors, connections", fill=ORANGE)
+    picture.box(8, 440, 344, 58, "dledger_wire\nformats, errors, connections", fill=ORANGE)
     return picture.render()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local import ports
 from dledger_cli.local.processes import LocalCluster, check_addresses_free
-from dledger_drill.hosts import ports
 from dledger_wire.errors import AddressInUseError, DledgerError
 
 SPAN = 80
@@ -20,7 +20,7 @@ FIRST = random.SystemRandom().randrange(
     ports.FIRST_PORT, ports.LAST_PORT - SPAN
 )  # another run of this test takes all ports of its own span
 OTHER = f"""
-from dledger_drill.hosts import ports
+from dledger_cli.local import ports
 ports.FIRST_PORT, ports.LAST_PORT = {FIRST}, {FIRST + SPAN}
 print(*ports.free_ports(8), flush=True)
 input()

@@ -15,8 +15,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from dledger_cli.commands import drill
 from dledger_cli.local.signals import ended_as_by_ctrl_c
+from dledger_drill.command import command as drill
 from dledger_drill.command.choices import settings_in
 from dledger_drill.command.folder import DrillFolder, remove_left_behind
 

@@ -1,4 +1,5 @@
-"""The two wheels of a release (docs/adr/0012): the light one alone, both in either order, one removed; what a checkout installs.
+"""The wheels of a release (docs/adr/0012, 0047): the light one alone, two in either order, one removed, with and without the
+drill's; what a checkout installs.
 
 ``scripts/test docs`` builds them beside this folder (``scripts/lib/wheel.sh``).  Environments here get other people's packages as links to
 those of the running one, so that nothing is fetched and nothing is there that a test did not name.
@@ -24,7 +25,8 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = {"dledger_wire", "dledger_client", "pyspark_dledger"}
-WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_drill", "dledger_offline"}
+WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledger_offline"}
+DRILL = {"dledger_drill"}
 # The gRPC side of nodes, and what issues certificates.
 NODES_ONLY = {
     "dledger_wire.rpc.grpc_channel",
@@ -82,6 +84,11 @@ def light() -> Path:
 @pytest.fixture
 def whole() -> Path:
     return wheel("release/dledger-*.whl")
+
+
+@pytest.fixture
+def drill() -> Path:
+    return wheel("release/dledger_drill-*.whl")
 
 
 def tops(file: Path) -> set[str]:
@@ -148,13 +155,16 @@ def others() -> set[str]:
     return {each.name for each in distributions() if not each.name.startswith("dledger")}
 
 
-def test_each_package_is_in_one_wheel_and_all_in_that_of_a_checkout(light: Path, whole: Path) -> None:
+def test_each_package_is_in_one_wheel_and_all_in_that_of_a_checkout(light: Path, whole: Path, drill: Path) -> None:
     checkout = wheel("checkout/dledger-*.whl")
-    assert (tops(light), tops(whole), tops(checkout)) == (LIGHT, WHOLE, LIGHT | WHOLE)
-    versions = {metadata(file)[0] for file in (light, whole, checkout)}
+    assert (tops(light), tops(whole), tops(drill), tops(checkout)) == (LIGHT, WHOLE, DRILL, LIGHT | WHOLE | DRILL)
+    versions = {metadata(file)[0] for file in (light, whole, drill, checkout)}
     assert len(versions) == 1
-    assert f"dledger-client=={versions.pop()}" in metadata(whole)[1]
-    apart = {each for each in metadata(light)[1] + metadata(whole)[1] if "extra ==" not in each and "dledger" not in each}
+    version = versions.pop()
+    assert f"dledger-client=={version}" in metadata(whole)[1]
+    assert f"dledger=={version}" in metadata(drill)[1]
+    required = [each for file in (light, whole, drill) for each in metadata(file)[1]]
+    apart = {each for each in required if "extra ==" not in each and "dledger" not in each}
     assert apart == {each for each in metadata(checkout)[1] if "extra ==" not in each}
 
 
@@ -164,7 +174,7 @@ def test_the_light_wheel_alone_serves_a_typed_client_and_spark(tmp_path: Path, l
     install(python, light)
     pip(python, "check")
     assert call(python, "-c", "import dledger_client; print(dledger_client.__version__)").strip() == version
-    for module in (*WHOLE, "grpc", "typer", "rich", "pydantic", "uvloop", "psutil", "lark", "structlog", "yaml", "cryptography"):
+    for module in (*WHOLE, *DRILL, "grpc", "typer", "rich", "pydantic", "uvloop", "psutil", "lark", "structlog", "yaml", "cryptography"):
         assert "ModuleNotFoundError" in call(python, "-c", f"import {module}", fails=True)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
@@ -199,3 +209,23 @@ def test_both_in_either_order_and_each_removed(tmp_path: Path, light: Path, whol
     else:
         assert "requires dledger-client" in pip(python, "check", fails=True)
         assert "pip install --force-reinstall --no-deps dledger-client" in call(command, "--help", fails=True)
+
+
+def test_drill_and_bench_come_with_a_wheel_of_their_own(tmp_path: Path, light: Path, whole: Path, drill: Path) -> None:
+    needed = {name for file in (light, whole, drill) for each in metadata(file)[1] if not (name := each).startswith("dledger")}
+    assert any(each.startswith("jinja2") for each in needed)
+    python = environment(tmp_path / "nodes", {each for each in needed if "extra ==" not in each and not each.startswith("jinja2")})
+    install(python, light, whole)
+    pip(python, "check")
+    command = python.parent / "dledger"
+    assert not re.search(r"^  (drill|bench) ", call(command, "--help"), re.MULTILINE)
+    for name in ("drill", "bench"):
+        said = call(command, name, "--help", fails=True)
+        assert said == f"dledger: dledger {name} needs the package dledger-drill: pip install dledger-drill\n"
+    drilling = environment(tmp_path / "drill", others())
+    install(drilling, light, whole, drill)
+    pip(drilling, "check")
+    command = drilling.parent / "dledger"
+    assert len(re.findall(r"^  (drill|bench) ", call(command, "--help"), re.MULTILINE)) == 2
+    assert "partition" in call(command, "drill", "--faults", "list")
+    assert "acknowledged" in call(command, "drill", "--faults", "kill", "--rounds", "1", "--replica-groups", "1")
