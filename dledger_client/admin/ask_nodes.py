@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dledger_client.admin.cluster_status import NO_ANSWER, NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
+from dledger_client.cluster.responses import object_of
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.runtime.argument_ranges import check_kind
@@ -18,42 +19,6 @@ from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError
 from dledger_wire.rpc import methods
 
 GRACE_S = 0.3  # for a node that reports the end of its time itself
-_AS_TOLD = (  # attributes of NodeStatus that are fields of the reply
-    "id",
-    "role",
-    "term",
-    "leader",
-    "leader_confirmed",
-    "first_index",
-    "last_index",
-    "committed_index",
-    "applied_index",
-    "durable_index",
-    "committed_pos",
-    "pid",
-    "store_id",
-    "lineage",
-    "state",
-    "disk_used_percent",
-    "rss_bytes",
-    "anonymous_bytes",
-    "version",
-    "started_at_ms",
-    "role_state",
-    "services_term",
-    "certificate_expires_at_ms",
-    "messages_in_total",
-    "bytes_in_total",
-    "messages_out_total",
-    "bytes_out_total",
-    "loop_lag_ms",
-    "feature_level",
-    "lowest_level",
-    "highest_level",
-    "cannot_lead",
-    "uncommitted_ms",
-    "sync_ms",
-)
 
 
 def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]:
@@ -111,32 +76,16 @@ def _reason(error: DledgerError | TimeoutError, timeout_s: float) -> str:
 
 
 def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> NodeStatus:
-    peers = tuple(
-        PeerStatus(
-            id=peer.id,
-            address=peer.address,
-            voter=peer.voter,
-            match_index=peer.match_index,
-            state=peer.state,
-            last_contact_ms=peer.last_contact_ms,
-            connected=peer.connected,
-            acknowledges=peer.acknowledges,
-            refused=peer.refused,
-            unheard=peer.unheard,
-            cannot_lead=peer.cannot_lead,
-        )
-        for peer in reply.peers
-    )
-    same = {name: getattr(reply, name) for name in _AS_TOLD}
-    return NodeStatus(
+    return object_of(
+        NodeStatus,
+        reply,
         replica_group=group,
         address=address,
         reachable=True,
         voters=tuple(reply.voters),
         learners=tuple(reply.learners),
-        peers=peers,
+        peers=tuple(object_of(PeerStatus, peer) for peer in reply.peers),
         role_log=tuple(reply.role_log),
         refusals=dict(reply.refusals),
         warnings=tuple(reply.warnings),
-        **same,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.cluster.responses import object_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import ACTIVE, REMOVED
 
@@ -133,41 +134,12 @@ class ClusterDirectory:
 
 
 def told_directory(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
-    groups = [
-        RegisteredGroup(
-            name=group.name,
-            state=group.state,
-            term=group.term,
-            leader_id=group.leader_id,
-            nodes=tuple(_node(node) for node in group.nodes),
-            wanted_voters=group.wanted_voters,
-            wanted_learners=group.wanted_learners,
-            topics=group.topics,
-            messages_in_per_s=group.messages_in_per_s,
-            bytes_in_per_s=group.bytes_in_per_s,
-            spare=group.spare,
-            absent=group.absent,
-        )
-        for group in reply.groups
-    ]
+    groups = [object_of(RegisteredGroup, group, nodes=tuple(_node(node) for node in group.nodes)) for group in reply.groups]
     return ClusterDirectory(reply.cluster, tuple(groups), tuple(_node(node) for node in reply.spares))
 
 
 def _node(node: routes_pb2.RegisteredNode) -> RegisteredNode:
-    return RegisteredNode(
-        id=node.id,
-        address=node.address,
-        host=node.host,
-        rack=node.rack,
-        voter=node.voter,
-        member=node.member,
-        in_sync=node.in_sync and not node.expired,
-        missing=node.expired,
-        state=node.state,
-        role=node.role,
-        version=node.version,
-        disk_used_percent=node.disk_used_percent,
-    )
+    return object_of(RegisteredNode, node, in_sync=node.in_sync and not node.expired, missing=node.expired)
 
 
 def group_of_nodes(group: ReplicaGroupStatus) -> RegisteredGroup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger_client.admin.calls import ClusterCalls
+from dledger_client.cluster.responses import object_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
 from dledger_wire.status import REMOVED
@@ -70,9 +71,10 @@ async def status_of(calls: ClusterCalls, address: str, refusals: list[DledgerErr
         return NameServerStatus(address, error=error.message)
     figures = reply.figures
     own = next((row for row in reply.name_servers if row.id == figures.id), routes_pb2.NameServerRow())
-    return NameServerStatus(
-        address,
-        id=figures.id,
+    return object_of(
+        NameServerStatus,
+        figures,
+        address=address,
         reachable=True,
         complete=reply.complete,
         directory_version=reply.version,
@@ -80,14 +82,5 @@ async def status_of(calls: ClusterCalls, address: str, refusals: list[DledgerErr
         has_quorum=own.quorum,
         applied=own.applied,
         replica_groups=sum(group.state != REMOVED for group in reply.groups),
-        topics=figures.topics,
-        waiting_clients=figures.waiting_clients,
-        registrations=figures.registrations,
-        refused_registrations=figures.refused_registrations,
-        routes_requests=figures.routes_requests,
-        routes_bytes=figures.routes_bytes,
-        rss_bytes=figures.rss_bytes,
-        cpu_s=figures.cpu_s,
-        started_at_ms=figures.started_at_ms,
         version=own.version,
     )

@@ -22,6 +22,7 @@ from dledger_client.admin.diagnostics import (
     WaitingMessage,
 )
 from dledger_client.aio.cluster_admin import ClusterAdmin
+from dledger_client.cluster.responses import object_of
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError
@@ -88,17 +89,11 @@ class DiagnosticsAdmin(Subject):
         found = await methods.NODE_DETAILS.call(
             self._calls.router.channel(address), diagnostics_pb2.NodeDetailsRequest(), timeout_s=_timeout_s(self._calls)
         )
-        return NodeDetails(
+        return object_of(
+            NodeDetails,
+            found,
             replica_group=found.group,
             id=found.node,
-            rss_bytes=found.rss_bytes,
-            anonymous_bytes=found.anonymous_bytes,
-            machine_memory_bytes=found.machine_memory_bytes,
-            cpu_s=found.cpu_s,
-            disk_free_bytes=found.disk_free_bytes,
-            disk_total_bytes=found.disk_total_bytes,
-            started_at_ms=found.started_at_ms,
-            data_folder=found.data_folder,
             files=tuple(DataFiles(each.kind, each.count, each.bytes, each.oldest_ms) for each in found.files),
             settings={each.name: each.value for each in found.settings},
             versions=dict(found.versions),
@@ -148,22 +143,18 @@ class DiagnosticsAdmin(Subject):
 
 
 def _counts(rows: Iterable[diagnostics_pb2.TopicCounts]) -> dict[str, TopicCounts]:
-    return {row.topic: TopicCounts(row.messages_in, row.bytes_in, row.messages_out, row.bytes_out) for row in rows}
+    return {row.topic: object_of(TopicCounts, row) for row in rows}
 
 
 def _merged(group: str, accounts: list[tuple[str, diagnostics_pb2.LeaderChange]]) -> LeaderChange:
     """One change of what several nodes say of it."""
     best = min(accounts, key=lambda each: (_doubt(*each), each[0]))[1]
-    return LeaderChange(
+    return object_of(
+        LeaderChange,
+        best,
         replica_group=group,
-        term=best.term,
-        leader=best.leader,
-        previous=best.previous,
         at_ms=min(change.at_ms for _node, change in accounts),
         took_ms=best.took_ms if best.HasField("took_ms") else None,
-        kind=best.kind,
-        cause=best.cause,
-        reason=best.reason,
         accounts={node: change.reason for node, change in sorted(accounts, key=lambda each: each[0])},
     )
 
@@ -185,14 +176,12 @@ def _with_previous(changes: list[LeaderChange]) -> list[LeaderChange]:
 
 
 def _waiting(answer: diagnostics_pb2.WaitingDelaysReply) -> WaitingDelays:
-    return WaitingDelays(
+    return object_of(
+        WaitingDelays,
+        answer,
         replica_group=answer.group,
-        node=answer.node,
-        levels=tuple(DelayLevel(each.level, each.delay_ms, each.waiting, each.next_due_ms) for each in answer.levels),
-        timed=answer.timed,
-        timed_next_due_ms=answer.timed_next_due_ms,
-        exact=answer.exact,
-        messages=tuple(WaitingMessage(each.topic, each.key, each.message_id, each.due_ms, each.level) for each in answer.messages),
+        levels=tuple(object_of(DelayLevel, each) for each in answer.levels),
+        messages=tuple(object_of(WaitingMessage, each) for each in answer.messages),
     )
 
 

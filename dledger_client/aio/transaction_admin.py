@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from dledger_client.admin.calls import Listed, Sources, Subject
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
-from dledger_client.cluster.responses import garbage
+from dledger_client.cluster.responses import garbage, object_of
 from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, within
 from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
 from dledger_wire._pb import transaction_pb2
@@ -52,7 +52,7 @@ class TransactionAdmin(Subject):
         answers = await self._calls.of_all(ask)
         found: Listed[GroupTransactions] = Listed([], answers.unanswered | without_producers, sources)
         for replica_group, (answer, at_leader) in (answers.some() if partial else answers.complete()).items():
-            rows = [_transaction(each, replica_group) for each in answer.transactions]
+            rows = [object_of(OpenTransaction, each, replica_group=replica_group) for each in answer.transactions]
             producers = {each.producer_group: each.producers for each in at_leader.attending}
             found.append(GroupTransactions(replica_group, answer.open, answer.parked, rows, producers))
         return found
@@ -85,17 +85,3 @@ class TransactionAdmin(Subject):
         if result.HasField("error"):
             raise from_detail(result.error)
         return TransactionOutcome(result.outcome)
-
-
-def _transaction(found: transaction_pb2.OpenTransaction, replica_group: str) -> OpenTransaction:
-    return OpenTransaction(
-        transaction_id=found.transaction_id,
-        producer_group=found.producer_group,
-        topic=found.topic,
-        queue_id=found.queue_id,
-        replica_group=replica_group,
-        half_offset=found.half_offset,
-        stored_ms=found.stored_ms,
-        check_times=found.check_times,
-        checked_ms=found.checked_ms,
-    )

@@ -1,11 +1,12 @@
-"""Responses with a payload: malformed bytes count as a broken connection, not as an error of the client.
+"""Responses: how one becomes an object, and that malformed bytes count as a broken connection, not as an error of the client.
 
 Owns the conversion to UnreachableError, so that another attempt, or another node, is tried until the deadline.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -13,6 +14,7 @@ from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from dledger_wire.rpc import envelope
 
 Answer = TypeVar("Answer", bound=Message)
+T = TypeVar("T")
 
 
 def garbage(address: str, what: str) -> UnreachableError:
@@ -26,3 +28,10 @@ def parse_envelope(cls: type[Answer], data: bytes, address: str) -> tuple[Answer
         return envelope.decode(cls, data)
     except InvalidArgumentError as error:
         raise garbage(address, error.message) from None
+
+
+def object_of(kind: type[T], message: Message, **others: Any) -> T:
+    """A dataclass with the single values of ``message`` that have its fields' names; ``others`` are set beside them, or in their place."""
+    known = message.DESCRIPTOR.fields_by_name
+    found = {each.name: getattr(message, each.name) for each in fields(cast("Any", kind)) if each.name in known}
+    return kind(**{name: value for name, value in found.items() if isinstance(value, str | int | float)} | others)
