@@ -141,10 +141,19 @@ class Listener:
                 self._arrivals.left(arrival)
             accepted.close()
             return
-        task = self._loop.create_task(self._welcome(accepted, arrival), name="accept")
+        ours = [accepted]
+        task = self._loop.create_task(self._welcome(ours, arrival), name="accept")
         arrival.drop = task.cancel
         self._welcoming.add(task)
-        task.add_done_callback(self._welcoming.discard)
+        task.add_done_callback(functools.partial(self._welcomed, ours, arrival))
+
+    def _welcomed(self, ours: list[socket.socket], arrival: Arrival, task: asyncio.Task[None]) -> None:
+        """``ours``: empty once a transport has the socket.  A task that was cancelled before its first step has done nothing at all."""
+        self._welcoming.discard(task)
+        if task.cancelled():
+            self._arrivals.left(arrival)
+        for accepted in ours:
+            accepted.close()
 
     def _has_handle(self, accepted: socket.socket, arrival: Arrival) -> bool:
         """Near the limit of handles it may be one too many.  The kernel gives the lowest free number, which shows how many are in use."""
@@ -162,8 +171,8 @@ class Listener:
 
     # -- up to the first byte of its own
 
-    async def _welcome(self, accepted: socket.socket, arrival: Arrival) -> None:
-        handed_over = False
+    async def _welcome(self, ours: list[socket.socket], arrival: Arrival) -> None:
+        (accepted,) = ours
         peer = arrival.source
         refused: list[ssl.SSLError] = []
         refusals.set(refused)
@@ -172,7 +181,7 @@ class Listener:
                 peer = named(accepted.getpeername())
             async with asyncio.timeout_at(self._loop.time() + self._arrivals.limits.handshake_s):
                 tls = await self._context(accepted, peer)
-                handed_over = True
+                ours.clear()
                 made = functools.partial(self._made, arrival)
                 await self._loop.connect_accepted_socket(made if tls is None else functools.partial(_Handshake, made), accepted, ssl=tls)
         except _NotTlsError:
@@ -183,12 +192,6 @@ class Listener:
         except OSError as error:
             self._failed(arrival, peer, refused[0] if refused else error)
             _let_go(error)
-        except asyncio.CancelledError:
-            self._arrivals.left(arrival)
-            raise
-        finally:
-            if not handed_over:
-                accepted.close()
 
     def _failed(self, arrival: Arrival, peer: str, error: OSError) -> None:
         if isinstance(error, TimeoutError):
