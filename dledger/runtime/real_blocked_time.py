@@ -15,13 +15,20 @@ from io import FileIO
 _PATH = "/proc/thread-self/schedstat"
 
 
+class _ThreadsFile(FileIO):
+    """Closed when its thread ends."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class _Opened(threading.local):
     """The thread's own file; None where there is none."""
 
     def __init__(self) -> None:
-        self.file: FileIO | None = None
+        self.file: _ThreadsFile | None = None
         try:
-            self.file = FileIO(_PATH)
+            self.file = _ThreadsFile(_PATH)
         except OSError:
             return
 
