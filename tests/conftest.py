@@ -42,6 +42,16 @@ def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, righ
     return [f"{type(left).__name__} {op} {type(right).__name__}, of at least {sizes[0]} and {sizes[1]} bytes: too long to show"]
 
 
+# Layers of real processes whose ResourceWarnings nobody has followed up yet; everything else fails for one.
+NOT_CLOSED_YET = {"cluster", "deploy", "browser", "spark", "docs"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if NOT_CLOSED_YET & {marker.name for marker in item.iter_markers()}:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # the collections below look at what tests made only

@@ -100,7 +100,7 @@ def run_worker(python: Path, servers: Servers, job: dict[str, Any]) -> dict[str,
                 raise WorkerError(f"{job['work']}: {' '.join(errors.read().strip().splitlines()[-1:])}")
         finally:
             process.kill()
-            process.wait()
+            process.communicate()  # closes its pipes
     if killed:
         servers.start_again(killed)
         result["servers_cpu_s"] = 0.0  # what the killed node used is not known
