@@ -32,7 +32,7 @@ def encode(header: Message, payload: Sequence[Buffer] = (), *, behind: int = 0) 
     size = header.ByteSize()
     header.header_size = size
     head: bytes = header.SerializeToString(deterministic=True)
-    length = sum(len(buffer) for buffer in payload) + behind
+    length = sum(map(len, payload)) + behind
     if not length:
         return head
     return b"".join([head, _PAYLOAD_TAG, _varint(length), *payload])
@@ -44,7 +44,7 @@ def encode_checked(header: Message, payload: Sequence[Buffer] = ()) -> bytes:
     header.header_size = header.ByteSize()
     body = header.SerializeToString()[:-_CHECKSUM_SIZE]
     head = b"".join([body, _CHECKSUM_TAG, crc32c(body).to_bytes(4, "little")])
-    length = sum(len(buffer) for buffer in payload)
+    length = sum(map(len, payload))
     if not length:
         return head
     return b"".join([head, _PAYLOAD_TAG, _varint(length), *payload])
