@@ -1,17 +1,15 @@
 """Messages to send and the result of sending them: ``Message``, ``SendResult``, ``SendStatus``.
 
-Owns what applications see of a message.  Its fields and their checks are in ``message_fields``; do not change a message after it was made.
+What a message may hold is checked by ``message_fields``; do not change a message after it was made.
 """
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dledger_client.face import face_of
-from dledger_client.message_fields import MessageFields
+from dledger_client.message_fields import as_bytes, checked_types, encoded_extras, joined_keys, tag_property
+from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
 from dledger_wire.status import SendStatus
 from dledger_wire.trace_context import MAX_STATE_CHARACTERS, TRACEPARENT, TraceContext
@@ -21,8 +19,7 @@ __all__ = ["Message", "SendResult", "SendStatus"]
 ROOM_BYTES = 2048  # a trace leaves them free: for where a message waits, and what its redeliveries add
 
 
-@face_of(MessageFields)
-class Message(MessageFields):
+class Message:
     """A message to send. Do not change it after it was made; ``clone`` makes a copy to change.
 
     Args:
@@ -46,7 +43,23 @@ class Message(MessageFields):
         'created'
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "body",
+        "delay_level",
+        "deliver_at_ms",
+        "extras",
+        "flag",
+        "keys",
+        "properties",
+        "sys_flag",
+        "tags",
+        "topic",
+        "transaction_group",
+    )
+
+    transaction_group: str  # the producer group of a half message, see half_messages.py
+    sys_flag: int  # bits of dledger_wire.status.SysFlag, set on the way to the wire
+    extras: bytes  # the encoded properties
 
     def __init__(
         self,
@@ -60,9 +73,25 @@ class Message(MessageFields):
         delay_level: int = 0,
         deliver_at_ms: int = 0,
     ) -> None:
-        super().__init__(
-            topic, body, tags=tags, keys=keys, properties=properties, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms
-        )
+        if not (type(topic) is type(tags) is str and type(flag) is type(delay_level) is type(deliver_at_ms) is int):
+            flag, delay_level, deliver_at_ms = checked_types(topic, tags, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms)
+        if flag and not -(1 << 31) <= flag < 1 << 31:
+            raise InvalidArgumentError(f"flag {flag}: expected {-(1 << 31)} to {(1 << 31) - 1}")
+        self.topic = topic
+        self.body = body if type(body) is bytes else as_bytes(body)
+        self.tags = tags
+        self.flag = flag
+        self.delay_level = delay_level
+        self.deliver_at_ms = deliver_at_ms
+        self.properties = properties
+        self.transaction_group = ""
+        self.sys_flag = 0
+        if keys or properties or delay_level or deliver_at_ms:
+            self.keys = keys if isinstance(keys, str) else joined_keys(keys)
+            self.extras = encoded_extras(tags, self.keys, properties, delay_level, deliver_at_ms)
+        else:
+            self.keys = ""
+            self.extras = tag_property(tags) if tags else b""
 
     def clone(self) -> Message:
         """A copy that may be changed before it is sent.
@@ -75,21 +104,9 @@ class Message(MessageFields):
             b'one'
         """
         copy = Message(self.topic, self.body)
-        for name in MessageFields.__slots__:
+        for name in Message.__slots__:
             setattr(copy, name, getattr(self, name))
         return copy
-
-    def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """What ``object`` gives of a class with slots, which a compiled one is not: either reads what the other pickled."""
-        names: list[str] = copyreg._slotnames(type(self))  # type: ignore[attr-defined]
-        return getattr(self, "__dict__", None), {name: getattr(self, name) for name in names if hasattr(self, name)}
-
-    def __setstate__(self, state: tuple[dict[str, Any] | None, dict[str, Any]]) -> None:
-        others, fields = state
-        if others:
-            self.__dict__.update(others)
-        for name, value in fields.items():
-            setattr(self, name, value)
 
     def __repr__(self) -> str:
         shown = [name for name in ("tags", "keys", "properties", "flag", "delay_level", "deliver_at_ms") if getattr(self, name)]

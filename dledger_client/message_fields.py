@@ -1,17 +1,15 @@
-"""What every outgoing message holds, and the checks that make it one: the base of ``Message``.
+"""What a message may hold: the checks that ``Message`` makes of its arguments, and its property string.
 
-Owns the property string of a message.  It is encoded once, when the message is made, so that a batch only joins bytes.  Compiled where the
-wheel is (docs/adr/0035): what the application hands over is ``Any`` here, so that our own checks see it and our own words refuse it.
+The property string is encoded once, when the message is made, so that a batch only joins bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
-from dledger_client.compiler_hints import mypyc_attr
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, encode_properties
 from dledger_wire.frames.timer import TIMER_DELIVER, timer_property
@@ -64,81 +62,18 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 
-@mypyc_attr(allow_interpreted_subclasses=True, acyclic=True)
-class MessageFields:
-    """The fields of a message; see ``Message``, which is the only kind that applications make."""
-
-    __slots__ = (
-        "body",
-        "delay_level",
-        "deliver_at_ms",
-        "extras",
-        "flag",
-        "keys",
-        "properties",
-        "sys_flag",
-        "tags",
-        "topic",
-        "transaction_group",
-    )
-
-    topic: str
-    body: bytes
-    tags: str
-    keys: str
-    properties: Mapping[str, str] | None
-    flag: int
-    delay_level: int
-    deliver_at_ms: int
-    transaction_group: str  # the producer group of a half message, see half_messages.py
-    sys_flag: int  # bits of dledger_wire.status.SysFlag, set on the way to the wire
-    extras: bytes  # the encoded properties
-
-    def __init__(
-        self,
-        topic: Any,
-        body: Any,
-        *,
-        tags: Any = "",
-        keys: Any = "",
-        properties: Any = None,
-        flag: Any = 0,
-        delay_level: Any = 0,
-        deliver_at_ms: Any = 0,
-    ) -> None:
-        if not (type(topic) is type(tags) is str and type(flag) is type(delay_level) is type(deliver_at_ms) is int):
-            flag, delay_level, deliver_at_ms = _checked_types(topic, tags, flag=flag, delay_level=delay_level, deliver_at_ms=deliver_at_ms)
-        if flag and not -(1 << 31) <= flag < 1 << 31:
-            raise InvalidArgumentError(f"flag {flag}: expected {-(1 << 31)} to {(1 << 31) - 1}")
-        self.topic = topic
-        self.body = body if type(body) is bytes else _as_bytes(body)
-        self.tags = tags
-        self.flag = flag
-        self.delay_level = delay_level
-        self.deliver_at_ms = deliver_at_ms
-        self.properties = properties
-        self.transaction_group = ""
-        self.sys_flag = 0
-        if keys or properties or delay_level or deliver_at_ms:
-            self.keys = keys if isinstance(keys, str) else _joined_keys(keys)
-            self.extras = _extras(self)
-        else:
-            self.keys = ""
-            self.extras = _tag_property(tags) if tags else b""
-
-
-def _as_bytes(body: object) -> bytes:
+def as_bytes(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview | bytes):
         return bytes(body)
     raise TypeError(f"a message body is bytes, not {type(body).__name__}; encode text first")
 
 
 @lru_cache(maxsize=4096)
-def _tag_property(tags: str) -> bytes:
+def tag_property(tags: str) -> bytes:
     return encode_properties({"TAGS": _checked_tags(tags)})
 
 
-def _checked_types(topic: object, tags: object, **numbers: object) -> list[int]:
+def checked_types(topic: object, tags: object, **numbers: object) -> list[int]:
     """The numbers as ints.  TypeError for what no message can have."""
     for name, text in (("topic", topic), ("tag", tags)):
         if not isinstance(text, str):
@@ -149,7 +84,7 @@ def _checked_types(topic: object, tags: object, **numbers: object) -> list[int]:
     return [int(number) for number in numbers.values() if isinstance(number, Integral)]
 
 
-def _joined_keys(keys: Any) -> str:
+def joined_keys(keys: Any) -> str:
     """Keys as they stand in a property; a space would make two of one."""
     if isinstance(keys, bytes) or not isinstance(keys, Iterable):
         raise TypeError(f"a message's keys are text or a list of texts, not {type(keys).__name__}")
@@ -170,23 +105,23 @@ def _checked_tags(tags: Any) -> str:
     return tags
 
 
-def _extras(message: MessageFields) -> bytes:
+def encoded_extras(tags: str, keys: str, properties: Any, delay_level: int, deliver_at_ms: int) -> bytes:
     """The property string behind UNIQ_KEY.  Raises InvalidArgumentError for what a property string cannot hold."""
     packed: dict[str, str] = {}
-    if message.keys:
-        packed["KEYS"] = message.keys
-    if message.tags:
-        packed["TAGS"] = _checked_tags(message.tags)
-    if message.delay_level:
-        if not 0 < message.delay_level <= MAX_DELAY_LEVEL:
-            raise InvalidArgumentError(f"delay level {message.delay_level}: expected 0 to {MAX_DELAY_LEVEL}")
-        packed["DELAY"] = str(message.delay_level)
-    if message.deliver_at_ms:
-        if message.delay_level:
+    if keys:
+        packed["KEYS"] = keys
+    if tags:
+        packed["TAGS"] = _checked_tags(tags)
+    if delay_level:
+        if not 0 < delay_level <= MAX_DELAY_LEVEL:
+            raise InvalidArgumentError(f"delay level {delay_level}: expected 0 to {MAX_DELAY_LEVEL}")
+        packed["DELAY"] = str(delay_level)
+    if deliver_at_ms:
+        if delay_level:
             raise InvalidArgumentError("a delay level and a delivery time: expected one of them")
-        timer_property(message.deliver_at_ms)
-        packed[TIMER_DELIVER] = str(message.deliver_at_ms)
-    properties: Any = message.properties or {}
+        timer_property(deliver_at_ms)
+        packed[TIMER_DELIVER] = str(deliver_at_ms)
+    properties = properties or {}
     if not isinstance(properties, Mapping):
         raise TypeError(f"a message's properties are a dict of texts, not {type(properties).__name__}")
     for name, value in properties.items():
@@ -206,9 +141,3 @@ def check_size(extras: bytes, what: str) -> None:
     most = MAX_PROPERTIES_BYTES - UNIQUE_ID_PROPERTY_BYTES - PLACE_BYTES
     if len(extras) > most:
         raise InvalidArgumentError(f"{what} take {len(extras)} bytes; expected at most {most}")
-
-
-def columns_of(messages: Sequence[MessageFields]) -> tuple[list[bytes], list[bytes], bool]:
-    """(the bodies, the encoded properties, whether one has a flag) of messages."""
-    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
-    return bodies, extras, any([message.flag or message.sys_flag for message in messages])

@@ -4,7 +4,7 @@ Owns its lock, and everything under it: topics, open and ready batches, buffered
 It never waits, reads no clock (times are passed in, a batch ages from the moment a sender sees it) and knows no event loop:
 ``WakeUp.wake_up`` is called, without the lock, when a sender has something to do.
 
-Compiled where the wheel is (docs/adr/0035): what the application hands over is ``Any`` here, so that our own checks see it.
+What the application passes and is not checked yet is ``Any``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dledger_client.message import Message
-from dledger_client.message_fields import MessageFields
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSEEN, ProducerBatch, QueueBatcher, size_of
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delivery_report import DeliveryReport
@@ -113,10 +112,9 @@ class RecordAccumulator:
 
     def append_known(self, message: Any, queue_key: QueueKey, queue_id: Any) -> tuple[DeliveryReport, int] | None:
         """``append``; None also when not all is known of the topic that the choice of the queue needs."""
-        fields = message
-        if not isinstance(fields, MessageFields):
+        if not isinstance(message, Message):
             raise no_message(message)
-        if not self.knows(fields.topic, queue_id, by_key=queue_key is not None):
+        if not self.knows(message.topic, queue_id, by_key=queue_key is not None):
             return None
         return self.append(message, queue_key, queue_id)
 
@@ -125,30 +123,29 @@ class RecordAccumulator:
 
         The topic must be known.  InvalidArgumentError, MessageTooLargeError: nothing was taken.
         """
-        fields: MessageFields = message  # compiled code reads these without a look-up
-        if len(fields.body) > self._large_bytes:
-            fields = message = self._compressed(message)
-        size = len(fields.body) + len(fields.extras) + MESSAGE_OVERHEAD_BYTES
+        if len(message.body) > self._large_bytes:
+            message = self._compressed(message)
+        size = len(message.body) + len(message.extras) + MESSAGE_OVERHEAD_BYTES
         is_free = queue_key is None and queue_id is None
         selected = None
-        if not is_free and callable(queue_key) and (selected := self._selected(fields.topic, queue_key, size)) is None:
+        if not is_free and callable(queue_key) and (selected := self._selected(message.topic, queue_key, size)) is None:
             return None
         has_news = False
         with self._lock:
-            topic = self._topics.get(fields.topic)
+            topic = self._topics.get(message.topic)
             if topic is None or self.closed or self.buffered_bytes + size > self._max_buffered_bytes:
-                topic = self._with_room(fields.topic, size)
+                topic = self._with_room(message.topic, size)
             if topic is None:
                 return None
-            if fields.delay_level or fields.deliver_at_ms or fields.transaction_group:
-                target = topic.next_staged() if is_free else selected or topic.choose(fields.topic, queue_key, queue_id)
+            if message.delay_level or message.deliver_at_ms or message.transaction_group:
+                target = topic.next_staged() if is_free else selected or topic.choose(message.topic, queue_key, queue_id)
                 message, batcher = self._staged(message, target)
                 size = size_of((message,))
                 is_free, queue_key = False, None
             elif is_free:
                 batcher = topic.next_sticky()
             else:
-                batcher = selected or topic.choose(fields.topic, queue_key, queue_id)
+                batcher = selected or topic.choose(message.topic, queue_key, queue_id)
             batch = batcher.open
             if batch is None:
                 batch = self._open_batch(batcher)

@@ -13,9 +13,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from dledger_client.face import face_of
 from dledger_client.message import SendResult, SendStatus
-from dledger_client.producer.report_place import AsyncMessagePlace, MessagePlace, ReportPlace
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.check import require
@@ -153,8 +151,7 @@ class DeliveryReport:
         )
 
 
-@face_of(ReportPlace)
-class DeliveryFuture(ReportPlace):
+class DeliveryFuture:
     """What the futures of sends have in common: the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     ``concurrent.futures.wait`` and ``as_completed`` take none: wait for many with the producer's ``flush``.
@@ -164,12 +161,11 @@ class DeliveryFuture(ReportPlace):
         index: The number of the message in the batch.
     """
 
-    __slots__ = ()
-
-    _report: DeliveryReport
+    __slots__ = ("_index", "_report")
 
     def __init__(self, report: DeliveryReport, index: int) -> None:
-        super().__init__(report, index)
+        self._report = report
+        self._index = index
 
     def done(self) -> bool:
         """Whether the result is known; of several bodies, those of all.
@@ -248,8 +244,7 @@ class DeliveryFuture(ReportPlace):
         return f"<{type(self).__name__} {str(self._error() or 'stored') if self.done() else 'pending'}>"
 
 
-@face_of(MessagePlace)
-class SendFuture(MessagePlace, DeliveryFuture):
+class SendFuture(DeliveryFuture):
     """The result of one sent message, with the methods of ``concurrent.futures.Future``. A send cannot be cancelled.
 
     ``concurrent.futures.wait`` and ``as_completed`` take none: wait for many with the producer's ``flush``.
@@ -286,8 +281,7 @@ class SendFuture(MessagePlace, DeliveryFuture):
         return self._report.result_of(self._index)
 
 
-@face_of(AsyncMessagePlace)
-class AsyncSendFuture(AsyncMessagePlace, SendFuture):
+class AsyncSendFuture(SendFuture):
     """The result of one sent message for asyncio: ``await future`` waits; ``result`` and ``exception`` do not.
 
     Args:

@@ -5,8 +5,7 @@ A message without a key goes to the sticky queue.  That one changes with every f
 round-robin, one by one, because they are batched in the queue that holds them.  A key or a selector always decides alone, so that messages
 with equal keys stay in one queue.
 
-Compiled where the wheel is (docs/adr/0035): numbers of queues and what selectors choose come from the application, and are ``Any`` here, so
-that our own checks see them.
+Numbers of queues and what selectors choose come from the application unchecked, and are ``Any``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_client.message import Message
-from dledger_client.message_fields import columns_of
 from dledger_client.producer.message_columns import MessageColumns
 from dledger_wire.batches.batch import encode_batch_parts
 from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small
@@ -50,12 +49,12 @@ def encode_messages(
         and not any(message.keys or message.flag or message.sys_flag for message in messages)
     ):
         return _encode_few(topic, queue_id, messages, ids, born_ms, born_host)
-    bodies, extras, has_flags = columns_of(messages)
+    bodies, extras = [message.body for message in messages], [message.extras for message in messages]
     if extras.count(extras[0]) == count:
         columns = MessageColumns(topic, bodies, extras[0], messages[0].keys, messages[0].tags)
     else:
         columns = MessageColumns(topic, bodies, extras, [message.keys for message in messages], [message.tags for message in messages])
-    if not has_flags:
+    if not any(message.flag or message.sys_flag for message in messages):
         return _encode_columns(queue_id, columns, ids, FrameFields(born_ms, born_host))
     flags, sys_flags = (np.array([getattr(message, name) for message in messages], np.int32) for name in ("flag", "sys_flag"))
     return _encode_columns(queue_id, columns, ids, FrameFields(born_ms, born_host, flags, sys_flags))

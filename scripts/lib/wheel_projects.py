@@ -3,8 +3,8 @@ requires ``dledger``.
 
 Owns the split (docs/adr/0012).  Everything else is taken from the root's pyproject.toml: [tool.dledger.client-wheel] and
 [tool.dledger.drill-wheel] there name packages and dependencies of those two; ``dledger`` has the rest.  Call: wheel_projects.py VERSION
-FOLDER makes FOLDER/client, FOLDER/whole and FOLDER/drill, ready for pip, with --compiled behind that the first with compiled modules
-(docs/adr/0035); wheel_projects.py without arguments prints the project's packages, one a line.
+FOLDER makes FOLDER/client, FOLDER/whole and FOLDER/drill, ready for pip; wheel_projects.py without arguments prints the
+project's packages, one a line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("README.md", "LICENSE")
 SHARED = "cluster-configs"  # the wheel of the nodes installs its files under share/dledger
-# What is compiled is not built in isolation, so that it comes from the mypyc of requirements.lock.
-SETUP = """\
-from mypyc.build import mypycify
-from setuptools import setup
-
-setup(ext_modules=mypycify(["--ignore-missing-imports", *{modules}], opt_level="3", debug_level="0", group_name="dledger_client"))
-"""
 DESCRIPTIONS = {
     "client": "Clients and Spark data source of dledger, a Raft-replicated message storage cluster",
     "drill": "Fault injection and benchmarks for dledger, a Raft-replicated message storage cluster",
@@ -129,9 +122,6 @@ def main() -> None:
     version, target = sys.argv[1], Path(sys.argv[2])
     for name, (project, packages) in split(document, version).items():
         write(target / name, project, packages, document)
-    if "--compiled" in sys.argv[3:]:
-        modules = document["tool"]["dledger"]["client-wheel"]["compiled"]
-        (target / "client" / "setup.py").write_text(SETUP.format(modules=modules), encoding="utf-8")
 
 
 if __name__ == "__main__":

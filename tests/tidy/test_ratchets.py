@@ -29,7 +29,6 @@ MANY_PARAMETERS = {
     "dledger/log/scan.py:SegmentWalk.__init__": 8,
     "dledger_client/fetch/records.py:Chunk.__init__": 10,
     "dledger_client/message.py:Message.__init__": 8,
-    "dledger_client/message_fields.py:MessageFields.__init__": 8,  # the same function: what the line above declares is done there
     "dledger_wire/batches/batch.py:encode_batch": 9,
     "dledger_wire/batches/batch.py:encode_batch_parts": 9,
     "dledger_wire/frames/frames.py:stamp_frames": 8,
