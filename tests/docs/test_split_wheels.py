@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from tests import needs
 from tests.cluster.attack import secured_cluster
 from tests.waiting import LIMIT_S
 
@@ -72,7 +73,7 @@ print(json.dumps(failed))
 def wheel(pattern: str) -> Path:
     found = sorted(ROOT.glob(pattern))
     if not found:
-        pytest.skip("no wheels here: scripts/test docs builds them")
+        needs.lacking("no wheels here: scripts/test docs builds them")
     return found[-1]
 
 

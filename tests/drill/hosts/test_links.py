@@ -39,7 +39,7 @@ with socket.create_server((sys.argv[1], 7001)) as server:
 def _root() -> None:
     capabilities = probe()
     if not capabilities.network:
-        needs.lacking(str(capabilities.why_not))
+        needs.lacking("; ".join(capabilities.why_not.values()))
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def running(pid: int) -> bool:
 def needs_network() -> None:
     capabilities = probe()
     if not capabilities.network:
-        needs.lacking(str(capabilities.why_not))
+        needs.lacking("; ".join(capabilities.why_not.values()))
 
 
 def namespaces_in_use() -> set[int]:

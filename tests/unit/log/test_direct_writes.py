@@ -12,6 +12,7 @@ import pytest
 
 from dledger.runtime.real_direct import BLOCK, STAGE_BYTES, open_direct
 from dledger.runtime.real_disk import RealDisk
+from tests import needs
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def disk(tmp_path: Path) -> RealDisk:
     probe.touch()
     fd = open_direct(str(probe))
     if fd is None:
-        pytest.skip("no direct writes on this file system")
+        needs.lacking("no direct writes on this file system")
     os.close(fd)
     return RealDisk(str(tmp_path / "data"), direct_folders=("log",))
 

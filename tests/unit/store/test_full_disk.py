@@ -19,6 +19,7 @@ from dledger_wire.errors import StorageFullError
 from store.commands.topics import CreateTopic
 from store.durability.disk_reserve import PATH as RESERVE
 from store.offline.verify import verify_store
+from tests import needs
 from tests.unit.log.crash_disk import CrashDisk
 from tests.unit.store.store_rig import LOG, TINY, StepClock, StoreRig, batch_of, run
 
@@ -195,9 +196,9 @@ def small_ext4(tmp_path: Path) -> Iterator[Path]:
         try:
             done = subprocess.run(command, capture_output=True, check=False)
         except FileNotFoundError:
-            pytest.skip(f"cannot make a small disk here: no {command[0]}")
+            needs.lacking(f"cannot make a small disk here: no {command[0]}")
         if done.returncode != 0:
-            pytest.skip(f"cannot make a small disk here: {done.stderr.decode().strip()}")
+            needs.lacking(f"cannot make a small disk here: {done.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
