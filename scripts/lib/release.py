@@ -19,6 +19,7 @@ import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 DISTRIBUTIONS = {"client": "dledger_client", "whole": "dledger", "drill": "dledger_drill"}  # folder of wheel_projects.py -> name in files
 # What must not get lost: beside modules, and by the wheel that has it.
@@ -83,7 +84,8 @@ def add_sources(target: Path, version: str, epoch: int) -> None:
 def wheel_from(sources: Path, work: Path) -> Path:
     """The wheel that a user who builds from the sources gets."""
     with tarfile.open(sources) as archive:
-        archive.extractall(work, filter="data")
+        safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+        archive.extractall(work, **safe)  # noqa: S202
     (folder,) = work.iterdir()
     made = work / "made"
     options = ["-q", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index"]
