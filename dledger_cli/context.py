@@ -147,7 +147,7 @@ def load_readable(option: str | None) -> ClusterConfig:
     connection().uses_shipped = path == str(SHIPPED_CONFIG)
     config, mistakes = readable_part(path)
     if mistakes:
-        note(f"warning: {mistakes}\nwarning: the cluster file has mistakes: only what can be read of it is used here")
+        note(f"warning: {mistakes}\nwarning: the cluster file has mistakes; only its valid parts are used")
     take_authorities(config)
     return config
 
@@ -214,7 +214,7 @@ async def check_reachable(bootstrap: str, timeout_s: float) -> None:
 def with_hint(text: str) -> str:
     """What to do when no node answers."""
     if connection().uses_shipped:
-        return f"{text} (no cluster file was named and none is in ./data: the shipped local-3 is asked, and dledger up starts it)"
+        return f"{text} (no cluster file is named and ./data has none: this is the shipped local-3, which dledger up starts)"
     return f"{text} (are the nodes up? dledger status; on this machine dledger up starts them)"
 
 

@@ -13,7 +13,7 @@ import typer
 def not_empty(value: str | None) -> str | None:
     """Callback of an option whose default is None."""
     if value is not None and not value.strip():
-        raise typer.BadParameter("the value is empty; expected one, or leave the option out")
+        raise typer.BadParameter("the value is empty; expected a value, or omit the option")
     return value
 
 

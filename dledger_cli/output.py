@@ -160,7 +160,7 @@ def note_unanswered(unanswered: Mapping[str, Exception], without_members: Collec
     """
     for group, error in sorted(unanswered.items()):
         if group in without_members:
-            note(f"replica group {group} has no leader: positions are those of a follower, members are not known: {error}")
+            note(f"replica group {group} has no leader: offsets are those of a follower, members are unknown: {error}")
         else:
             note(f"replica group {group} did not answer, its part is missing: {error}")
     if unanswered:

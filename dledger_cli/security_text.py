@@ -18,4 +18,4 @@ def show_change(change: SecurityChange, *done: str, as_json: bool) -> None:
         for line in done:
             note(line)
     if change.waiting:
-        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they take it over as soon as they can")
+        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they apply it as soon as they can")

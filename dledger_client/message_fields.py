@@ -118,7 +118,7 @@ def encoded_extras(tags: str, keys: str, properties: Any, delay_level: int, deli
         packed["DELAY"] = str(delay_level)
     if deliver_at_ms:
         if delay_level:
-            raise InvalidArgumentError("a delay level and a delivery time: expected one of them")
+            raise InvalidArgumentError("a delay level and a delivery time are mutually exclusive")
         timer_property(deliver_at_ms)
         packed[TIMER_DELIVER] = str(deliver_at_ms)
     properties = properties or {}

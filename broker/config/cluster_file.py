@@ -99,7 +99,7 @@ class NodeConfig(_Model):
         if not isinstance(given, dict) or "advertised_address" not in given:
             return given
         if "listen" in given:
-            raise ValueError("listen and advertised_address mean the same; expected one of them")
+            raise ValueError("listen and advertised_address are mutually exclusive")
         rest = {key: value for key, value in given.items() if key != "advertised_address"}
         return rest | {"address": given["advertised_address"], "listen": given.get("address")}
 

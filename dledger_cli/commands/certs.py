@@ -63,7 +63,7 @@ def create(
     wanted += [(f"user-{name}", user(name, cluster.cluster), []) for name in users or ()]
     with _one_at_a_time(place):
         made = _make_missing(place, cluster.cluster, wanted, days)
-    note(f"{place}: made {', '.join(made)}" if made else f"{place}: nothing to make; all certificates are there")
+    note(f"{place}: created {', '.join(made)}" if made else f"{place}: nothing to create; all certificates exist")
 
 
 @contextlib.contextmanager

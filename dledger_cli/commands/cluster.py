@@ -227,7 +227,7 @@ def _show_state(state: ReplicaGroupDescription, *, as_json: bool) -> None:
     for row in state.left:
         note(f"left: {row.text}")
     if state.state == DRAINING and not state.left:
-        note(f"nothing is left: dledger cluster remove-group {state.replica_group} --yes")
+        note(f"drained: dledger cluster remove-group {state.replica_group} --yes")
 
 
 def remove_group(

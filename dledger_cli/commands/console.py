@@ -98,7 +98,7 @@ def _as_started(host: str, *, read_only: bool) -> bool:
     if not (used.variable(USER) or used.variable(CERT)):
         return False
     if not (read_only or is_loopback(host)):
-        text = "everybody who reaches the console would be this user; expected an address of this machine alone, or --read-only"
+        text = "anyone who reaches the console would act as this user; expected a loopback address, or --read-only"
         raise typer.BadParameter(text, param_hint="--user")
     return True
 
@@ -107,7 +107,7 @@ def _certificate(cluster: ClusterConfig | None, cert: str, key: str, of_node: st
     from dledger_wire.security.tls import TlsSettings
 
     if bool(cert) != bool(key):
-        raise typer.BadParameter("expected both --cert and --key, or neither", param_hint="--cert")
+        raise typer.BadParameter("--cert and --key are required together", param_hint="--cert")
     if cert:
         return TlsSettings(cert, cert, key, client_auth="none")
     if not of_node or cluster is None or cluster.security is None or cluster.security.tls is None:

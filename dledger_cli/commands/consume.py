@@ -85,7 +85,7 @@ def consume(
     if group:
         check_group(group)
     if as_json and line_format is not None:
-        raise typer.BadParameter("give either --format or --json", param_hint="--format")
+        raise typer.BadParameter("--format and --json are mutually exclusive", param_hint="--format")
     selection = _Selection(topic, _Start.of(start), queue, tag, sql)
     bootstrap = bootstrap_of(config)
     printer = _Printer(most, as_json=as_json, line=_line_format(line_format), escaped=sys.stdout.isatty() and not raw)
@@ -257,7 +257,7 @@ class _Places:
         offsets |= {place: max(committed.get(place, 0), held.min_offset) for place, held in found.items() if place not in late}
         for group in sorted({group for group, _ in found} & self.missing):
             self.missing.discard(group)
-            note(f"replica group {group} answers now, its queues are read")
+            note(f"replica group {group} answers now; reading its queues")
         return offsets
 
     async def _committed(self) -> dict[Place, int]:
@@ -273,7 +273,7 @@ async def _without_answer(consumer: PullConsumer, topic: str, found: Collection[
     missing = {part.replica_group for part in parts.queues if part.read_queues} - {group for group, _ in found}
     missing.update(parts.missing)
     for group in sorted(missing):
-        note(f"replica group {group} did not answer, its queues are not read")
+        note(f"replica group {group} did not answer; its queues are not read")
     return missing
 
 

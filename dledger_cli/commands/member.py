@@ -137,10 +137,10 @@ def unsafe_recover(
         lock.acquire()
     try:
         found = run(look_at(cluster, node_id, folder))
-        group, others = found.identity.group, ", ".join(found.others) or "nobody"
+        group, others = found.identity.group, ", ".join(found.others) or "other members"
         note(f"{folder}: node {node_id} of replica group {group} has entries up to {found.last.index} of term {found.last.term}")
         check_others_wait(cluster, found)
-        confirm(f"Let {node_id} go on without {others}? What only they had acknowledged is lost.", yes)
+        confirm(f"Continue {node_id} without {others}? Entries that only they have are lost.", yes)
         last = run(make_only_voter(found))
     finally:
         lock.release()

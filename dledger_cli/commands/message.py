@@ -64,7 +64,7 @@ def query(
     """
     ways = [bool(key), bool(msg_id), offset >= 0]
     if sum(ways) > 1 or not (any(ways) or begin or end) or (not topic and not msg_id) or (offset >= 0) != (queue >= 0):
-        raise typer.BadParameter("give TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
+        raise typer.BadParameter("expected TOPIC with --key, with --from/--to, or with --queue and --offset; or --id")
     span = time_ms(begin, "--from"), time_ms(end, "--to")
     if end and span[0] > span[1]:
         raise typer.BadParameter(f"{begin} is after {end}; expected a time before --to", param_hint="--from")
@@ -104,7 +104,7 @@ def trace(
     Consumption is derived from offsets: a group whose committed offset is past a message has consumed, returned or skipped it.
     """
     if bool(key) == bool(msg_id) or (key and not topic):
-        raise typer.BadParameter("give TOPIC with --key, or --id")
+        raise typer.BadParameter("expected TOPIC with --key, or --id")
     found = ask(config, timeout, lambda admin: admin.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
     if as_json:
         print_json(trace_json(found) | unanswered_json(found.unanswered))

@@ -48,7 +48,7 @@ def nameserver(
         return
     for value, option in ((config, "--config"), (server_id, "--id"), (data, "--data")):
         if not value:
-            raise typer.BadParameter("needed to run a name server", param_hint=option)
+            raise typer.BadParameter("required to run a name server", param_hint=option)
     from pathlib import Path
 
     from broker.config.cluster_file import ClusterConfig

@@ -43,7 +43,7 @@ def node(
         note(f"{config}: ok")
         return
     if not data:
-        raise typer.BadParameter("needed to run a node", param_hint="--data")
+        raise typer.BadParameter("required to run a node", param_hint="--data")
     folder = Path(data)
     if (folder / "identity.json").is_file():
         text = f"{folder} is the folder of one node; expected the folder above it: --data {folder.parent}"

@@ -84,14 +84,14 @@ def produce(
 
     check_topic(topic)
     if size and not count:
-        raise typer.BadParameter("needs --count: only generated messages have a size", param_hint="--size")
+        raise typer.BadParameter("requires --count: only generated messages have a size", param_hint="--size")
     if bool(key_sep) + json_lines + bool(count) > 1:
-        raise typer.BadParameter("--count, --key-sep and --json-lines: expected one of them")
+        raise typer.BadParameter("--count, --key-sep and --json-lines are mutually exclusive")
     chunks = _generated(count, parse_size_option(size or "1KiB")) if count else _chunks(file)
     bootstrap = bootstrap_of(config)
     options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
     if delay and delay_level:
-        raise typer.BadParameter("--delay and --delay-level: expected one of them", param_hint="--delay")
+        raise typer.BadParameter("--delay and --delay-level are mutually exclusive", param_hint="--delay")
     sending = _Sending(topic, options, queue_key or None, rate, count, parse_duration_option(delay, "--delay") if delay else 0)
     is_plain = not (key_sep or json_lines or delay or delay_level or properties or rate)
     compress_type = compress or ("none" if count else "zlib")

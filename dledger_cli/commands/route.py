@@ -45,9 +45,9 @@ def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOpt
     ]
     print_table(HEADER, rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "TOPICS-VERSION"))
     if not found.by_name_server:
-        note(f"told by node {found.answered_by}: no name server answers")
+        note(f"source: node {found.answered_by}; no name server answers")
     else:
-        note(f"told by name server {found.answered_by}" + ("" if found.complete else ", which has not heard of all replica groups yet"))
+        note(f"source: name server {found.answered_by}" + ("" if found.complete else "; it does not know all replica groups yet"))
 
 
 def _json(found: TopicRoute) -> dict[str, object]:

@@ -185,4 +185,4 @@ def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: boo
     for finding in findings:
         print_line(str(finding), RED)
     if not findings:
-        note(f"nothing found: {', '.join(map(str, checks))}")
+        note(f"no findings: {', '.join(map(str, checks))}")

@@ -118,7 +118,7 @@ def update(
     (--replica-group G --perm 4), wait until every consumer group has read it, and leave it out of --replica-groups.
     """
     if not (queues or read_queues or write_queues or perm or groups):
-        raise typer.BadParameter("give at least one of --queues, --read-queues, --write-queues, --perm, --replica-groups")
+        raise typer.BadParameter("expected at least one of --queues, --read-queues, --write-queues, --perm, --replica-groups")
     named = _named(group, groups)
 
     async def work(admin: Admin) -> ChangedTopic:
@@ -273,7 +273,7 @@ def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[To
 def _named(group: str, groups: str) -> list[str]:
     """The replica groups that --replica-group or --replica-groups names."""
     if group and groups:
-        raise typer.BadParameter("give either --replica-group or --replica-groups", param_hint="--replica-groups")
+        raise typer.BadParameter("--replica-group and --replica-groups are mutually exclusive", param_hint="--replica-groups")
     return [name.strip() for name in (group or groups).split(",") if name.strip()]
 
 

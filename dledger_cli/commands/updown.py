@@ -249,7 +249,7 @@ def _stop(cluster: LocalCluster, only: Sequence[str] | None, *, kill: bool, time
             stopped.append(node_id)
         else:
             text = f"{node_id} (pid {(cluster.running() | cluster.unnamed()).get(node_id)}) did not stop within {timeout:g} s"
-            error_line(text if kill else f"{text}; with --kill it is killed then")
+            error_line(text if kill else f"{text}; --kill kills it")
             failed = True
     for name, pid in () if only else cluster.unnamed().items():
         error_line(f"{name} runs here, and neither {cluster.file} nor a pid file names it: kill {pid} stops it")

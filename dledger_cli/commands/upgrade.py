@@ -98,7 +98,7 @@ def upgrade_finish(
     """
     from dledger_wire.errors import NotReadyError
 
-    confirm(f"Raise the feature level of {group or 'every replica group'}? Builds that cannot do it cannot be started again.", yes)
+    confirm(f"Raise the feature level of {group or 'every replica group'}? Builds that do not support it cannot start again.", yes)
     deadline = time.monotonic() + wait
     while True:
         try:

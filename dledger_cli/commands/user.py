@@ -90,7 +90,7 @@ def _password(name: str, file: str, *, no_password: bool) -> str | None:
     from dledger_wire.security.credentials import read_secret
 
     if no_password and file:
-        raise typer.BadParameter("give either a file with a password or --no-password", param_hint="--no-password")
+        raise typer.BadParameter("--new-password-file and --no-password are mutually exclusive", param_hint="--no-password")
     if no_password:
         return None
     if file:

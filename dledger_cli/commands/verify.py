@@ -44,7 +44,7 @@ def verify(
     With --online, exits with 1 also if a replica does not answer; the others are compared.
     """
     if online + bool(data) + bool(backup) != 1:
-        raise typer.BadParameter("give one of --data DIR, --online and --backup URL")
+        raise typer.BadParameter("expected exactly one of --data DIR, --online and --backup URL")
     if backup:
         good = _verify_backup(backup, as_json=as_json)
     else:

@@ -198,7 +198,7 @@ def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
             raise AddressInUseError(f"{address} ({name}) is taken{_taken_by(address)}")
         text = f"{address} ({name}): cannot listen: {error.strerror}"
         if error.errno != errno.EACCES:  # not of this machine, or a name that is not known here
-            text += f"; where {name} listens, if not at the address that others reach it at, is its setting listen"
+            text += f"; to listen at another address, set listen of {name}"
         raise AddressInUseError(text)
 
 
@@ -221,7 +221,7 @@ def make_data_folder(data: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataDirectoryError(f"data folder {folder} cannot be made: {error.strerror}") from error
+        raise DataDirectoryError(f"cannot create data folder {folder}: {error.strerror}") from error
     return folder
 
 

@@ -86,4 +86,4 @@ def _checked(texts: list[str], wanted: Any) -> str:
                 return text
         except yaml.YAMLError:
             continue
-    raise ConfigError("the cluster file is written in a way that this command cannot change; edit it by hand, then dledger cluster apply")
+    raise ConfigError("this command cannot edit the cluster file as it is written; edit it by hand, then dledger cluster apply")

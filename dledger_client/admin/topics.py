@@ -197,7 +197,7 @@ class TopicSpec:
 def named_groups(replica_group: str, replica_groups: Sequence[str]) -> Sequence[str]:
     """The replica groups that a call names, by one of two arguments."""
     if replica_group and replica_groups:
-        raise InvalidArgumentError("replica_group and replica_groups: expected one of them")
+        raise InvalidArgumentError("replica_group and replica_groups are mutually exclusive")
     return [replica_group] if replica_group else replica_groups
 
 

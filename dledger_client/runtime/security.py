@@ -141,7 +141,7 @@ def client_security(
     elif user and has_password and tls is None and settings is not None:
         settings = replace(settings, cert="", key="")  # of whomever the environment means
     if not user and (password or password_file):
-        raise ConfigError("a password was given without a user; expected both")
+        raise ConfigError("a password requires a user")
     if not user and settings is None:
         return OPEN
     contexts = TlsContexts(settings) if settings is not None else None
@@ -158,8 +158,8 @@ def _tls_of_environment() -> TlsSettings | None:
     ca, cert, key = (_variable(name) for name in ("ca", "cert", "key"))
     if not ca:
         if cert or key:
-            raise ConfigError("DLEDGER_TLS_CERT and DLEDGER_TLS_KEY without DLEDGER_TLS_CA; expected the authorities of the nodes, too")
+            raise ConfigError("DLEDGER_TLS_CERT and DLEDGER_TLS_KEY require DLEDGER_TLS_CA, the authorities of the nodes")
         return None
     if bool(cert) != bool(key):
-        raise ConfigError("expected both DLEDGER_TLS_CERT and DLEDGER_TLS_KEY, or neither")
+        raise ConfigError("DLEDGER_TLS_CERT and DLEDGER_TLS_KEY are required together")
     return TlsSettings(ca, cert, key)

@@ -23,7 +23,7 @@ def cluster_in_use(file: str, restart_command: str) -> Callable[[], Cluster]:
 
     used = connection()
     if used.variable(USER) and not used.variable(PASSWORD_FILE):
-        raise typer.BadParameter("expected --password-file: the workloads are a process of their own", param_hint="--user")
+        raise typer.BadParameter("requires --password-file, since the workloads run in another process", param_hint="--user")
     nodes = nodes_of(load_config(file))
     login = used.login()
     return lambda: ExistingCluster(nodes, restart_command, login)

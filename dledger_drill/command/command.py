@@ -112,10 +112,10 @@ class _Asked:
         if nodes not in (3, 5):
             raise typer.BadParameter(f"{nodes}: expected 3 or 5", param_hint="--nodes")
         if self.restart_command and not self.against:
-            raise typer.BadParameter("expected together with --against", param_hint="--restart-command")
+            raise typer.BadParameter("requires --against", param_hint="--restart-command")
         wrong = next((option for option, given in private.items() if given and self.against), None)
         if wrong is not None:
-            raise typer.BadParameter("is for a private cluster; --against names one that is there", param_hint=wrong)
+            raise typer.BadParameter("applies to a private cluster; expected without --against", param_hint=wrong)
         check_writable(self.report, "--report")
         check_writable(self.json_file, "--json")
 

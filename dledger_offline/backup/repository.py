@@ -265,5 +265,5 @@ def found_repository(url: str) -> Repository:
     """The repository at a path or URL.  InvalidArgumentError when there is none."""
     repository = open_repository(url)
     if not repository.find():
-        raise InvalidArgumentError(f"{url}: no repository of backups (expected {MARK} in it)")
+        raise InvalidArgumentError(f"{url} is not a backup repository ({MARK} not found)")
     return repository

@@ -70,11 +70,11 @@ def parse_access(given: OptionParser) -> AccessOptions:
 
 def _check(found: AccessOptions) -> None:
     if found.password and found.password_file:
-        raise InvalidArgumentError("options password and passwordFile: expected one of them")
+        raise InvalidArgumentError("options password and passwordFile are mutually exclusive")
     if (found.password or found.password_file) and not found.user:
         raise InvalidArgumentError("option user: missing; expected the user whose password is given")
     if bool(found.cert) != bool(found.key):
-        raise InvalidArgumentError("options tls.cert and tls.key: expected both or none")
+        raise InvalidArgumentError("options tls.cert and tls.key are required together")
     if found.cert and not found.ca:
         raise InvalidArgumentError("option tls.ca: missing; expected the authorities of the nodes, beside tls.cert")
     if found.user and not (found.password or found.password_file or found.cert):

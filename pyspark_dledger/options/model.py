@@ -174,7 +174,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
     given = OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS)
     topics, pattern = _topics(given)
     if given.optional("replica") and given.optional("readFrom"):
-        raise InvalidArgumentError("options replica and readFrom: expected one of them")
+        raise InvalidArgumentError("options replica and readFrom are mutually exclusive")
     group_id = given.optional("groupId")
     given.choice("startingOffsetsByTimestampStrategy", ("latest",))
     start, end = parse_read_bound(given, "starting", EARLIEST, both=stream), parse_read_bound(given, "ending", LATEST, both=False)
@@ -213,7 +213,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = OptionParser(options, WRITE_KNOWN, WRITE_ALIASES, WRITE_HINTS)
     application, version = given.optional("txnAppId") or "", given.number("txnVersion", 0, least=0)
     if (given.optional("txnVersion") is not None) != bool(application):
-        raise InvalidArgumentError("options txnAppId and txnVersion: expected both or none")
+        raise InvalidArgumentError("options txnAppId and txnVersion are required together")
     if version >= 1 << 32:
         raise InvalidArgumentError(f"option txnVersion: {version}; expected a number below {1 << 32}")
     return WriteOptions(
@@ -258,7 +258,11 @@ def _topics(given: OptionParser) -> tuple[tuple[str, ...], str]:
     """(topic names, "") or ((), pattern)."""
     text, pattern, assigned = (given.optional(name) for name in ("topic", "topicPattern", "assign"))
     if [text, pattern, assigned].count(None) != 2:
-        raise InvalidArgumentError("options topic, topicPattern, assign: expected one of them")
+        given_any = text or pattern or assigned
+        wrong = (
+            "options topic, topicPattern and assign are mutually exclusive" if given_any else "expected one of topic, topicPattern, assign"
+        )
+        raise InvalidArgumentError(wrong)
     if assigned is not None:
         return tuple(dict.fromkeys(topic for topic, _, _ in parse_assigned("assign", assigned))), ""
     if pattern is not None:
@@ -285,7 +289,7 @@ def _queues(given: OptionParser) -> frozenset[tuple[str, str, int]] | None:
     """(topic, group, queue), "" for any; None for all."""
     words, assigned = given.words("queues"), given.optional("assign")
     if words and assigned is not None:
-        raise InvalidArgumentError("options queues and assign: expected one of them")
+        raise InvalidArgumentError("options queues and assign are mutually exclusive")
     if assigned is not None:
         return frozenset(parse_assigned("assign", assigned))
     queues = set()

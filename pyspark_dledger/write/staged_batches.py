@@ -72,9 +72,9 @@ def check_schema(schema: StructType, default_topic: str) -> None:
     if not default_topic and "topic" not in names:
         raise InvalidArgumentError("no topic: expected option topic or a column topic")
     if TRACESTATE in names and TRACEPARENT not in names:
-        raise InvalidArgumentError("column 'tracestate' without 'traceparent'; expected both, or the second alone")
+        raise InvalidArgumentError("column 'tracestate' requires column 'traceparent'")
     if "queue_key" in names and "queue_id" in names:
-        raise InvalidArgumentError("columns 'queue_key' and 'queue_id': expected one of them")
+        raise InvalidArgumentError("columns 'queue_key' and 'queue_id' are mutually exclusive")
 
 
 class StagedBatch(NamedTuple):

@@ -199,7 +199,7 @@ def _check_well(cluster: Cluster) -> None:
     """Checks that find nothing, and one that is none."""
     well = cluster.cli("status", "--check", CHECKS)
     assert (well.returncode, well.stdout) == (0, ""), well
-    assert well.stderr.startswith("nothing found: no-leader")
+    assert well.stderr.startswith("no findings: no-leader")
     assert cluster.cli("status", "--check", "quorum-critical=n1").returncode == 0
     wrong = cluster.cli("status", "--check", "no-leadr")
     assert (wrong.returncode, "no check 'no-leadr'" in wrong.stderr) == (2, True)

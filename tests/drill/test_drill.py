@@ -162,8 +162,8 @@ def loop_files() -> list[str]:
         (["--workloads", "plain,delayed"], "workload delayed: expected together with push or orderly"),
         (["--report", "nowhere/drill.html"], "no such folder"),
         (["--against", "c.yaml", "--faults", "kill-leader"], "kill-leader: not on a cluster in use; expected pause-clients"),
-        (["--against", "c.yaml", "--nodes", "5"], "is for a private cluster"),
-        (["--restart-command", "true"], "expected together with --against"),
+        (["--against", "c.yaml", "--nodes", "5"], "applies to a private cluster"),
+        (["--restart-command", "true"], "requires --against"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_started(tmp_path: Path, options: list[str], expected: str) -> None:

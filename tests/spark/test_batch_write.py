@@ -195,7 +195,7 @@ def test_a_write_with_a_name_is_done_once(spark: Any, cluster: Cluster) -> None:
         ("CAST(id AS STRING) AS body, 'SCHEDULE_TOPIC_XXXX' AS topic", {}, "append", "topic SCHEDULE_TOPIC_XXXX belongs to the system"),
         ("CAST(id AS STRING) AS body", {}, "overwrite", "messages cannot be overwritten; expected mode append"),
         ("CAST(id AS STRING) AS body", {"topic": "nowhere"}, "append", "topic nowhere does not exist"),
-        ("CAST(id AS STRING) AS body", {"txnAppId": "a"}, "append", "options txnAppId and txnVersion: expected both or none"),
+        ("CAST(id AS STRING) AS body", {"txnAppId": "a"}, "append", "options txnAppId and txnVersion are required together"),
         ("CAST(NULL AS STRING) AS body", {}, "append", "topic orders: row without a body"),
         ("CAST(id AS STRING) AS body, 77 AS queue_id", {}, "append", "queue 77 is not writable; expected one of 0, 1, 2"),
     ],

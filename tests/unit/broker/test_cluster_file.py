@@ -261,7 +261,7 @@ def test_an_advertised_address_is_told_and_the_address_listened_on() -> None:
     assert config.node("n0").addresses == ("0.0.0.0:20911", "0.0.0.0:9876")
     assert config.node("n1").peers["n0"] == "a.example:10911"
     both = "{id: n0, address: 'h:1', listen: 'h:2', advertised_address: 'h:3'}"
-    with pytest.raises(ConfigError, match="listen and advertised_address mean the same; expected one of them"):
+    with pytest.raises(ConfigError, match="listen and advertised_address are mutually exclusive"):
         ClusterConfig.parse(edit("{id: n0, address: 127.0.0.1:10911}", both), "bad.yaml")
 
 

@@ -51,8 +51,8 @@ def test_commands_that_make_certificates_in_one_folder_at_once_make_them_once(tm
     runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     said = [run.communicate()[1] for run in runs]
     assert [run.returncode for run in runs] == [0] * 4, said
-    assert sum("made n0" in text for text in said) == 1, said
-    assert sum("nothing to make" in text for text in said) == 3, said
+    assert sum("created n0" in text for text in said) == 1, said
+    assert sum("nothing to create" in text for text in said) == 3, said
     made(tmp_path)
 
 

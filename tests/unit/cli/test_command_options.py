@@ -60,7 +60,7 @@ def test_an_option_that_is_given_and_empty_is_wrong_usage(option: str) -> None:
     """As ``--bootstrap "$BROKERS"`` of a script that did not set it: the default would be another cluster, or another user."""
     for value in ("", " "):
         result = invoke("topic", "delete", "orders", "--yes", option, value)
-        assert (result.exit_code, "the value is empty; expected one" in result.output) == (2, True), result.output
+        assert (result.exit_code, "the value is empty; expected a value" in result.output) == (2, True), result.output
     assert invoke("--context", "", "topic", "list").exit_code == 2
 
 
@@ -89,11 +89,11 @@ def test_help_of_a_spark_job_without_spark_says_what_it_does(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("produce", "t", "--size", "5"), "needs --count"),
-        (("produce", "t", "--key-sep", ":", "--json-lines"), "expected one of them"),
+        (("produce", "t", "--size", "5"), "requires --count"),
+        (("produce", "t", "--key-sep", ":", "--json-lines"), "are mutually exclusive"),
         (("consume", "t", "--format", "%z"), "'%z': expected one of %t"),
         (("consume", "t", "--format", ""), "an empty text prints nothing; expected one such as '%b\\n'"),
-        (("consume", "t", "--json", "--format", "%b"), "give either --format or --json"),
+        (("consume", "t", "--json", "--format", "%b"), "--format and --json are mutually exclusive"),
         (("consume", "t", "--from", "yesterday"), "'yesterday': expected milliseconds since 1970 (13 digits), or a time such as"),
         (("group", "reset-offset", "g", "--topic", "t", "--to", "17"), "'17': expected milliseconds since 1970 (13 digits)"),
         (("group", "reset-offset", "g", "--topic", "t", "--to", "1795796680"), "'1795796680': expected milliseconds"),

@@ -65,6 +65,6 @@ def test_who_never_started_anything_is_sent_to_up(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with use_connection(Connection()):
         bootstrap_of(None)
-        assert with_hint("refused").endswith("the shipped local-3 is asked, and dledger up starts it)")
+        assert with_hint("refused").endswith("this is the shipped local-3, which dledger up starts)")
         bootstrap_of(written(tmp_path, GOOD))
         assert with_hint("refused") == "refused (are the nodes up? dledger status; on this machine dledger up starts them)"

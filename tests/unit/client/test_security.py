@@ -121,15 +121,15 @@ def test_a_client_is_one_user(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_does_not_fit_together_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="a password was given without a user"):
+    with pytest.raises(ConfigError, match="a password requires a user"):
         client_security(password=SECRET)
-    with pytest.raises(ConfigError, match="a password was given without a user"):
+    with pytest.raises(ConfigError, match="a password requires a user"):
         client_security(password=SECRET, tls=files / "ca.crt")
     with pytest.raises(ConfigError, match="expected letters, digits") as failed:
         client_security(user="a b", password=SECRET)
     assert SECRET not in str(failed.value)
     monkeypatch.setenv(ENVIRONMENT["cert"], str(files / "billing.crt"))
-    with pytest.raises(ConfigError, match="without DLEDGER_TLS_CA"):
+    with pytest.raises(ConfigError, match="require DLEDGER_TLS_CA"):
         network_security({})
 
 

@@ -43,8 +43,8 @@ def test_reads_and_writes_take_the_same_options() -> None:
     [
         ({"password": SECRET}, "option user: missing"),
         ({"user": "b"}, "option passwordFile: missing; expected a file with the password of user b"),
-        ({"user": "b", "password": SECRET, "passwordFile": "f"}, "options password and passwordFile: expected one of them"),
-        ({"tls.cert": "c"}, "options tls.cert and tls.key: expected both or none"),
+        ({"user": "b", "password": SECRET, "passwordFile": "f"}, "options password and passwordFile are mutually exclusive"),
+        ({"tls.cert": "c"}, "options tls.cert and tls.key are required together"),
         ({"tls.cert": "c", "tls.key": "k"}, "option tls.ca: missing"),
     ],
 )

@@ -454,7 +454,7 @@ def test_rows_that_brokers_would_refuse_are_refused_before_they_are_staged() -> 
     for row, words in (
         ({"body": bytes(packs.MAX_BODY_BYTES + 1)}, "body of 4194305 bytes; expected at most 4194304"),
         ({"body": b"x", "deliver_timestamp": datetime(2030, 1, 1, tzinfo=UTC)}, "expected at most 40 days ahead"),
-        ({"body": b"x", "delay_level": 1, "deliver_timestamp": datetime(2023, 11, 20, tzinfo=UTC)}, "expected one of them"),
+        ({"body": b"x", "delay_level": 1, "deliver_timestamp": datetime(2023, 11, 20, tzinfo=UTC)}, "are mutually exclusive"),
         ({"body": b"x", "queue_id": 9}, "queue 9 is not writable; expected one of 0, 1, 2"),
         ({"body": None}, "row without a body"),
         ({"body": b"x", "properties": [("TAGS", "x")]}, "property 'TAGS' is reserved"),
@@ -518,7 +518,7 @@ def test_trace_context_comes_as_columns_or_as_properties_and_a_row_has_one_or_no
         None,
     ]
     fields = [StructField("body", BinaryType()), StructField("tracestate", StringType())]
-    with pytest.raises(InvalidArgumentError, match="column 'tracestate' without 'traceparent'"):
+    with pytest.raises(InvalidArgumentError, match="column 'tracestate' requires column 'traceparent'"):
         packs.check_schema(StructType(fields), "t")
     packs.check_schema(StructType([*fields, StructField("traceparent", StringType())]), "t")
 
