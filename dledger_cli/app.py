@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import Annotated
 
 import typer
@@ -79,7 +78,9 @@ def main() -> None:
         sys.exit(130)
     except Exception as error:  # noqa: BLE001 - one line for users, a traceback on demand
         if connection.given.get(VERBOSE) or os.environ.get(VERBOSE):
-            print(printable_lines(traceback.format_exc()), end="", file=sys.stderr)
+            from traceback import format_exc
+
+            print(printable_lines(format_exc()), end="", file=sys.stderr)
         error_line(_text_of(error), error)
         sys.exit(1)
 

@@ -19,44 +19,44 @@ from dledger_cli.help_page import HelpCommand, HelpGroup, declared_options, writ
 from dledger_wire.errors import ConfigError
 
 COMMANDS = "dledger_cli.commands"
-# In the order of the help: what does one thing, then groups of commands.
+# Module and summary, in the order of the help: what does one thing, then groups of commands.  A list of them needs no import.
 TABLE = {
-    "demo": "dledger_cli.demo.command",
-    "up": f"{COMMANDS}.updown",
-    "down": f"{COMMANDS}.updown",
-    "node": f"{COMMANDS}.node",
-    "console": f"{COMMANDS}.console",
-    "status": f"{COMMANDS}.status",
-    "top": "dledger_cli.top.command",
-    "route": f"{COMMANDS}.route",
-    "produce": f"{COMMANDS}.produce",
-    "consume": f"{COMMANDS}.consume",
-    "expire": f"{COMMANDS}.expire",
-    "backup": f"{COMMANDS}.backup",
-    "restore": f"{COMMANDS}.restore",
-    "verify": f"{COMMANDS}.verify",
-    "dump": f"{COMMANDS}.dump",
-    "drill": "dledger_drill.command.command",
-    "nameserver": f"{COMMANDS}.nameserver",
-    "topic": f"{COMMANDS}.topic",
-    "message": f"{COMMANDS}.message",
-    "group": f"{COMMANDS}.group",
-    "dlq": f"{COMMANDS}.dlq",
-    "transaction": f"{COMMANDS}.transaction",
-    "leader": f"{COMMANDS}.leader",
-    "log": f"{COMMANDS}.log",
-    "member": f"{COMMANDS}.member",
-    "cluster": f"{COMMANDS}.cluster",
-    "certs": f"{COMMANDS}.certs",
-    "user": f"{COMMANDS}.user",
-    "security": f"{COMMANDS}.security",
-    "acl": f"{COMMANDS}.acl",
-    "audit": f"{COMMANDS}.audit",
-    "bench": "dledger_drill.bench.commands",
-    "spark": f"{COMMANDS}.spark",
+    "demo": ("dledger_cli.demo.command", "Show that a cluster loses its leader and no message."),
+    "up": (f"{COMMANDS}.updown", "Start all nodes and name servers in the background."),
+    "down": (f"{COMMANDS}.updown", "Stop all nodes and name servers of the data folder."),
+    "node": (f"{COMMANDS}.node", "Run one node in the foreground."),
+    "console": (f"{COMMANDS}.console", "Serve the web console."),
+    "status": (f"{COMMANDS}.status", "Show role, term, log indexes, lag and disk of every node."),
+    "top": ("dledger_cli.top.command", "Show a running cluster live."),
+    "route": (f"{COMMANDS}.route", "Show how clients route a topic."),
+    "produce": (f"{COMMANDS}.produce", "Send each line of stdin (or of a file) as one message."),
+    "consume": (f"{COMMANDS}.consume", "Print message bodies, one a line."),
+    "expire": (f"{COMMANDS}.expire", "Delete old messages."),
+    "backup": (f"{COMMANDS}.backup", "Back up all replica groups."),
+    "restore": (f"{COMMANDS}.restore", "Create data folders of a new cluster from a backup."),
+    "verify": (f"{COMMANDS}.verify", "Check logs, index units and queues offline, or backups."),
+    "dump": (f"{COMMANDS}.dump", "Print the entries, units or records of a store file."),
+    "drill": ("dledger_drill.command.command", "Inject faults into a private cluster and check guarantees."),
+    "nameserver": (f"{COMMANDS}.nameserver", "Run a name server, or show all of them."),
+    "topic": (f"{COMMANDS}.topic", "Create, change, list, describe and delete topics."),
+    "message": (f"{COMMANDS}.message", "Find and trace single messages."),
+    "group": (f"{COMMANDS}.group", "Consumer groups: positions and lag."),
+    "dlq": (f"{COMMANDS}.dlq", "Dead letters of consumer groups."),
+    "transaction": (f"{COMMANDS}.transaction", "Transactions of producers."),
+    "leader": (f"{COMMANDS}.leader", "Leadership of a replica group."),
+    "log": (f"{COMMANDS}.log", "The logs of nodes and name servers."),
+    "member": (f"{COMMANDS}.member", "Members of a replica group: learners and voters."),
+    "cluster": (f"{COMMANDS}.cluster", "Replica groups of a cluster: add, drain, remove, upgrade."),
+    "certs": (f"{COMMANDS}.certs", "Create certificates, and list when they expire."),
+    "user": (f"{COMMANDS}.user", "Users of the cluster."),
+    "security": (f"{COMMANDS}.security", "Prepare the security settings of a cluster."),
+    "acl": (f"{COMMANDS}.acl", "Permissions of users: rules that allow and deny."),
+    "audit": (f"{COMMANDS}.audit", "The audit log: administrative actions and refusals."),
+    "bench": ("dledger_drill.bench.commands", "Measure: produce, consume, latency, failover."),
+    "spark": (f"{COMMANDS}.spark", "Spark jobs over the log."),
 }
 # Commands of packages that are distributions of their own: a node holds no fault injector (docs/adr/0047).
-ELSEWHERE = {name: module.partition(".")[0] for name, module in TABLE.items() if not module.startswith("dledger_cli.")}
+ELSEWHERE = {name: module.partition(".")[0] for name, (module, _) in TABLE.items() if not module.startswith("dledger_cli.")}
 LOGIN_ONLY = ("up", "down", "drill")  # these need a cluster file, or have one
 ASK_NO_CLUSTER = ("node", "certs", "restore", "spark")  # the jobs of Spark have options of their own
 
@@ -78,7 +78,8 @@ class RootGroup(HelpGroup):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        super().format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, TABLE[name][1]) for name in self.commands])
         write_connection_options(ctx, formatter, declared_options(_connection))
 
 
@@ -104,7 +105,7 @@ class _BuiltLater(UserDict[str, Any]):
 def _built(name: str) -> Any:
     root = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     root.callback()(lambda: None)  # one command alone would be the root itself
-    import_module(TABLE[name]).register(root)
+    import_module(TABLE[name][0]).register(root)
     _set_class(root)
     built = typer.main.get_group(root).commands[name]
     if name not in ASK_NO_CLUSTER:

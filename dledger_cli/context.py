@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ import typer
 from dledger_cli.connection import as_member, checked_bootstrap, connection, take_authorities
 from dledger_cli.given import not_empty
 from dledger_cli.output import note, show_errors_as_json
-from dledger_wire.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -172,6 +170,10 @@ async def _described_by(bootstrap: str) -> ClusterConfig:
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a command's asyncio part."""
+    import asyncio
+
+    from dledger_wire.event_loop import new_event_loop
+
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
@@ -196,6 +198,8 @@ async def _asked(bootstrap: str, timeout_s: float, work: Callable[[Admin], Await
 
 async def check_reachable(bootstrap: str, timeout_s: float) -> None:
     """UnreachableError when no node answers within a few seconds, however long the command may take later."""
+    import asyncio
+
     from dledger_client.aio import Admin
     from dledger_wire.errors import UnreachableError
 
@@ -240,9 +244,7 @@ def nodes_of(config: ClusterConfig) -> dict[str, dict[str, str]]:
 async def cluster_status(config: ClusterConfig, timeout_s: float = STATUS_DEADLINE_S, *, as_node: bool = False) -> list[ReplicaGroupStatus]:
     """The state of every replica group of the file; no node is waited for longer than ``timeout_s``.  ``as_node``: as a node of the
     file, even if the options name a user, if this process may read its key."""
-    from dledger_client.aio import Admin
+    from dledger_client.admin.ask_nodes import status_of_nodes
 
     with as_member(config, always=as_node):
-        admin = Admin(config.bootstrap())
-    async with admin:
-        return await admin.cluster_status(nodes=nodes_of(config), timeout_ms=int(timeout_s * 1000))
+        return await status_of_nodes(config.bootstrap(), nodes_of(config), timeout_s)

@@ -21,12 +21,12 @@ ASK_TIMEOUT_MS = 2000
 async def status_without_removed(cluster: ClusterConfig) -> tuple[list[ReplicaGroupStatus], list[str]]:
     """The state of the file's replica groups, and the names of those that were removed.  Name servers are asked about groups of which no
     node answers, while others do."""
-    from dledger_client.aio import Admin
-
     groups = await cluster_status(cluster)
     silent = [group.name for group in groups if not any(node.reachable for node in group.nodes)]
     if not silent or len(silent) == len(groups):
         return groups, []
+    from dledger_client.aio import Admin
+
     with as_member(cluster):
         admin = Admin(cluster.bootstrap(), timeout_ms=ASK_TIMEOUT_MS)
     async with admin:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dledger_client.admin.cluster_status import NO_ANSWER, NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
+from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.responses import object_of
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.runtime.argument_ranges import check_kind
+from dledger_client.runtime.environment import environment_for
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, PermissionDeniedError
 from dledger_wire.rpc import methods
@@ -24,6 +26,15 @@ GRACE_S = 0.3  # for a node that reports the end of its time itself
 def known_nodes(groups: Mapping[str, ReplicaGroup]) -> dict[str, dict[str, str]]:
     """Replica group -> node id -> address."""
     return {group.name: {node.id: node.address for node in group.nodes} for group in groups.values()}
+
+
+async def status_of_nodes(bootstrap: Bootstrap, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:
+    """As ``Admin.cluster_status``, for a program that asks nothing else: it does not import all that an ``Admin`` can do."""
+    router = environment_for(bootstrap).open_router(bootstrap)
+    try:
+        return await ask_nodes(router, nodes, timeout_s)
+    finally:
+        await router.close()
 
 
 async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], timeout_s: float) -> list[ReplicaGroupStatus]:

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from dledger_cli.app import app
+from dledger_cli.command_table import TABLE
 from dledger_cli.connection import LOGIN
 from tests.unit.cli.command_tree import commands
 
@@ -31,6 +32,11 @@ def pages() -> dict[str, str]:
     return {"dledger": page("dledger", root)} | {
         path: page(path, command) for path, command in commands() if not path.startswith("dledger spark ")
     }
+
+
+def test_the_list_of_commands_is_known_without_their_modules() -> None:
+    found = {path.removeprefix("dledger "): command.get_short_help_str(1000) for path, command in commands()}
+    assert {name: found[name] for name in TABLE} == {name: summary for name, (_, summary) in TABLE.items()}
 
 
 def section(text: str, title: str) -> str:
