@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,9 +24,9 @@ from dledger_cli.output import clear_progress, note, note_unanswered, print_json
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
-    from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.aio import Admin
-    from dledger_offline.backup.manifest import GroupBackup, Manifest
+    from dledger_offline.backup.cluster import ClusterBackup
+    from dledger_offline.backup.manifest import GroupBackup
     from dledger_offline.backup.repository import Repository
     from dledger_offline.backup.take import Taken
     from dledger_wire.errors import DledgerError, StorageDamagedError
@@ -68,22 +68,22 @@ def backup(
 
     A further backup to the same place adds only what is new. Backups contain everything, including users.
     """
-    from dledger_offline.backup.repository import found_repository, open_repository
+    from dledger_offline.backup.repository import found_repository
 
     if show:
         _list(found_repository(to), as_json=as_json)
         return
     bytes_per_s = parse_size_option(rate, "--rate")
     os.umask(0o077)  # what is in it is not for other users of this machine
-    repository = open_repository(to)
-    manifest, taken, unanswered = _take(repository, config, timeout, groups or [], from_node, bytes_per_s)
-    removed = _removed(repository, keep)
+    done = _take(to, config, timeout, groups or [], from_node, bytes_per_s)
+    manifest, taken, unanswered = done.backup, done.taken, done.unanswered
+    removed = _removed(found_repository(to), keep)
     if as_json:
-        made = {"backup": manifest.id, "groups": {name: _json(done) for name, done in taken.items()}, "removed": removed}
+        made = {"backup": manifest.id, "groups": {name: _json(group) for name, group in taken.items()}, "removed": removed}
         print_json(made | unanswered_json(unanswered))
     else:
-        for name, done in taken.items():
-            print_line(_line(manifest.id, name, done))
+        for name, group in taken.items():
+            print_line(_line(manifest.id, name, group))
         if removed:
             print_line(f"removed {len(removed)} backups, the newest of them {removed[-1]}")
     if unanswered:
@@ -92,78 +92,46 @@ def backup(
     note_unanswered(unanswered)
 
 
-def _take(
-    repository: Repository, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int
-) -> tuple[Manifest, dict[str, Taken], dict[str, Exception]]:
-    """The last: replica groups that gave none, while others did.  One group's failure is no reason to have no backup of the others."""
-    from dledger_offline.backup.take import GroupTaker, manifest_of, new_id, newest_of, sources
-    from dledger_wire.clock import SystemClock
-    from dledger_wire.errors import NotReadyError, UnreachableError
+def _take(to: str, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int) -> ClusterBackup:
+    from dledger_offline.backup.cluster import take
 
     cluster = load_config(config)
+    status_ms = int(min(timeout_s, STATUS_DEADLINE_S) * 1000)
+    done: Counter[str] = Counter()
 
-    async def work(admin: Admin) -> tuple[Manifest, dict[str, Taken], dict[str, Exception]]:
-        name, found = await _all_groups(admin, nodes_of(cluster), min(timeout_s, STATUS_DEADLINE_S))
-        chosen = _chosen(found, groups, from_node)
-        repository.make(name)
-        backup_id, begun_ms = new_id(repository.ids()), SystemClock().wall_ms()
-        taken: dict[str, Taken] = {}
-        unanswered: dict[str, Exception] = {}
-        for status in chosen:
-            before = newest_of(repository, status.name, _left_aside)
-            taker = GroupTaker(repository, backup_id, status.name, before, bytes_per_s, _progress(status.name), _left_aside)
-            try:
-                taken[status.name] = await taker.take(sources(name, status, from_node))
-            except (UnreachableError, NotReadyError) as error:
-                unanswered[status.name] = error
-        if not taken:
-            raise next(iter(unanswered.values()))
-        manifest = manifest_of(backup_id, name, begun_ms, taken)
-        repository.add_whole(manifest)
-        return manifest, taken, unanswered
+    def came(group: str, size: int) -> None:
+        done[group] += size
+        show_progress(f"{group}: {done[group] >> 20} MiB")
+
+    async def work(admin: Admin) -> ClusterBackup:
+        nodes = await _all_groups(admin, nodes_of(cluster))
+        return await take(
+            admin,
+            to,
+            nodes=nodes,
+            groups=groups,
+            from_node=from_node,
+            bytes_per_s=bytes_per_s,
+            status_ms=status_ms,
+            on_bytes=came,
+            skipped=_left_aside,
+        )
 
     return ask(config, timeout_s, work)
 
 
-async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]], limit_s: float) -> tuple[str, list[ReplicaGroupStatus]]:
-    """The cluster's name, and its replica groups: those that it knows, and those of the cluster file, which may name some that were removed
-    and not yet some that were added."""
+async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The nodes of the replica groups that the cluster knows, and of those of the cluster file, which may name some that were removed and
+    not yet some that were added."""
     described = await admin.describe_cluster()
     nodes = of_file | {group.name: {node.id: node.address for node in group.nodes} for group in described.replica_groups}
     removed = await removed_among(admin, nodes)
     say_removed(removed)
-    kept = {name: nodes[name] for name in nodes if name not in removed}
-    return described.name, await admin.cluster_status(nodes=kept, timeout_ms=int(limit_s * 1000))
+    return {name: nodes[name] for name in nodes if name not in removed}
 
 
 def _left_aside(error: DledgerError) -> None:
     note(f"skipped: {error.message}")
-
-
-def _chosen(found: list[ReplicaGroupStatus], groups: list[str], from_node: str) -> list[ReplicaGroupStatus]:
-    """The replica groups that --replica-group and --from-node name."""
-    from dledger_wire.errors import InvalidArgumentError
-
-    names = [status.name for status in found]
-    unknown = [name for name in groups if name not in names]
-    if unknown:
-        raise InvalidArgumentError(f"no replica group {unknown[0]!r}; this cluster has {', '.join(names)} (--replica-group)")
-    chosen = [status for status in found if not groups or status.name in groups]
-    if from_node:
-        chosen = [status for status in chosen if status.is_member(from_node)] or chosen
-    return chosen
-
-
-def _progress(group: str) -> Callable[[int], None]:
-    """Tells on a terminal how much came."""
-    done = 0
-
-    def came(size: int) -> None:
-        nonlocal done
-        done += size
-        show_progress(f"{group}: {done >> 20} MiB")
-
-    return came
 
 
 def _removed(repository: Repository, keep: int) -> list[str]:

@@ -124,26 +124,20 @@ def unsafe_recover(
     folders again.
     """
     from broker.config.cluster_file import ClusterConfig
-    from broker.process.data_dir_lock import DataFolderLock
     from broker.process.private_folder import UMASK
-    from dledger_offline.recovery.only_voter import check_others_wait, look_at, make_only_voter
+    from dledger_offline.recovery.only_voter import check_others_wait, locked, look_at, make_only_voter
 
     cluster, folder = ClusterConfig.load(config_path(config)), Path(data) / node_id
     cluster.addresses_of(node_id)  # ConfigError unless the file has it
     if cluster.security is not None:
         os.umask(UMASK)
-    lock = DataFolderLock(str(folder))
-    if folder.is_dir():  # else there is no node to lock out
-        lock.acquire()
-    try:
+    with locked(folder):
         found = run(look_at(cluster, node_id, folder))
         group, others = found.identity.group, ", ".join(found.others) or "other members"
         note(f"{folder}: node {node_id} of replica group {group} has entries up to {found.last.index} of term {found.last.term}")
         check_others_wait(cluster, found)
         confirm(f"Continue {node_id} without {others}? Entries that only they have are lost.", yes)
         last = run(make_only_voter(found))
-    finally:
-        lock.release()
     if as_json:
         print_json(
             {"group": group, "voters": [node_id], "folder": str(folder), "last_index": found.last.index, "last_term": found.last.term}

@@ -138,8 +138,6 @@ def node_folders(data: Path) -> list[Path]:
 
 
 def _verify_offline(data: str, *, as_json: bool) -> bool:
-    from broker.process.data_dir_lock import holder_pid
-    from dledger.snapshot.install import INSTALL_PATH
     from dledger_wire.errors import DataDirectoryError
 
     folders = node_folders(Path(data))
@@ -147,18 +145,13 @@ def _verify_offline(data: str, *, as_json: bool) -> bool:
         raise DataDirectoryError(f"{data}: no node's data folder (expected identity.json in it or in its sub-folders)")
     damaged = 0
     for folder in folders:
-        pid = holder_pid(str(folder))
-        if pid is not None:
-            raise DataDirectoryError(f"data folder {folder} is in use by pid {pid}; stop the node, or use verify --online")
-        if (folder / INSTALL_PATH).is_file():
-            raise DataDirectoryError(f"{folder}: a catch-up copy is not complete ({INSTALL_PATH}); start the node once to complete it")
         damaged += asyncio.run(_verify_node(folder, as_json=as_json))
     return damaged == 0
 
 
 async def _verify_node(folder: Path, *, as_json: bool) -> int:
     """Print what is wrong with one node's files; the number of damages."""
-    from dledger_offline.files.check import check_node
+    from dledger_offline.files.check import verify
 
     damages = remarks = 0
 
@@ -166,7 +159,7 @@ async def _verify_node(folder: Path, *, as_json: bool) -> int:
         if checked_bytes % (64 << 20) < 1 << 20:
             show_progress(f"{folder}: {checked_bytes >> 20} MiB checked")
 
-    async for finding in check_node(str(folder), progress):
+    async for finding in verify(str(folder), progress):
         damages += finding.is_damage
         remarks += not finding.is_damage
         if as_json:

@@ -1,1 +1,1 @@
-"""Backups: a repository of the log's bytes and of states, how they get there, how they are checked, and new data folders from them."""
+"""Backups of running clusters, and new clusters from them: ``cluster.take``, ``restore.restore``, ``check.verify_backups``."""

@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator
 from dledger.snapshot.receiver import EntryCheck
 from dledger_offline.backup.manifest import GroupBackup, Manifest
 from dledger_offline.backup.reading import check_part, state_content
-from dledger_offline.backup.repository import Repository
+from dledger_offline.backup.repository import Repository, found_repository
 from dledger_wire.errors import StorageDamagedError
+
+
+def verify_backups(source: str, progress: Callable[[int], None] = lambda _size: None) -> Iterator[StorageDamagedError]:
+    """Check every backup in a folder or at a URL, the newest first; yields what is damaged, with ``file`` and ``pos`` in ``details``.
+
+    ``progress`` gets the bytes that were read since the last call.  InvalidArgumentError when there are no backups.
+    """
+    return check_repository(found_repository(source), progress)
 
 
 def check_repository(repository: Repository, progress: Callable[[int], None] = lambda _size: None) -> Iterator[StorageDamagedError]:

@@ -4,7 +4,9 @@ from them."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
+from broker.process.data_dir_lock import holder_pid
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.foreign_files import foreign_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, read_identity
@@ -13,14 +15,25 @@ from dledger.log.verify import verify_log
 from dledger.membership import boot_history, lineage, peer_stores
 from dledger.runtime.env import Disk
 from dledger.runtime.real_disk import RealDisk
+from dledger.snapshot.install import INSTALL_PATH
 from dledger_wire.errors import DataDirectoryError
 from store.offline.verify import verify_store
 
 
-async def check_node(folder: str, on_progress: Callable[[int], None]) -> AsyncIterator[Finding]:
-    """Everything that is not as it should be.  DataDirectoryError for a file of a newer release, which this build cannot judge."""
+async def verify(folder: str | Path, on_progress: Callable[[int], None] = lambda _bytes: None) -> AsyncIterator[Finding]:
+    """Everything that is not as it should be in the folder of a stopped node.  ``on_progress`` gets the bytes that were checked so far.
+
+    DataDirectoryError when the node runs, when a catch-up copy is not complete, and for a file of a newer release, which this build cannot
+    judge.
+    """
+    folder = str(folder)
+    pid = holder_pid(folder)
+    if pid is not None:
+        raise DataDirectoryError(f"data folder {folder} is in use by pid {pid}; stop the node, or use verify --online")
     disk = RealDisk(folder)
     await refuse_newer_files(disk)
+    if (Path(folder) / INSTALL_PATH).is_file():
+        raise DataDirectoryError(f"{folder}: a catch-up copy is not complete ({INSTALL_PATH}); start the node once to complete it")
     async for finding in _own_files(disk):
         yield finding
     async for finding in verify_log(disk, on_progress=on_progress):

@@ -12,12 +12,15 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.config.cluster_file import ClusterConfig, NodeSettings
 from broker.config.layer_settings import raft_settings_of
 from broker.membership.spare_binding import bound_settings, read_binding
+from broker.process.data_dir_lock import DataFolderLock
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import IDENTITY_FILE, RESTORING_MARK, FolderIdentity, own_identity, write_identity
 from dledger.core.state import DrawSource
@@ -59,6 +62,44 @@ class Survivor:
     def others(self) -> tuple[NodeId, ...]:
         """The members that it goes on without."""
         return tuple(member for member in self.configuration.members if member != self.node_id)
+
+
+async def recover(cluster: ClusterConfig, node_id: str, data: str | Path) -> EntryId:
+    """Let a replica group that lost its majority for good go on with one stopped node, which becomes its only voter.
+
+    Entries that only the lost nodes had acknowledged are gone.  Of several survivors, ``look_at`` each first and choose the one with the
+    greatest ``last``.
+
+    Args:
+        cluster: The cluster file, in which all other nodes of the group have ``spare: true``.
+        data: Folder above the node's, which is ``data/NODE_ID``.
+
+    Returns:
+        The last entry of the log, which names the new member.
+
+    Raises:
+        DataDirectoryError: The node runs, or its folder is not one that can go on.
+        StorageDamagedError: Its log is damaged.
+        ConfigError: The cluster file does not have the node, or other nodes would begin a group of their own.
+    """
+    cluster.addresses_of(node_id)
+    folder = Path(data) / node_id
+    with locked(folder):
+        survivor = await look_at(cluster, node_id, folder)
+        check_others_wait(cluster, survivor)
+        return await make_only_voter(survivor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No node starts in the folder meanwhile; DataDirectoryError when one runs."""
+    lock = DataFolderLock(str(folder))
+    if folder.is_dir():  # else there is no node to lock out
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def look_at(cluster: ClusterConfig, node_id: str, folder: Path) -> Survivor:

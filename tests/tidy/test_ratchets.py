@@ -17,6 +17,8 @@ PUBLIC = (
     "dledger_cli/commands/",
     "dledger_drill/bench/commands.py",
     "dledger_drill/command/command.py",
+    "dledger_offline/backup/cluster.py",
+    "dledger_offline/backup/restore.py",
 )
 
 LONG = {

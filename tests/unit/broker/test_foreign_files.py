@@ -12,7 +12,7 @@ from broker.api.diagnostics import FOLDERS
 from broker.process.foreign_files import describe_foreign, foreign_files
 from dledger.log.report import DamageKind
 from dledger.runtime.real_disk import RealDisk
-from dledger_offline.files.check import check_node
+from dledger_offline.files.check import verify
 from tests.sim.disk_content import Content, Pending
 from tests.unit.client.sim_rig import Rig
 from tests.unit.store.test_store_recovery import assert_whole, fill, settled
@@ -85,7 +85,7 @@ def test_verify_names_every_foreign_file_once(tmp_path: Path) -> None:
         assert await foreign_files(disk, thorough=True) == FOREIGN
         assert await foreign_files(disk, thorough=False) == FOREIGN[:5] + FOREIGN[6:]
         assert describe_foreign(disk, ["a", "b"]).endswith("not files of a node, left alone: a, b")
-        findings = [finding async for finding in check_node(str(tmp_path), lambda _bytes: None)]
+        findings = [finding async for finding in verify(str(tmp_path), lambda _bytes: None)]
         remarks = [finding.file for finding in findings if finding.kind is DamageKind.FOREIGN_FILE]
         assert remarks == [disk.local_path(path) for path in FOREIGN]
         assert not any(finding.is_damage for finding in findings if finding.kind is DamageKind.FOREIGN_FILE)
@@ -99,7 +99,7 @@ def test_verify_finds_damage_in_what_a_node_reads_of_itself(tmp_path: Path, name
     (tmp_path / name).write_bytes(b"")
 
     async def check() -> list[str]:
-        return [str(finding) async for finding in check_node(str(tmp_path), lambda _bytes: None) if finding.is_damage]
+        return [str(finding) async for finding in verify(str(tmp_path), lambda _bytes: None) if finding.is_damage]
 
     (found,) = asyncio.run(check())
     assert found.startswith(f"{tmp_path / name}: byte 0: bad file of the node: ")

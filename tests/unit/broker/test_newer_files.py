@@ -19,7 +19,7 @@ from broker.node import BrokerNode
 from dledger.log.entry import chain_crc_of, parse_entries
 from dledger.log.hard_state import COPY_BYTES
 from dledger.runtime.real_env import real_environment
-from dledger_offline.files.check import check_node
+from dledger_offline.files import check
 from dledger_wire.batches.batch import encode_command
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DataDirectoryError
@@ -122,7 +122,7 @@ async def start(config: ClusterConfig, node_id: str, folder: Path) -> None:
 
 
 async def verify(folder: Path) -> list[str]:
-    return [str(finding) async for finding in check_node(str(folder), lambda _bytes: None)]
+    return [str(finding) async for finding in check.verify(str(folder), lambda _bytes: None)]
 
 
 @pytest.mark.parametrize("known", CASES, ids=lambda known: known.name.replace(" ", "-"))

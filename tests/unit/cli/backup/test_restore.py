@@ -33,7 +33,7 @@ from dledger_offline.backup.manifest import Manifest
 from dledger_offline.backup.node_folder import NodeFolder, check_empty, check_settings
 from dledger_offline.backup.point import Point, backup_for, end_of, point_at
 from dledger_offline.backup.repository import Repository
-from dledger_offline.files.check import check_node
+from dledger_offline.files.check import verify
 from dledger_offline.recovery.new_members import terms_ahead
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
 from dledger_wire.rpc.grpc_network import GrpcNetwork
@@ -102,7 +102,7 @@ def test_all_nodes_get_one_log_and_are_a_cluster_of_their_own(tmp_path: Path) ->
             assert (identity["cluster"], identity["node_id"]) == ("new", node_id)
             assert identity["store_id"] == configuration.membership.store_of(configuration.members[int(node_id[1])])
             assert await promise_of(tmp_path / node_id) == (term, None)
-            assert [finding async for finding in check_node(str(tmp_path / node_id), lambda _bytes: None)] == []
+            assert [finding async for finding in verify(str(tmp_path / node_id), lambda _bytes: None)] == []
         assert json.loads((tmp_path / "n1" / "config" / "topics.json").read_text()) == {"count": FIRST + SECOND}
         assert len({dict(configuration.membership.stores)[member] for member in configuration.members}) == 3
 
@@ -161,7 +161,7 @@ def test_a_log_without_its_beginning_gives_what_its_states_give(tmp_path: Path) 
         found = texts(await entries_of(tmp_path / "n2"))
         assert found[-1] == FIRST + 3
         assert found == list(range(found[0], FIRST + 4))
-        assert [finding async for finding in check_node(str(tmp_path / "n2"), lambda _bytes: None)] == []
+        assert [finding async for finding in verify(str(tmp_path / "n2"), lambda _bytes: None)] == []
 
     asyncio.run(scenario())
 
@@ -279,7 +279,7 @@ def test_no_node_starts_on_what_a_killed_restore_leaves(tmp_path: Path, monkeypa
             folder = tmp_path / "killed" / f"{number}"
             with pytest.raises(DataDirectoryError, match="a restore has not ended here"):
                 await open_identity(real_environment(str(folder), GrpcNetwork()), "new", GROUP, "n0")
-            assert "a restore has not ended here" in [finding.text async for finding in check_node(str(folder), lambda _bytes: None)]
+            assert "a restore has not ended here" in [finding.text async for finding in verify(str(folder), lambda _bytes: None)]
         assert (await open_identity(real_environment(str(tmp_path / "n0"), GrpcNetwork()), "new", GROUP, "n0")).cluster == "new"
 
     asyncio.run(scenario())
