@@ -60,7 +60,7 @@ def end_quietly_at_closed_pipe() -> None:
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), old.encoding, old.errors, line_buffering=old.isatty())
 
 
-def end_if_nobody_reads() -> None:
+def end_if_unread() -> None:
     """End as at a closed pipe, without a write that would show it: for who waits for something to print."""
     looked_at = select.poll()
     looked_at.register(1, 0)  # errors are told unasked

@@ -2,8 +2,8 @@
 
 Owns that flush.  The event loop of synchronous producers runs in a daemon thread, which stops without notice, so everything they hold is
 flushed before, for at most each producer's send timeout; one log line counts what could not be stored.  It runs twice: before thread pools
-end (a new connection may need one to resolve a name), and after all threads of the application, which may send until then.  Who breaks a
-wait off with Ctrl-C, that for a close too, is not made to wait again.
+end (a new connection may need one to resolve a name), and after all threads of the application, which may send until then.  Ending
+a wait with Ctrl-C, also that of a close, adds no second wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dledger_wire.forked import run_in_children
 GRACE_S = 1.0  # beyond the send timeout: the producers give up by themselves
 
 _producers: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
-_broken_off: weakref.WeakSet[ProducerCore] = weakref.WeakSet()  # nobody waits for what these hold
+_broken_off: weakref.WeakSet[ProducerCore] = weakref.WeakSet()  # no caller waits for what these hold
 _registered: list[int] = []
 _logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import typer
 
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import end_if_nobody_reads, note, print_json, print_line
+from dledger_cli.output import end_if_unread, note, print_json, print_line
 
 if TYPE_CHECKING:
     from dledger_client.admin.audit import AuditLog, AuditRecord
@@ -53,12 +53,12 @@ def tail(
         while True:
             found = await admin.audit_log(wanted, user=by, action=action, denied=denied, node=node, after=after)
             _show(found, as_json=as_json)
-            silent = _tell_silent(found, silent)
+            silent = _report_silent(found, silent)
             if not follow:
                 return
             after, wanted = found.positions, MOST
             await asyncio.sleep(LOOK_S)
-            end_if_nobody_reads()
+            end_if_unread()
 
     ask(config, timeout, work)
 
@@ -71,10 +71,10 @@ def _show(found: AuditLog, *, as_json: bool) -> None:
             print_line(_line(record))
 
 
-def _tell_silent(found: AuditLog, told: Mapping[str, str]) -> dict[str, str]:
+def _report_silent(found: AuditLog, reported: Mapping[str, str]) -> dict[str, str]:
     """Name those whose records are missing, each once."""
     for name, why in found.unanswered.items():
-        if name not in told:
+        if name not in reported:
             note(f"{name} did not answer, its records are missing: {why}")
     return dict(found.unanswered)
 

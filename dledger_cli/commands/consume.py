@@ -15,7 +15,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import CHANGE_S, ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
 from dledger_cli.help_page import examples
 from dledger_cli.message_text import LineFormat, body_line, consumed_json
-from dledger_cli.output import end_if_nobody_reads, note, print_json
+from dledger_cli.output import end_if_unread, note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ async def _consume(
             while not printer.done:
                 answer = await readers.next()
                 if not answer.messages:
-                    end_if_nobody_reads()
+                    end_if_unread()
                     if answer.at_end and idle.nothing_at(answer.queue, readers.queues):
                         break
                     continue

@@ -118,9 +118,9 @@ def redrive(
         ask(config, timeout, work)
     except BaseException:  # what was sent stays sent
         if sent.count:
-            sent.tell(" before it ended; repeated, it goes on behind them")
+            sent.report(" before it ended; repeated, it goes on behind them")
         raise
-    sent.tell()
+    sent.report()
 
 
 class _Sent:
@@ -140,7 +140,7 @@ class _Sent:
 
         return progress
 
-    def tell(self, how: str = "") -> None:
+    def report(self, how: str = "") -> None:
         clear_progress()
         if self._as_json:
             print_json({"consumer_group": self._name, "redriven": self.count})

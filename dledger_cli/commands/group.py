@@ -219,8 +219,8 @@ def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, in
     queues = []
     for row in found.queues:
         owner, epoch = owners.get(row.key, (None, 0))
-        told = _queue_json(row) | {"waiting_ms": waiting.get(row.key)}
-        queues.append(told | {"member": owner.client_id if owner else None, "epoch": epoch})
+        row_json = _queue_json(row) | {"waiting_ms": waiting.get(row.key)}
+        queues.append(row_json | {"member": owner.client_id if owner else None, "epoch": epoch})
     members = [_member_json(each, lags) for each in found.members]
     return {"name": found.name, "lag": found.lag, "members": members, "queues": queues} | unanswered_json(found.unanswered)
 

@@ -11,7 +11,7 @@ import typer
 from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
 from dledger_cli.help_page import command_group, examples
 from dledger_cli.message_text import time_text
-from dledger_cli.output import RED, YELLOW, end_if_nobody_reads, note, print_json, print_line
+from dledger_cli.output import RED, YELLOW, end_if_unread, note, print_json, print_line
 from dledger_wire.errors import DeadlineExceededError, UnreachableError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def tail(
         silent = False
         while follow:
             await asyncio.sleep(LOOK_S)
-            end_if_nobody_reads()
+            end_if_unread()
             try:
                 found = await admin.log_tail(node, MOST, level=wanted, after=found.newest)
             except (UnreachableError, DeadlineExceededError) as error:

@@ -76,8 +76,8 @@ def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> Abst
         return not_started("console", error.message)
     command = [sys.executable, "-P", "-m", "dledger_cli", "console", "--config", str(Path(file).resolve())]
     command += [*console_options(cluster.console, node_id), "--reports", str(Path(data).resolve() / "drills")]
-    nobody = (variables.USER, variables.PASSWORD_FILE, variables.CERT, variables.KEY, "DLEDGER_BOOTSTRAP", "DLEDGER_CONTEXT")
-    return ChildProcess("console", command, without=nobody)
+    left_out = (variables.USER, variables.PASSWORD_FILE, variables.CERT, variables.KEY, "DLEDGER_BOOTSTRAP", "DLEDGER_CONTEXT")
+    return ChildProcess("console", command, without=left_out)
 
 
 def check_expiry(cluster: ClusterConfig, own_id: str) -> None:

@@ -67,9 +67,9 @@ class History:
 
     def remember(self, changes: Iterable[LeaderChange]) -> None:
         """Changes of leader that the nodes tell of, oldest first; of the same term a look's own one counts no more."""
-        told = {(change.replica_group, change.term): change for change in changes}
+        reported = {(change.replica_group, change.term): change for change in changes}
         seen = {(change.replica_group, change.term): change for change in self._changes}
-        ordered = sorted((seen | told).values(), key=lambda change: (change.at_ms, change.term))
+        ordered = sorted((seen | reported).values(), key=lambda change: (change.at_ms, change.term))
         self._changes = deque(ordered, maxlen=KEPT_CHANGES)
 
     def _group(self, group: ReplicaGroupStatus, at_s: float, *, several_groups: bool) -> GroupRow:

@@ -95,12 +95,12 @@ class Watcher:
         while True:
             self._change_seen.clear()  # before they are asked: a change that comes meanwhile is asked about at once
             try:
-                told = await self._admin.leader_history()
+                reported = await self._admin.leader_history()
             except DledgerError:
-                told = []
+                reported = []
             self._history.remember(
                 LeaderChange(change.at_ms, change.replica_group, change.previous, change.leader, change.term, change.took_ms, change.reason)
-                for change in told
+                for change in reported
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHANGES_S):  # wait_for may lose a cancellation that comes with the event

@@ -13,7 +13,7 @@ class AuditRecord:
 
     Attributes:
         at: When, as ISO time in UTC.
-        user: Who; ``dledger://...`` for a node or a name server, empty for a client without credentials.
+        user: The user's name; ``dledger://...`` for a node or a name server, empty for a client without credentials.
         address: Where the request came from, ``host:port``.
         action: What was asked for, such as ``create topic`` or ``connect``.
         resource: ``topic``, ``group``, ``producer`` or ``cluster``.

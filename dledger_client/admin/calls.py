@@ -1,6 +1,6 @@
 """Typed calls that all subjects of ``Admin`` share: to the leader of a replica group, or to the leaders of all; reads also to followers.
 
-Owns what a replica group without an answer means: a question about the whole cluster is answered by the others, and says who is missing.
+Owns what a replica group without an answer means: a question about the whole cluster is answered by the others, and names the missing ones.
 Owns also how seldom a leader is asked for what only it knows, by a client that is to spare leaders.
 """
 
@@ -118,7 +118,7 @@ class ClusterCalls:
         return replace(self, spares_leader=True)
 
     async def replica_groups(self) -> dict[str, ReplicaGroup]:
-        """At least one: UnreachableError when whoever answers knows of none.  For a client that spares leaders they are looked up only
+        """At least one: UnreachableError when the answering nodes know of none.  For a client that spares leaders they are looked up only
         every few seconds: a leader may be the node that serves the names."""
         now_ms, known = self.router.clock.monotonic_ms(), self.router.groups
         if self.spares_leader and self.known_groups and all(now_ms - since < KEPT_MS for since in self.known_groups.values()):

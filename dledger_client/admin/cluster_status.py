@@ -1,6 +1,6 @@
 """The state of nodes and replica groups: what every node reports of itself, and what a group can do now.
 
-The confirmed leader decides who is a member and whose acknowledgement counts.  Without a leader a voter counts when it answers and the
+The confirmed leader decides on the members and on which acknowledgements count.  Without a leader a voter counts if it answers and the
 other voters accept its connections.
 """
 

@@ -21,7 +21,7 @@ from dledger_client.admin.status_text import span
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
 GROUP_LAG, GROUP_STUCK, DEAD_LETTERS, TRANSACTIONS = "group-lag", "group-stuck", "dead-letters", "transactions"
-# A time as the alert DledgerConsumerLagSeconds has it; of what somebody has to look at, one is too many.
+# A time as the alert DledgerConsumerLagSeconds has it; of what an operator has to look at, one is too many.
 CONSUMER_DEFAULTS = {GROUP_LAG: "5m", GROUP_STUCK: "5m", DEAD_LETTERS: "0", TRANSACTIONS: "0"}
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LIMIT = re.compile(r"([0-9]{1,12})([smhd]?)")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConsumersStatus:
-    """What the cluster says of its consumers, and of messages that wait for somebody.
+    """What the cluster says of its consumers, and of messages that wait for an operator.
 
     Attributes:
         groups: The consumer groups; ``unanswered`` and ``read_at`` as ``describe_groups`` has them.

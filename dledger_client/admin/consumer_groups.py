@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dledger_client.admin.calls import ClusterCalls, Listed
-from dledger_client.admin.group_answers import GroupMember, QueueId, Told
+from dledger_client.admin.group_answers import GroupAnswers, GroupMember, QueueId
 from dledger_client.admin.topics import QueueRange
 from dledger_client.cluster.followers_first import ReadAt
 from dledger_client.producer.partitioner import QueueNumber
@@ -89,8 +89,8 @@ class ConsumerGroupDescription:
         members: Its members, by client id.
         queues: Its queues, by topic, replica group and queue id.
         unanswered: The replica groups that did not answer, and why: their queues are not included.  One that is in ``read_at``, too,
-            has no leader, who alone knows the members: their queues are included, its members are not.
-        read_at: By replica group the replica that told the positions, and how old they may be.
+            has no leader, which alone knows the members: their queues are included, its members are not.
+        read_at: By replica group the replica that returned the positions, and how old they may be.
     """
 
     name: str
@@ -170,17 +170,17 @@ class ConsumerGroupSettings:
     consume_enable: bool
 
 
-def topics_of(name: str, told: Told) -> set[str]:
+def topics_of(name: str, answers: GroupAnswers) -> set[str]:
     """The topics that the group has positions in, or that its members subscribe to."""
-    subscribed = {topic for member in told.members.get(name, ()) for topic in member.subscriptions}
-    return subscribed | {topic for topic, _, _ in told.positions.get(name, ())}
+    subscribed = {topic for member in answers.members.get(name, ()) for topic in member.subscriptions}
+    return subscribed | {topic for topic, _, _ in answers.positions.get(name, ())}
 
 
-def described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
-    positions, unanswered = told.positions.get(name, {}), dict(told.unanswered)
-    moved = told.moved_at_ms.get(name, {})
+def described(name: str, answers: GroupAnswers, ranges: Mapping[str, Listed[QueueRange]]) -> ConsumerGroupDescription:
+    positions, unanswered = answers.positions.get(name, {}), dict(answers.unanswered)
+    moved = answers.moved_at_ms.get(name, {})
     rows: dict[QueueId, QueueLag] = {}
-    for topic in topics_of(name, told) & ranges.keys():
+    for topic in topics_of(name, answers) & ranges.keys():
         for held in ranges[topic]:
             row = (topic, held.replica_group, held.queue_id)
             rows[row] = QueueLag(*row, positions.get(row), held.min_offset, held.max_offset, held.readable, moved.get(row, 0))
@@ -189,7 +189,7 @@ def described(name: str, told: Told, ranges: Mapping[str, Listed[QueueRange]]) -
         if key[1] not in unanswered:
             rows.setdefault(key, QueueLag(*key, offset, offset, offset, moved_at_ms=moved.get(key, 0)))
     queues = tuple(rows[key] for key in sorted(rows))
-    return ConsumerGroupDescription(name, tuple(told.members.get(name, ())), queues, unanswered, told.sources)
+    return ConsumerGroupDescription(name, tuple(answers.members.get(name, ())), queues, unanswered, answers.sources)
 
 
 def reset_time(to: ResetTarget) -> int:
@@ -227,7 +227,7 @@ def reset_targets(topic: str, to: ResetTarget, queues: Mapping[tuple[str, int], 
 
 
 async def commit_reset(calls: ClusterCalls, name: str, topic: str, moves: Sequence[OffsetReset], made: Mapping[str, int]) -> None:
-    """``made``: by replica group, which topic is meant: one made anew since is left alone."""
+    """``made``: by replica group, which topic is meant: one recreated since is left alone."""
     groups = list(dict.fromkeys(move.replica_group for move in moves))
     for place, replica_group in enumerate(groups):
         offsets = [

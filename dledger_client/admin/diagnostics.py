@@ -54,7 +54,7 @@ class LeaderChange:
         previous: Id of the leader before it; empty when none is known.
         at_ms: When it was known first, milliseconds since 1970.
         took_ms: How long there was no leader, in milliseconds, as the new leader saw it; None when that is not known.
-        kind: ``election``, ``transfer``, ``start``, or ``followed`` when only nodes that learned of it from the new leader tell of it.
+        kind: ``election``, ``transfer``, ``start``, or ``followed`` when only nodes that learned of it from the new leader report it.
         cause: One word for programs, such as ``silent``, ``link_lost``, ``stopping`` or ``disk_full``.
         reason: Why it came, as a sentence.
         accounts: What each node says of it, by node id.

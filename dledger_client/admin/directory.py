@@ -27,7 +27,7 @@ class RegisteredNode:
         voter: Whether it is a voter of its replica group.
         member: Whether it is a voter or a learner.
         in_sync: Whether it has everything that is committed and acknowledges.
-        missing: Whether nobody has heard of it lately.
+        missing: Whether it has not registered lately.
         state: ok, or what is wrong with it.
         role: leader, follower, candidate, pre_candidate or learner.
         version: Version of dledger.
@@ -107,7 +107,7 @@ class RegisteredGroup:
 
     @property
     def missing(self) -> tuple[RegisteredNode, ...]:
-        """Members that nobody has heard of lately."""
+        """Members that have not registered lately."""
         return tuple(node for node in self.nodes if node.member and node.missing)
 
     @property
@@ -133,7 +133,7 @@ class ClusterDirectory:
     from_name_server: bool = True
 
 
-def told_directory(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
+def directory_of(reply: routes_pb2.DirectoryReply) -> ClusterDirectory:
     groups = [object_of(RegisteredGroup, group, nodes=tuple(_node(node) for node in group.nodes)) for group in reply.groups]
     return ClusterDirectory(reply.cluster, tuple(groups), tuple(_node(node) for node in reply.spares))
 

@@ -1,4 +1,4 @@
-"""What all replica groups tell of consumer groups: committed positions and connected members, joined.
+"""What all replica groups return of consumer groups: committed positions and connected members, joined.
 
 Each replica group knows the positions in its own queues, and the members that consume them.  Positions are replicated, members are known
 to the leader alone.
@@ -44,8 +44,8 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the replica groups told of consumer groups: positions by consumer group and queue, members by consumer group.
+class GroupAnswers:
+    """What the replica groups returned of consumer groups: positions by consumer group and queue, members by consumer group.
 
     A replica group whose positions are known and whose members are not is ``unanswered``, too."""
 
@@ -60,7 +60,7 @@ class Told:
         return bool(self.positions.get(name) or self.members.get(name))
 
 
-async def told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> Told:
+async def collect_answers(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -> GroupAnswers:
     """Of all consumer groups when none is named.  Raises when a replica group does not answer, unless ``partial``."""
     offsets = broker_pb2.GroupOffsetsRequest(groups=names, any_replica=calls.spares_leader)
     sessions, sources = sessions_pb2.DescribeMembersRequest(groups=names), Sources()
@@ -68,8 +68,8 @@ async def told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -
 
     async def ask(group: str) -> tuple[broker_pb2.GroupOffsetsResponse, sessions_pb2.DescribeMembersResponse]:
         positions = await calls.read(group, methods.GROUP_OFFSETS, offsets, sources)
-        nobody = sessions_pb2.DescribeMembersResponse()
-        members = await calls.leader_only_or(group, methods.DESCRIBE_MEMBERS, sessions, nobody, without_members, partial=partial)
+        no_members = sessions_pb2.DescribeMembersResponse()
+        members = await calls.leader_only_or(group, methods.DESCRIBE_MEMBERS, sessions, no_members, without_members, partial=partial)
         return positions, members
 
     answers = await calls.of_all(ask)
@@ -78,7 +78,7 @@ async def told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool) -
     positions = _of_queues(offsets_of, lambda each: each.offset)
     moved = _of_queues(offsets_of, lambda each: each.moved_at_ms)
     members = _members({group: answer for group, (_, answer) in found.items()})
-    return Told(positions, moved, members, answers.unanswered | without_members, sources)
+    return GroupAnswers(positions, moved, members, answers.unanswered | without_members, sources)
 
 
 def _of_queues(
@@ -113,5 +113,5 @@ def _members(answers: Mapping[str, sessions_pb2.DescribeMembersResponse]) -> dic
 def _member(member: sessions_pb2.GroupMember, queues: Mapping[QueueId, int]) -> GroupMember:
     kind = "broadcast" if member.broadcast else "orderly" if member.orderly else "concurrent"
     subscriptions = {each.topic: each.expression for each in member.subscriptions}
-    told = (member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms)
-    return GroupMember(*told, queues, member.oldest_call_ms)
+    fields = (member.client_id, member.address, kind, member.strategy, subscriptions, member.joined_ms)
+    return GroupMember(*fields, queues, member.oldest_call_ms)

@@ -81,7 +81,7 @@ class GroupProgress:
 
     @property
     def members(self) -> int | None:
-        """How many members it has; None when a replica group has no leader, who alone knows them, and no other one knows any."""
+        """How many members it has; None when a replica group has no leader, which alone knows them, and no other one knows any."""
         return len(self.group.members) or (None if self.group.unanswered else 0)
 
     @property

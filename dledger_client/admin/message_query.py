@@ -68,7 +68,7 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Who is asked: the leader first, or where it is to be spared, whom ``followers`` says."""
+    """The nodes to ask: the leader first, or where it is to be spared, those of ``followers``."""
 
     router: Router
     followers: FollowersFirst | None = None

@@ -120,7 +120,7 @@ async def _by_key(replicas: Replicas, topic: str, key: str, max_messages: int, d
         try:
             found = await query_by_key(replicas, in_topic, key, 0, 0, max_messages, deadline_ms)
         except (PermissionDeniedError, TopicNotFoundError):
-            return QueryResult([])  # who may read the topic need not see what waits for it
+            return QueryResult([])  # a user that may read the topic need not see what waits for it
         return replace(found, messages=[each for each in found.messages if each.properties.get(REAL_TOPIC) == topic])
 
     of_topic = query_by_key(replicas, topic, key, 0, 0, max_messages, deadline_ms)

@@ -29,7 +29,7 @@ END_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Whom to read from: a node of a replica group."""
+    """The node to read from."""
 
     cluster: str
     group: str
@@ -38,7 +38,7 @@ class Replica:
 
 
 class ReplicaCopy:
-    """A copy of one replica, consistent at one entry, on a connection of its own; ``label`` tells it from others at the replica.
+    """A copy of one replica, consistent at one entry, on a connection of its own; ``label`` identifies it at the replica.
 
     The replica keeps what the plan names until the copy is closed, or for a while after the last piece.
     """

@@ -106,7 +106,7 @@ def replicas_of(group: ReplicaGroupStatus) -> dict[str, list[str]]:
 
 
 def replicas_line(group: ReplicaGroupStatus) -> str:
-    """``replica group g0: in sync n0, n1; missing n2``.  Without a leader nobody knows who lags."""
+    """``replica group g0: in sync n0, n1; missing n2``.  Without a leader it is unknown which replicas lag."""
     words = {"in_sync": "in sync", "lagging": "lagging" if group.leader is not None else "up", "missing": "missing"}
     parts = [f"{words[kind]} {', '.join(ids)}" for kind, ids in replicas_of(group).items() if ids]
     return f"replica group {group.name}: {'; '.join(parts)}"
@@ -145,7 +145,7 @@ def sentence(groups: Sequence[ReplicaGroupStatus]) -> str:
 
 
 def _up(groups: Sequence[ReplicaGroupStatus]) -> str:
-    """``2 of 3 nodes up``: of the members; where nobody knows them, of the nodes that were asked."""
+    """``2 of 3 nodes up``: of the members; where they are unknown, of the nodes that were asked."""
     members = [node for group in groups for node in group.nodes if not group.voters or group.is_member(node.id)]
     text = f"{sum(node.reachable for node in members)} of {len(members)} node{'s' if len(members) != 1 else ''} up"
     others = sum(len(group.nodes) for group in groups) - len(members)

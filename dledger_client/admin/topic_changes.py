@@ -118,12 +118,12 @@ async def change_parts(
 
 
 async def forget_group(calls: ClusterCalls, removed: str) -> bool:
-    """No topic names a replica group that was removed any more: who finds a topic elsewhere looks for nothing there.  Whether any did."""
+    """No topic names a replica group that was removed any more: a client that finds a topic looks for nothing there.  Whether any did."""
     others = [group for group in await calls.replica_groups() if group != removed]
     listed = await list_topics(calls.at_leaders(), or_followers=False, partial=True, replica_groups=others)
     naming = [part for part in listed if removed in part.replica_groups]
 
-    async def tell(group: str) -> None:
+    async def send(group: str) -> None:
         for part in naming:
             if part.replica_group == group:
                 everywhere = tuple(sorted({group, *part.replica_groups} - {removed}))
@@ -132,8 +132,8 @@ async def forget_group(calls: ClusterCalls, removed: str) -> bool:
                     await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
                 calls.router.forget_topic(part.topic)
 
-    told = await calls.of_all(tell, {part.replica_group for part in naming})
-    unanswered = listed.unanswered | told.unanswered
+    sent = await calls.of_all(send, {part.replica_group for part in naming})
+    unanswered = listed.unanswered | sent.unanswered
     for error in unanswered.values():
         text = f"replica group {removed} is removed, but topics of {', '.join(sorted(unanswered))} still name it: repeat the command"
         raise type(error)(f"{error.message}; {text}", **error.details)
@@ -152,7 +152,7 @@ async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm
     if not counts:
         return []
     if grows:
-        await tell_parts(calls, seen, everywhere)
+        await send_parts(calls, seen, everywhere)
 
     async def create(group: str) -> admin_pb2.TopicReply:
         spec = TopicSpec(name, *counts[group], begins_with)
@@ -172,7 +172,7 @@ async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm
 
 
 async def _open(calls: ClusterCalls, part: TopicQueues, others: Sequence[str], perm: int) -> None:
-    """Let a part that can only be read take messages, once nobody who reads the topic can miss one."""
+    """Let a part that can only be read take messages, once no reader of the topic can miss one."""
     await begin_readers(calls, part, others)
     if perm != part.perm:
         spec = admin_pb2.TopicSpec(name=part.topic, group=part.replica_group, perm=perm)
@@ -223,7 +223,7 @@ async def _undone(
 
 
 async def remove_parts(calls: ClusterCalls, seen: TopicParts, groups: Sequence[str], *, force: bool) -> None:
-    """Delete the parts that were seen: not those of a topic that somebody makes anew under the name, also when a call is repeated."""
+    """Delete the parts that were seen: not those of a topic that is recreated under the name, also when a call is repeated."""
 
     async def remove(group: str) -> None:
         incarnation = seen.parts[group].topic_epoch if group in seen.parts else ""
@@ -243,14 +243,14 @@ def _is_deleted(error: DledgerError) -> admin_pb2.TopicReply | None:
     return admin_pb2.TopicReply() if isinstance(error, TopicNotFoundError) else None
 
 
-async def tell_parts(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:
-    """Tell the parts that there are of all replica groups that may have queues of the topic."""
+async def send_parts(calls: ClusterCalls, seen: TopicParts, everywhere: Sequence[str]) -> None:
+    """Send the existing parts all replica groups that may have queues of the topic."""
 
-    async def tell(group: str) -> None:
+    async def send(group: str) -> None:
         request = admin_pb2.TopicSpec(name=seen.name, group=group, groups=everywhere)
         await calls.ask_leader(group, methods.UPDATE_TOPIC, request, again=request)
 
-    await _of_each(calls, seen.name, [group for group in seen.parts if group in everywhere], tell)
+    await _of_each(calls, seen.name, [group for group in seen.parts if group in everywhere], send)
 
 
 async def _of_each(calls: ClusterCalls, name: str, groups: Iterable[str], change: Callable[[str], Awaitable[None]]) -> None:
@@ -285,7 +285,7 @@ def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
 
 
 def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
-    """The part of a topic that a leader tells of."""
+    """The part of a topic that a leader returns."""
     return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
 
 

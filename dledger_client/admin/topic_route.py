@@ -15,7 +15,7 @@ class RoutePart:
         group: The replica group: its nodes and their leader.
         queues: The topic's queues in it.
         state: ``active`` or ``draining``; empty: unknown.
-        version: Version of what is told of the replica group; 0: a node answered.
+        version: Version of what is known of the replica group; 0: a node answered.
     """
 
     group: ReplicaGroup
@@ -31,10 +31,10 @@ class TopicRoute:
     Attributes:
         topic: The topic.
         parts: Its replica groups, by name.
-        answered_by: Address of who answered.
+        answered_by: Address of the process that answered.
         by_name_server: Whether a name server answered; False: a node.
-        complete: Whether it has heard of every replica group.
-        version: Version of what is told of the topic; 0: a node answered.
+        complete: Whether it knows every replica group.
+        version: Version of what is known of the topic; 0: a node answered.
     """
 
     topic: str

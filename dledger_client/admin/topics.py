@@ -46,10 +46,10 @@ class TopicParts:
     @property
     def missing(self) -> dict[str, DledgerError]:
         """The replica groups without an answer that may have queues of the topic."""
-        told = [part.replica_groups for part in self.parts.values()]
-        if not told or not all(told):
-            return self.unanswered  # nobody told where the topic is: it may be anywhere
-        may_have = {group for groups in told for group in groups}
+        named = [part.replica_groups for part in self.parts.values()]
+        if not named or not all(named):
+            return self.unanswered  # the topic's replica groups are unknown: it may be in any
+        may_have = {group for groups in named for group in groups}
         return {group: error for group, error in self.unanswered.items() if group in may_have}
 
     @property

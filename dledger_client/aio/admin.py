@@ -49,7 +49,7 @@ class Admin(
     Args:
         bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
         read_from: Where lists, offsets and messages are read: ``leader``, or ``follower`` to spare the leader, which then is asked only
-            for what followers do not have.  ``read_at`` of what is listed says who answered, and how old the answer may be.
+            for what followers do not have.  ``read_at`` of listed rows names the answering replica, and how old the answer may be.
         timeout_ms: How long each operation is tried, in milliseconds.
         security: See ``SecuritySettings``.
 
@@ -85,7 +85,7 @@ class Admin(
 
     @property
     def _description(self) -> str:
-        """What tells this client from others, for people."""
+        """A name of this client, for people."""
         return f"at {self._bootstrap}"
 
     def __repr__(self) -> str:

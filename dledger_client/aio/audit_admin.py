@@ -36,7 +36,7 @@ class AuditAdmin(Subject):
 
         Args:
             count: How many at most.
-            user: Only what this user did.  Default: everybody.
+            user: Only what this user did.  Default: all users.
             action: Only actions with this text in them.  Default: all.
             denied: Only refusals.
             node: Only what this node or name server wrote, by id or address.  Default: all of them.
@@ -65,7 +65,7 @@ class AuditAdmin(Subject):
         found = await asyncio.gather(*(_ask(self._calls, address, request, positions.get(address, 0)) for address in asked))
         failed = [each for each in found if isinstance(each, DledgerError)]
         refusals = [each for each in failed if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
-        if len(failed) == len(found) and (refusals or not positions):  # who reads on waits for them
+        if len(failed) == len(found) and (refusals or not positions):  # a caller that reads on waits for them
             raise (refusals or failed)[0]
         records: list[AuditRecord] = []
         unanswered = {}

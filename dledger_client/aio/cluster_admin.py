@@ -9,7 +9,7 @@ from dledger_client.admin import replica_comparison, upgrade
 from dledger_client.admin.ask_nodes import ask_nodes, known_nodes
 from dledger_client.admin.calls import Subject
 from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, ReplicaGroupStatus
-from dledger_client.admin.directory import NODE_TIMEOUT_S, ClusterDirectory, group_of_nodes, told_directory
+from dledger_client.admin.directory import NODE_TIMEOUT_S, ClusterDirectory, directory_of, group_of_nodes
 from dledger_client.admin.name_servers import NameServerStatus, status_of
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
@@ -99,16 +99,16 @@ class ClusterAdmin(Subject):
             reply = await router.directory()
         except DledgerError:
             reply = routes_pb2.DirectoryReply()
-        told, named = told_directory(reply), {group.name for group in reply.groups}
+        directory, named = directory_of(reply), {group.name for group in reply.groups}
         if reply.complete:
-            return told
+            return directory
         others = {name: group for name, group in (await self._calls.replica_groups()).items() if name not in named}
         if not others and named:
-            return told
+            return directory
         # A group that does not answer is one whose members are missing: nothing waits for it.
         found = await ask_nodes(router, known_nodes(others), NODE_TIMEOUT_S)
-        groups = sorted((*told.groups, *map(group_of_nodes, found)), key=lambda group: group.name)
-        return ClusterDirectory(told.cluster or router.cluster, tuple(groups), told.spares, from_name_server=False)
+        groups = sorted((*directory.groups, *map(group_of_nodes, found)), key=lambda group: group.name)
+        return ClusterDirectory(directory.cluster or router.cluster, tuple(groups), directory.spares, from_name_server=False)
 
     async def name_servers(self) -> list[NameServerStatus]:
         """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.

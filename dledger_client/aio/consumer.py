@@ -110,7 +110,7 @@ class PullConsumer(GroupPositions):
 
     @property
     def _description(self) -> str:
-        """What tells this consumer from others, for people."""
+        """A name of this consumer, for people."""
         return f"{self.group!r} at {self._bootstrap}"
 
     @property
@@ -152,7 +152,7 @@ class PullConsumer(GroupPositions):
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            NotReadyError: A replica group that may have queues of the topic does not answer, and nobody else knows of them.
+            NotReadyError: A replica group that may have queues of the topic does not answer, and no other one knows them.
 
         Examples:
             >>> queues = sum(part.read_queues for part in await consumer.topic("orders"))
@@ -204,7 +204,7 @@ class PullConsumer(GroupPositions):
         asked_time = NO_TIME if timestamp_ms is None else timestamp_ms
         within(NO_TIME, MAX_OFFSET, timestamp_ms=asked_time)
         found = await self._offsets.held(topic, asked_time, or_followers=or_followers, partial=partial)
-        self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
+        self._epochs.learned(topic, {queue: held.topic_epoch for queue, held in found.items()})
         return found
 
     async def new_queues(self, topic: str, known: Collection[tuple[str, int]], *, wait_ms: int = 0) -> dict[tuple[str, int], QueueOffsets]:
@@ -237,7 +237,7 @@ class PullConsumer(GroupPositions):
         if not isinstance(known, Collection):
             raise InvalidArgumentError(f"known {known!r}: expected queues, (replica group, queue id)")
         found = await self._added.find(check_topic(topic), known, wait_ms)
-        self._epochs.told(topic, {queue: held.topic_epoch for queue, held in found.items()})
+        self._epochs.learned(topic, {queue: held.topic_epoch for queue, held in found.items()})
         return found
 
     async def fetch(
@@ -345,7 +345,7 @@ class PullConsumer(GroupPositions):
         require_arrow()
         from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
-        arrow_schema(columns)  # what is wrong with them is told before anything is read
+        arrow_schema(columns)  # they are checked before anything is read
         options.setdefault("max_bytes", ARROW_BYTES)
         wanted = Fetch(topic, queue_id, offset, max_messages, **options)
         return table_of(await self._fetched(wanted), columns, wanted.subscription.tags)
@@ -461,7 +461,7 @@ class PullConsumer(GroupPositions):
         require_arrow()
         from dledger_client.fetch.arrow_chunks import arrow_schema, table_of
 
-        arrow_schema(columns)  # what is wrong with them is told before anything is read
+        arrow_schema(columns)  # they are checked before anything is read
         async with aclosing(self.scan_chunks(topic, without_body="body" not in columns, **options)) as chunks:
             async for chunk in chunks:
                 yield table_of([chunk], columns, Subscription(options.get("tags", "*")).tags)

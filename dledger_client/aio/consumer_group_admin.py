@@ -30,7 +30,7 @@ from dledger_client.admin.consumer_groups import (
     reset_time,
     topics_of,
 )
-from dledger_client.admin.group_answers import Told, told_of
+from dledger_client.admin.group_answers import GroupAnswers, collect_answers
 from dledger_client.admin.group_progress import MAX_QUEUES, QUEUES_OF_A_GROUP, GroupProgress, next_places
 from dledger_client.admin.many_topics import ranges_of_topics
 from dledger_client.admin.stored_times import stored_times
@@ -59,12 +59,12 @@ class ConsumerGroupAdmin(Subject):
         Examples:
             >>> names = [group.name for group in await admin.list_groups()]
         """
-        told = await told_of(self._calls, [], partial=partial)
-        topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in told.members.items()}
-        for name, positions in told.positions.items():
+        answers = await collect_answers(self._calls, [], partial=partial)
+        topics = {name: {topic for each in found for topic in each.subscriptions} for name, found in answers.members.items()}
+        for name, positions in answers.positions.items():
             topics.setdefault(name, set()).update(topic for topic, _, _ in positions)
-        groups = (ConsumerGroup(name, tuple(sorted(read)), len(told.members.get(name, ()))) for name, read in sorted(topics.items()))
-        return Listed(groups, told.unanswered, told.sources)
+        groups = (ConsumerGroup(name, tuple(sorted(read)), len(answers.members.get(name, ()))) for name, read in sorted(topics.items()))
+        return Listed(groups, answers.unanswered, answers.sources)
 
     async def describe_group(self, consumer_group: str, *, partial: bool = False, or_followers: bool = False) -> ConsumerGroupDescription:
         """The members of a consumer group, and its position and lag in each queue that it reads or has read.
@@ -72,7 +72,7 @@ class ConsumerGroupAdmin(Subject):
         Args:
             consumer_group: The group.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the description says which.
-            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, which alone knows the members.
 
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
@@ -80,40 +80,42 @@ class ConsumerGroupAdmin(Subject):
         Examples:
             >>> print((await admin.describe_group("audit")).lag)
         """
-        asked, told = await _told_of(self._calls, [consumer_group], partial=partial, or_followers=or_followers)
-        if self._calls.spares_leader and not told.knows(consumer_group):
-            told = await told_of(self._calls.at_leaders(), [consumer_group], partial=partial)
-        if not told.knows(consumer_group):
-            for error in told.unanswered.values():
+        asked, answers = await _collect_answers(self._calls, [consumer_group], partial=partial, or_followers=or_followers)
+        if self._calls.spares_leader and not answers.knows(consumer_group):
+            answers = await collect_answers(self._calls.at_leaders(), [consumer_group], partial=partial)
+        if not answers.knows(consumer_group):
+            for error in answers.unanswered.values():
                 text = f"consumer group {consumer_group} was not found in the replica groups that answered; {error.message}"
                 raise type(error)(text, **error.details)
             raise _unknown(consumer_group)
         ranges: dict[str, Listed[QueueRange]] = {}
-        for topic in topics_of(consumer_group, told):
+        for topic in topics_of(consumer_group, answers):
             with contextlib.suppress(TopicNotFoundError):
                 ranges[topic] = await queue_ranges(asked, topic, partial=partial)
-        return described(consumer_group, told, ranges)
+        return described(consumer_group, answers, ranges)
 
     async def describe_groups(
         self, names: Iterable[str] = (), *, partial: bool = False, or_followers: bool = False
     ) -> Listed[ConsumerGroupDescription]:
-        """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
+        """The members, positions and lag of many consumer groups, with few calls; unknown names are left out.
 
         Args:
             names: The consumer groups; none for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
-            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, which alone knows the members.
 
         Examples:
             >>> groups = await admin.describe_groups()
             >>> worst = max(groups, key=lambda group: group.lag, default=None)
         """
-        calls, told = await _told_of(self._calls, texts("names", names), partial=partial, or_followers=or_followers)
-        known = sorted(told.positions.keys() | told.members.keys())
-        topics = {topic for name in known for topic in topics_of(name, told)}
+        calls, answers = await _collect_answers(self._calls, texts("names", names), partial=partial, or_followers=or_followers)
+        known = sorted(answers.positions.keys() | answers.members.keys())
+        topics = {topic for name in known for topic in topics_of(name, answers)}
         ranges = await ranges_of_topics(calls, topics, or_followers=calls.spares_leader, partial=partial, only_readable=False)
-        found = [described(name, told, ranges) for name in known]
-        return Listed(found, {group: error for each in found for group, error in each.unanswered.items()} | told.unanswered, told.sources)
+        found = [described(name, answers, ranges) for name in known]
+        return Listed(
+            found, {group: error for each in found for group, error in each.unanswered.items()} | answers.unanswered, answers.sources
+        )
 
     async def group_progress(self, groups: Iterable[ConsumerGroupDescription], *, queues: int = QUEUES_OF_A_GROUP) -> list[GroupProgress]:
         """Whether consumer groups move: how long their next messages wait, which queues stand still, and what each group does, in words.
@@ -139,7 +141,7 @@ class ConsumerGroupAdmin(Subject):
     async def consumers_status(self) -> ConsumersStatus:
         """All consumer groups as they move, dead letters and transactions: what ``dledger status --check`` looks at.
 
-        A replica group that does not answer, and a user who may not see something, raise no error: what is missing is in the answer.
+        A replica group that does not answer, and a missing right to see something, raise no error: what is missing is in the answer.
 
         Examples:
             >>> from dledger_client.admin.status_checks import find, parse_checks
@@ -205,9 +207,9 @@ class ConsumerGroupAdmin(Subject):
             seen.require_all("nothing was reset")
         groups = sorted(await self._calls.named(replica_groups)) or sorted(seen.parts)
         seen.require(groups, "nothing was reset")
-        told = await told_of(self._calls.at_leaders(), [consumer_group], partial=True)
-        positions = told.positions.get(consumer_group, {})
-        if not create and not positions and not told.members.get(consumer_group) and not told.unanswered:
+        answers = await collect_answers(self._calls.at_leaders(), [consumer_group], partial=True)
+        positions = answers.positions.get(consumer_group, {})
+        if not create and not positions and not answers.members.get(consumer_group) and not answers.unanswered:
             raise _unknown(consumer_group)
         parts = {group: seen.parts[group] for group in groups if group in seen.parts}
         ranges = (await ranges_of(self._calls.at_leaders(), parts, at_ms, Sources(), only_readable=True)).complete()
@@ -236,7 +238,7 @@ class ConsumerGroupAdmin(Subject):
             >>> await admin.delete_group("audit")
         """
         check_group(consumer_group)
-        members = (await told_of(self._calls.at_leaders(), [consumer_group], partial=False)).members.get(consumer_group, [])
+        members = (await collect_answers(self._calls.at_leaders(), [consumer_group], partial=False)).members.get(consumer_group, [])
         if members:
             raise InvalidArgumentError(
                 f"consumer group {consumer_group} has members: {', '.join(each.client_id for each in members)}; stop them first"
@@ -245,7 +247,7 @@ class ConsumerGroupAdmin(Subject):
         groups = sorted(await self._calls.replica_groups())
         for replica_group in groups:
             seen = await self._calls.ask_leader(replica_group, methods.LIST_GROUPS, retry_pb2.GroupSettings(name=consumer_group))
-            request = retry_pb2.GroupSettings(name=consumer_group, seen_index=seen.applied_index)  # repeated, it spares a group made anew
+            request = retry_pb2.GroupSettings(name=consumer_group, seen_index=seen.applied_index)  # repeated, it spares a recreated group
             try:
                 await self._calls.ask_leader(replica_group, methods.DELETE_GROUP, request, done=_is_deleted)
             except InvalidArgumentError as error:
@@ -303,17 +305,19 @@ class ConsumerGroupAdmin(Subject):
         return _settings(answers.of_group[max(answers.of_group)])
 
 
-async def _told_of(calls: ClusterCalls, names: Sequence[str], *, partial: bool, or_followers: bool) -> tuple[ClusterCalls, Told]:
-    """Also by whom to ask on: followers, when a replica group has no leader and they will do."""
+async def _collect_answers(
+    calls: ClusterCalls, names: Sequence[str], *, partial: bool, or_followers: bool
+) -> tuple[ClusterCalls, GroupAnswers]:
+    """Also the nodes to ask on: followers, when a replica group has no leader and they will do."""
     try:
-        told = await told_of(calls, names, partial=partial)
-        if not told.unanswered or not or_followers or calls.spares_leader:
-            return calls, told
+        answers = await collect_answers(calls, names, partial=partial)
+        if not answers.unanswered or not or_followers or calls.spares_leader:
+            return calls, answers
     except DledgerError as error:  # no replica group has a leader
         if not or_followers or calls.spares_leader or not is_retriable(error):
             raise
     calls = calls.at_followers()
-    return calls, await told_of(calls, names, partial=partial)
+    return calls, await collect_answers(calls, names, partial=partial)
 
 
 def _is_deleted(error: DledgerError) -> retry_pb2.GroupSettings | None:

@@ -69,11 +69,11 @@ class DiagnosticsAdmin(Subject):
         answers, problems = await _answers(self._calls, addresses, methods.LEADER_HISTORY, request)
         if not answers:
             raise _refusal(problems)
-        told: dict[tuple[str, int, str], list[tuple[str, diagnostics_pb2.LeaderChange]]] = {}
+        collected: dict[tuple[str, int, str], list[tuple[str, diagnostics_pb2.LeaderChange]]] = {}
         for answer in answers:
             for change in answer.changes:
-                told.setdefault((answer.group, change.term, change.leader), []).append((answer.node, change))
-        merged = [_merged(group, accounts) for (group, _term, _leader), accounts in told.items()]
+                collected.setdefault((answer.group, change.term, change.leader), []).append((answer.node, change))
+        merged = [_merged(group, accounts) for (group, _term, _leader), accounts in collected.items()]
         return _with_previous(sorted(merged, key=lambda change: (change.replica_group, change.term)))
 
     async def node_details(self, node: str) -> NodeDetails:
@@ -121,10 +121,10 @@ class DiagnosticsAdmin(Subject):
         address = await _address_of(self._calls, node)
         request = diagnostics_pb2.LogTailRequest(lines=lines, level=level or "", after=after)
         found = await methods.LOG_TAIL.call(self._calls.router.channel(address), request, timeout_s=_timeout_s(self._calls))
-        told = tuple(
+        collected = tuple(
             LogLine(line.number, line.at_ms, line.level, line.event, line.text, line.logger, dict(line.fields)) for line in found.lines
         )
-        return LogTail(found.node, told, found.newest)
+        return LogTail(found.node, collected, found.newest)
 
     async def waiting_delays(self, max_messages: int = 100) -> Listed[WaitingDelays]:
         """The messages that wait for their time, one result a replica group; followers answer where they can.
@@ -219,7 +219,7 @@ async def _answers(
 
 
 def _refusal(problems: Iterable[DledgerError]) -> DledgerError:
-    """Why nobody answered: a refusal of the caller says most."""
+    """Why no node answered: a refusal of the caller says most."""
     found = list(problems)
     refusals = [error for error in found if isinstance(error, AuthenticationFailedError | PermissionDeniedError)]
     return next(iter([*refusals, *found]), UnreachableError("no node was asked: none is known"))

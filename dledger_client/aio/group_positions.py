@@ -96,7 +96,7 @@ class GroupPositions:
             >>> offset = (await consumer.committed("orders")).get(("g0", 0), 0)
         """
         found = await self._offsets.committed(topic, self.group, partial=partial)
-        self._epochs.told_positions(topic, {queue: each.topic_epoch for queue, each in found.items()})
+        self._epochs.learned_positions(topic, {queue: each.topic_epoch for queue, each in found.items()})
         return {queue: each.offset for queue, each in found.items()}
 
     async def send_back(

@@ -175,7 +175,7 @@ class LogicalQueueWriter:
             where = f"{self._topic} {result.replica_group}/{result.queue_id}"
             self._broken = InvalidArgumentError(
                 f"{where}: message {number} is at {result.queue_offset}, expected {offset} of {queue[0]}/{queue[1]}; "
-                "somebody else writes to this topic, or its queues were changed"
+                "another producer writes to this topic, or its queues were changed"
             )
             raise self._broken
         return result
@@ -269,8 +269,8 @@ class LogicalQueueReader:
         return self._next
 
     async def _begun_queues(self) -> list[Place]:
-        """The physical queues, to begin anew in."""
-        self._consumer._epochs.begins_anew(self._topic)
+        """The physical queues, to start again in."""
+        self._consumer._epochs.restarts(self._topic)
         return await _physical_queues(self._consumer, self._topic)
 
     async def seek(self, number: int) -> None:
@@ -331,7 +331,7 @@ class LogicalQueueReader:
         taken: list[ReceivedMessage] = []
         try:
             found = await self._take(taken, max_messages, wait_ms)
-        except BaseException:  # cancelled, say: nobody got what was taken, so the next call returns it
+        except BaseException:  # cancelled, say: what was taken was not returned, so the next call returns it
             for number, message in reversed([*enumerate(taken, self._next)]):
                 self._ahead[number % len(self._ahead)].appendleft(message)
             raise

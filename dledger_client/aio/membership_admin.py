@@ -148,10 +148,10 @@ async def _members(calls: ClusterCalls, group: str, *, committed: bool) -> _Memb
     last_index = 0
     async for attempt in until(calls.deadline_ms(), calls.router.clock, calls.router.random):
         with attempt:
-            told = await calls.ask_leader(group, methods.NODE_STATUS, admin_pb2.Empty())
-            last_index = last_index or told.last_index
-            if committed and not (told.leader_confirmed and told.committed_index >= last_index):
+            status = await calls.ask_leader(group, methods.NODE_STATUS, admin_pb2.Empty())
+            last_index = last_index or status.last_index
+            if committed and not (status.leader_confirmed and status.committed_index >= last_index):
                 raise NotReadyError(f"{group}: the newest change of members is not committed yet")
-            addresses = {told.id: told.address} | {peer.id: peer.address for peer in told.peers}
-            return _Members(Membership(group, tuple(told.voters), tuple(told.learners)), addresses)
+            addresses = {status.id: status.address} | {peer.id: peer.address for peer in status.peers}
+            return _Members(Membership(group, tuple(status.voters), tuple(status.learners)), addresses)
     raise NotReadyError(f"{group}: no attempt was made before the deadline")

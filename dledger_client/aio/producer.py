@@ -65,7 +65,7 @@ class Producer:
         self._environment = environment_for(bootstrap, **security)
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
-        self._ending: asyncio.Task[None] | None = None  # what closes, whoever waits for it
+        self._ending: asyncio.Task[None] | None = None  # what closes, whichever caller waits for it
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
@@ -84,7 +84,7 @@ class Producer:
 
     @property
     def _description(self) -> str:
-        """What tells this producer from others, for people."""
+        """A name of this producer, for people."""
         name = self._options.producer_id or self._options.group
         return f"{name!r} at {self._bootstrap}{' (closed)' if self._closed else ''}"
 
@@ -138,8 +138,8 @@ class Producer:
     def send_async(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> AsyncSendFuture:
         """Send one message without waiting for the acknowledgement.
 
-        It never waits. What finds no room in the buffer waits for it beside the buffer, until ``send_timeout_ms``: whoever sends without
-        end awaits some of the futures now and then.
+        It never waits. What finds no room in the buffer waits for it beside the buffer, until ``send_timeout_ms``. A caller that
+        sends without end awaits some of the futures now and then.
 
         Args:
             message: The message. Do not change it afterwards.
@@ -208,8 +208,8 @@ class Producer:
             TypeError: A body is no bytes, or a key or tag no text.
             InvalidArgumentError: There are more or fewer keys or tags than bodies, or one of them cannot be stored.
             MessageTooLargeError: A body is larger than ``max_message_bytes``; nothing was sent.
-            DledgerError: Bodies failed with what ``send`` raises. The error tells how many are stored; ``send_many_async`` has a future
-                that tells which.
+            DledgerError: Bodies failed with what ``send`` raises. The error says how many are stored; ``send_many_async`` has a future
+                that says which.
 
         Examples:
             >>> result = await producer.send_many("orders", [b"one", b"two", b"three"], tags="created")

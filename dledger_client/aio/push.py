@@ -99,7 +99,7 @@ class PushConsumer:
         if self.options.broadcast:
             check_client_folder(client_id)
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
-            raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds its locks")
+            raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds locks")
         self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
         self._environment = environment_for(bootstrap, **security)
         self._make_executor: Callable[[Listener, int, CallNotes], ListenerExecutor] = TaskExecutor
@@ -113,13 +113,13 @@ class PushConsumer:
         self._positions: OffsetStore | None = None
         self._starting = asyncio.Lock()
         self._started = False
-        self._ending: asyncio.Task[None] | None = None  # what shuts down, whoever waits for it
+        self._ending: asyncio.Task[None] | None = None  # what shuts down, whichever caller waits for it
         self._waiting: set[Any] = set()  # tasks that wait for its end, of listeners too
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
 
     @property
     def _description(self) -> str:
-        """What tells this consumer from others, for people."""
+        """A name of this consumer, for people."""
         return f"{self._client_id or 'a member'!r} of group {self.group!r} at {self._bootstrap}"
 
     @property

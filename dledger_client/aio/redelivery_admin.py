@@ -64,7 +64,7 @@ class RedeliveryAdmin(Subject):
         Args:
             consumer_group: The group; empty for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
-            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is told here.
+            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is returned here.
 
         Examples:
             >>> waiting = sum(letters.waiting for letters in await admin.dead_letters("audit"))

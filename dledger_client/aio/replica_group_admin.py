@@ -95,7 +95,7 @@ class ReplicaGroupAdmin(Subject):
     async def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupDescription:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
-        Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
+        Topics that had queues in it are updated.  The call may be repeated, also when the nodes of the group are gone.
 
         Args:
             replica_group: The group of nodes.
@@ -170,7 +170,7 @@ async def _add_elsewhere(calls: ClusterCalls, queues: TopicQueues, others: list[
     found = await calls.router.topic(queues.topic, calls.deadline_ms(), fresh=True)
     if any(each.replica_group in others for each in found):
         return
-    # What was drained before may be draining still: its permission as users are told lacks the bit for writing.
+    # What was drained before may be draining still: its permission as users see it lacks the bit for writing.
     count = max(queues.write_queues, 1)
     await TopicAdmin(calls).create_topic(queues.topic, count, replica_groups=others, if_not_exists=True)
 

@@ -63,7 +63,7 @@ class SecurityAdmin(Subject):
 
         Raises:
             InvalidArgumentError: There is no such user.
-            PermissionDeniedError: The caller is somebody else, and does not administer the cluster.
+            PermissionDeniedError: The caller is another user, and does not administer the cluster.
 
         Examples:
             >>> await admin.update_user("billing", "a new one")
@@ -123,7 +123,7 @@ class SecurityAdmin(Subject):
         """All rules, in order.
 
         Args:
-            user: Only those that decide on what this user may do, rules for everybody included.  Default: all.
+            user: Only those that decide on what this user may do, rules for all users included.  Default: all.
 
         Examples:
             >>> for rule in await admin.list_rules("billing"):
@@ -161,7 +161,7 @@ async def _put_user(calls: ClusterCalls, name: str, password: str | None, *, cre
             raise InvalidArgumentError(f"user {name!r}: expected a password that is not empty, or none")
         try:
             password.encode()
-        except UnicodeEncodeError:  # what is wrong with other texts is told with the text
+        except UnicodeEncodeError:  # errors in other texts quote the text
             raise InvalidArgumentError(f"user {name!r}: expected a password that is encodable as UTF-8") from None
         found = await asyncio.to_thread(password_verifier, name, password)
         user.verifier.salt, user.verifier.stored_key, user.verifier.server_key = found.salt, found.stored_key, found.server_key
@@ -182,7 +182,7 @@ async def _change(
     user: str,
     done: Callable[[DledgerError], security_pb2.SecurityChanged | None] | None = None,
 ) -> SecurityChange:
-    """Make a change; ``user``: of whom, since everybody may ask about himself."""
+    """Make a change; ``user``: its subject, since every user may ask about itself."""
     found = await calls.replica_groups()
     groups = sorted(found)
     asked = home = await _answering(calls, groups, user)
@@ -199,7 +199,7 @@ async def _change(
 
 
 async def _answering(calls: ClusterCalls, groups: Sequence[str], user: str) -> str:
-    """A replica group that answers now, and so tells which one makes changes: one that is down is not to keep them from being made."""
+    """A replica group that answers now, and so names the one that makes changes: one that is down must not block them."""
     if len(groups) == 1:
         return groups[0]
     request, left = security_pb2.SecurityListRequest(user=user), iter(groups)
@@ -224,13 +224,13 @@ def _is_done(user: str) -> Callable[[DledgerError], security_pb2.SecurityChanged
 async def _version_found(calls: ClusterCalls, home: str, request: Message, user: str) -> int:
     """The version that has a change of which the answer was lost.
 
-    A user that exists with a password may have been there before, with another one, which nobody tells: OutcomeUnknownError.
+    A user that exists with a password may have been there before, with another one, which is unknown: OutcomeUnknownError.
     """
     listed = await calls.ask_leader(home, methods.LIST_USERS, security_pb2.SecurityListRequest(user=user))
     if isinstance(request, security_pb2.PutUserRequest):
         is_same = not request.user.HasField("verifier") and any(each.name == user and not each.has_password for each in listed.users)
         if not is_same:
-            text = f"user {user!r} exists: created by an attempt whose answer was lost, or by somebody else before, with another password"
+            text = f"user {user!r} exists: created by an attempt whose answer was lost, or by another caller before, with another password"
             raise OutcomeUnknownError(f"{text}; update it with its password to be sure", user=user)
     return int(listed.version)
 
@@ -256,17 +256,17 @@ async def _spread(calls: ClusterCalls, version: int, groups: Collection[str], us
 
 
 async def _known_at_nodes(calls: ClusterCalls, version: int, groups: Iterable[ReplicaGroup], user: str) -> None:
-    """Wait until the nodes that answer have this version, for a moment: who was just created is to be known wherever it goes next."""
+    """Wait until the nodes that answer have this version, for a moment: a new user must be known wherever it connects next."""
     deadline_ms = calls.router.clock.monotonic_ms() + FOLLOWERS_MS
     request = security_pb2.SecurityListRequest(user=user)
 
     async def ask(address: str) -> None:
         while calls.router.clock.monotonic_ms() < deadline_ms:
             try:
-                told = await methods.LIST_USERS.call(calls.router.channel(address), request, timeout_s=FOLLOWERS_MS / 1000)
+                listed = await methods.LIST_USERS.call(calls.router.channel(address), request, timeout_s=FOLLOWERS_MS / 1000)
             except DledgerError:
                 return
-            if told.version >= version:
+            if listed.version >= version:
                 return
             await asyncio.sleep(_LOOK_S)
 

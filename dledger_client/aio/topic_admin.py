@@ -160,7 +160,7 @@ class TopicAdmin(Subject):
             await calls.replica_group(replica_group)
             seen = await look_at(calls, name)
             await topic_changes.remove_parts(calls, seen, [replica_group], force=True)
-            await topic_changes.tell_parts(calls, seen, [group for group in seen.parts if group != replica_group])
+            await topic_changes.send_parts(calls, seen, [group for group in seen.parts if group != replica_group])
             return
         seen = await look_at(calls, name)
         seen.require_all("nothing was deleted")
@@ -182,7 +182,7 @@ class TopicAdmin(Subject):
         return await topics.list_topics(self._calls, or_followers=or_followers, partial=partial)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where clients find a topic: its replica groups with queues, leader and replicas, as they are told.
+        """Where clients find a topic: its replica groups with queues, leader and replicas, as clients get them.
 
         A name server answers; without one, the nodes do.
 
@@ -198,10 +198,10 @@ class TopicAdmin(Subject):
         """
         router = self._calls.router
         answered_by, reply = await router.route(topic, self._calls.deadline_ms())
-        told: dict[str, routes_pb2.GroupRoute] = {} if reply is None else {group.name: group for group in reply.groups}
+        by_group: dict[str, routes_pb2.GroupRoute] = {} if reply is None else {group.name: group for group in reply.groups}
         parts = []
         for queues in await router.topic(topic, self._calls.deadline_ms()):
-            own = told.get(queues.replica_group, routes_pb2.GroupRoute())
+            own = by_group.get(queues.replica_group, routes_pb2.GroupRoute())
             parts.append(RoutePart(router.groups[queues.replica_group], queues, own.state, own.version))
         if reply is None:
             return TopicRoute(topic, tuple(parts), answered_by, by_name_server=False)

@@ -314,7 +314,7 @@ class TransactionProducer(Producer):
             )
 
     def _asked(self, message: ReceivedMessage) -> None:
-        if not self._questions.full():  # whoever asked asks again
+        if not self._questions.full():  # the node asks again
             self._questions.put_nowait(message)
 
     async def _answer(self) -> None:
@@ -329,7 +329,7 @@ class TransactionProducer(Producer):
                     _logger.info("transaction %s: %s", message.msg_id, error.message)
 
     async def _decided(self, message: ReceivedMessage) -> TransactionState:
-        """What the listener says; UNKNOWN when it fails or says nothing that can be used: whoever asked asks again."""
+        """What the listener says; UNKNOWN when it fails or returns nothing that can be used: the node asks again."""
         spans = tracing.spans()
         if spans is None:
             return await self._answer_of_listener(message, None)

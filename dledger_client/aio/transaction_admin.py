@@ -41,13 +41,13 @@ class TransactionAdmin(Subject):
         sources, without_producers = Sources(), dict[str, DledgerError]()
 
         async def ask(group: str) -> tuple[_Answer, _Answer]:
-            told = await self._calls.read(group, methods.DESCRIBE_TRANSACTIONS, request, sources)
+            answer = await self._calls.read(group, methods.DESCRIBE_TRANSACTIONS, request, sources)
             if not self._calls.spares_leader or sources[group].leader:
-                return told, told
+                return answer, answer
             found = await self._calls.leader_only_or(
                 group, methods.DESCRIBE_TRANSACTIONS, attending, _Answer(), without_producers, partial=partial
             )
-            return told, found
+            return answer, found
 
         answers = await self._calls.of_all(ask)
         found: Listed[GroupTransactions] = Listed([], answers.unanswered | without_producers, sources)

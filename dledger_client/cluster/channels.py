@@ -42,9 +42,9 @@ Answer = TypeVar("Answer")
 async def ask_in_turn(
     next_address: Callable[[], str | None], ask: Callable[[str], Coroutine[Any, Any, Answer]], problems: list[DledgerError]
 ) -> tuple[str, Answer] | None:
-    """The first answer, and whose it is; None when nobody gave one, with the reasons in ``problems``.
+    """The first answer and its sender; None when there was none, with the reasons in ``problems``.
 
-    ``next_address`` says whom to ask next, None for nobody; it is called again after every answer, which may have told of others.
+    ``next_address`` returns the next address, None for the end; it is called again after every answer, which may have named others.
     """
     asked: dict[asyncio.Task[Answer], str] = {}
     try:
@@ -72,7 +72,7 @@ def _refusals(problems: Sequence[DledgerError]) -> int:
 
 
 def refused(problems: Sequence[DledgerError]) -> DledgerError | None:
-    """The error of a node that knows the caller as nobody, or refuses it, or of a closed client: no other node will answer otherwise."""
+    """The error of a node that does not know the caller, or refuses it, or of a closed client: no other node will answer otherwise."""
     final = AuthenticationFailedError | ClientClosedError | PermissionDeniedError
     return next((error for error in problems if isinstance(error, final)), None)
 

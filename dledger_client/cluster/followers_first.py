@@ -115,7 +115,7 @@ class ReadAt:
     Attributes:
         node: Id of the replica.
         leader: Whether it was the leader.
-        lag_entries: Committed entries that it had not applied, by the newest commit index it had heard of.
+        lag_entries: Committed entries that it had not applied, by the newest commit index that it had received.
         leader_silent_ms: How long ago it had heard from a leader, in milliseconds; None when that is not known.
     """
 
@@ -153,8 +153,10 @@ def may_be_answered_elsewhere(error: DledgerError) -> bool:
 
 def read_at(answer: Message) -> ReadAt:
     """Which replica gave ``answer``, and how old that may be."""
-    told: types_pb2.AnsweringReplica = cast("Any", answer).replica  # which every answer of a read has
-    return ReadAt(told.node, told.master, told.lag_entries, told.leader_silent_ms if told.HasField("leader_silent_ms") else None)
+    replica: types_pb2.AnsweringReplica = cast("Any", answer).replica  # which every answer of a read has
+    return ReadAt(
+        replica.node, replica.master, replica.lag_entries, replica.leader_silent_ms if replica.HasField("leader_silent_ms") else None
+    )
 
 
 class FollowersFirst:
@@ -190,7 +192,7 @@ class FollowersFirst:
         return answer, read_at(answer)
 
     def in_order(self, view: ReplicaGroup) -> list[Node]:
-        """Whom to ask one after the other: followers, the leader, and last the followers that are avoided."""
+        """The nodes to ask one after the other: followers, the leader, and last the followers that are avoided."""
         fresh, avoided = self._followers(view)
         return [*fresh, *(node for node in view.nodes if node.address == view.leader_address), *avoided]
 
@@ -232,7 +234,7 @@ class FollowersFirst:
         return None
 
     def _share(self, deadline_ms: int) -> int:
-        """Half of the time that is left, so that somebody else can still be asked."""
+        """Half of the time that is left, so that another node can still be asked."""
         now_ms = self._router.clock.monotonic_ms()
         return now_ms + max(0, deadline_ms - now_ms) // 2
 

@@ -2,7 +2,7 @@
 
 Owns the search for the leader: the one that is known, or the best claim among the nodes of the group.  A leader that failed counts again
 only if it claims to lead itself, or leads in a newer term.  Owns the attempts of a call: where the next one goes, when a silent leader is
-given up, and what the caller is told when an attempt may have been carried out.
+given up, and the error when an attempt may have been carried out.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class LeaderSearch:
         return known if known is not None and _may_lead(known, failed, failed_term) else await self.find(group, failed, failed_term)
 
     async def find(self, group: str, failed: str = "", failed_term: int = 0, silent: str = "") -> ReplicaGroup:
-        """Who leads ``group`` now, by asking its nodes; one search.  ``failed`` counts as leader only if it says so itself, or in a term
+        """The leader of ``group`` now, by asking its nodes; one search.  ``failed`` counts as leader only if it says so, or in a term
         after ``failed_term``; ``silent`` hardly answers.  Raises NotLeaderError when no node is known to lead, and why the nodes refuse the
         caller when that is all they say."""
         self._watch.doubt()
         search = asyncio.ensure_future(self._among_nodes(group, failed, failed_term))
-        told = asyncio.ensure_future(self._told(group, failed, failed_term))
+        named = asyncio.ensure_future(self._named(group, failed, failed_term))
         try:
-            while not (await asyncio.wait([search, told], timeout=HANGS_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            while not (await asyncio.wait([search, named], timeout=HANGS_S, return_when=asyncio.FIRST_COMPLETED))[0]:
                 if failed or silent:
                     self._silent.ask_others(group, failed or silent)
-            return search.result() if search.done() else told.result()
+            return search.result() if search.done() else named.result()
         finally:
-            drop(search, told)
+            drop(search, named)
 
-    async def _told(self, group: str, failed: str, failed_term: int) -> ReplicaGroup:
-        """A leader in a newer term than the one known now, as soon as somebody tells of it."""
+    async def _named(self, group: str, failed: str, failed_term: int) -> ReplicaGroup:
+        """A leader in a newer term than the one known now, as soon as a node names it."""
         known = self._cache.groups.get(group)
         term = known.term if known is not None else 0
         while True:
@@ -99,7 +99,7 @@ class LeaderSearch:
             return False
 
     async def confirm(self, group: str, address: str) -> None:
-        """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
+        """Ask the nodes for the leader.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         try:
             leader = (await self.find(group, silent=address)).leader_address
         except (AuthenticationFailedError, PermissionDeniedError) as error:  # it says nothing of what ``address`` was asked before
@@ -127,14 +127,14 @@ def _without_leader(group: str, members: Sequence[str], answers: Sequence[NodeAn
 
 
 def _named_leader(group: str, answers: Sequence[NodeAnswer]) -> str:
-    """Who leads by what nodes of the newest term say; empty when they know nobody."""
+    """The leader by nodes of the newest term; empty when they know none."""
     infos = [info for _, response in answers if (info := info_of(group, response)) is not None]
     newest = max(infos, key=lambda info: (info.term, info.leader_address), default=None)
     return newest.leader_address if newest is not None else ""
 
 
 def _may_lead(claimed: ReplicaGroup | broker_pb2.GroupInfo, failed: str, failed_term: int) -> bool:
-    """Whether somebody is said to lead who is not the one that failed, or is, in a newer term."""
+    """Whether nodes name a leader that is not the failed one, or is, in a newer term."""
     return bool(claimed.leader_address) and (claimed.leader_address != failed or claimed.term > failed_term)
 
 
@@ -144,7 +144,7 @@ def _refutes(answers: Sequence[NodeAnswer], group: str, term: int, nodes: int) -
     return 2 * len(seen) > nodes and max(seen) < term
 
 
-CALL_SILENCE_S = 1.0  # a call without a response for that long: all nodes are asked who leads
+CALL_SILENCE_S = 1.0  # a call without a response for that long: all nodes are asked for the leader
 ASK_OTHERS_S = 0.2  # and after that long the others, whether they have a newer leader
 LOOK_S = 0.05  # how often is looked whether that is still so
 MOVED_S = 0.1  # how long a leader may take to answer, from the call on, when another one leads already
@@ -261,14 +261,14 @@ class LeaderCalls:
 
 
 def _was_never_sent(error: DledgerError) -> bool:
-    """Whether no connection was made, which networks tell by the reason."""
+    """Whether no connection was made, which networks give as the reason."""
     return isinstance(error, UnreachableError) and "reason" in error.details
 
 
 def _check_leads(view: ReplicaGroup, method: UnaryMethod[Request, Response], answer: bytes) -> None:
     """Metadata and offsets are what any node answers: NotLeaderError when this one does not lead, and so may lag.
 
-    Whoever named it as the leader may have been mistaken: only the node itself knows.
+    The node that named it as the leader may be mistaken: only the node itself knows.
     """
     address, leads = view.leader_address, True
     if method.path == METADATA.path:

@@ -3,7 +3,7 @@
 Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A leader that failed is not
 tried again unless it claims to lead itself, or leads in a newer term.  A paused or partitioned leader keeps its connections open, so
 silence alone proves nothing.  After ``SilencePolicy.ask_ms`` the other nodes are asked again and again for a leader in a newer term, and
-when they, or the watch of routes, tell of one, the stream fails; a leader that responds is never left for that.  After ``limit_ms`` all
+when they, or the watch of routes, name one, the stream fails; a leader that responds is never left for that.  After ``limit_ms`` all
 nodes are asked, and the stream fails as well when no node knows a leader and the policy does not tolerate that.
 
 One user at a time: ``locate``, ``open``, then ``read`` and ``write`` until one of them raises, then ``close`` and ``back_off``.
@@ -64,14 +64,14 @@ class LeaderTracker:
 
 
 CLOSE_TIMEOUT_S = 1.0
-REFUSED_PAUSE_S = 1.0  # who is not let in any more, or lacks a right, does not ask every moment for it
+REFUSED_PAUSE_S = 1.0  # a client that is refused, or lacks a right, does not ask every moment for it
 
 AnyStream: TypeAlias = StreamMethod[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SilencePolicy:
-    """``limit_ms``: without a message for this long, all nodes are asked who leads, again after ``recheck_ms``.
+    """``limit_ms``: without a message for this long, all nodes are asked for the leader, again after ``recheck_ms``.
 
     ``ask_ms``: without a message for this long, the other nodes are asked for a newer leader, all the time.
     ``moved_ms``: without a message for this long, the stream fails when another leader in a newer term is known already.
@@ -95,7 +95,7 @@ CHECK_SILENCE = SilencePolicy(2500, 1200, 1200)  # transaction checks: the leade
 class LeaderStream:
     """One client's stream for ``method`` at the leader of ``replica_group``.
 
-    ``client``: who says in the log that the leader cannot be reached for long; empty: nobody, since callers get errors.
+    ``client``: the name with which the log says that the leader cannot be reached for long; empty: no log, since callers get errors.
     """
 
     def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy, client: str = "") -> None:
@@ -229,7 +229,7 @@ class LeaderStream:
             await let_go(reading)
 
     async def check_leader(self) -> None:
-        """When the leader is silent, ask who leads.  UnreachableError when it is another node."""
+        """When the leader is silent, ask for the leader.  UnreachableError when it is another node."""
         now_ms = self._router.clock.monotonic_ms()
         if now_ms - self.last_seen_ms >= self._silence.moved_ms:
             self._check_moved(self.last_seen_ms)

@@ -1,7 +1,7 @@
 """All queues of a topic, or which replica groups may have more of them.
 
-Owns the difference between a whole and a part.  Each part of a topic was told the replica groups that may have queues of it.  One that is
-told of and not known is asked; it may lack the topic, after a change that was broken off.  One that was removed has nothing any more,
+Owns the difference between a whole and a part.  Each part of a topic knows the replica groups that may have queues of it.  One that is
+named and not known is asked; it may lack the topic, after a change that was broken off.  One that was removed has nothing any more,
 although those that are left may name it for a while.
 """
 
@@ -49,9 +49,9 @@ async def find_parts(router: Router, topic: str, deadline_ms: int, *, fresh: boo
 
 async def _missing(router: Router, topic: str, found: list[TopicQueues]) -> tuple[list[str], list[str]]:
     """The replica groups beside those of ``found`` that do not answer, and those whose leaders have queues of the topic."""
-    told = {group for each in found for group in each.replica_groups} - {each.replica_group for each in found}
-    if told:
-        told -= await router.removed(told)
+    named = {group for each in found for group in each.replica_groups} - {each.replica_group for each in found}
+    if named:
+        named -= await router.removed(named)
     silent, with_queues = [], []
 
     async def ask(group: str) -> None:
@@ -64,5 +64,5 @@ async def _missing(router: Router, topic: str, found: list[TopicQueues]) -> tupl
             if answer.state != REMOVED and any(each.found and each.name == topic for each in answer.topics):
                 with_queues.append(group)
 
-    await asyncio.gather(*(ask(group) for group in sorted(told)))
+    await asyncio.gather(*(ask(group) for group in sorted(named)))
     return silent, with_queues

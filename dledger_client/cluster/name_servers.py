@@ -1,7 +1,7 @@
 """Which name server one client asks, and whether there is one that answers.
 
-Owns the order: who answered last, the name servers told of, the addresses the client was given, then nodes, which tell where the name
-servers are.  Whoever did not answer, or is none, is left out for a while.  Nothing that a name server says is trusted for safety: leaders
+Owns the order: the last that answered, the name servers learned of, the client's configured addresses, then nodes, which name the name
+servers.  One that did not answer, or is none, is left out for a while.  Nothing that a name server says is trusted for safety: leaders
 check for themselves, so a wrong answer costs time only.
 """
 
@@ -22,7 +22,7 @@ from dledger_wire.status import REMOVED
 ASK_TIMEOUT_S = 1.0
 POLL_MARGIN_S = 2.0  # how much later than promised the answer to a long poll may come
 DOWN_MS = 1_000  # how long an address is left out that gave no answer
-ELSEWHERE_MS = 60_000  # a node that told where the name servers are
+ELSEWHERE_MS = 60_000  # a node that named the name servers
 MAX_NODES = 3  # nodes that are asked where the name servers are, beside the addresses the client was given
 
 
@@ -38,7 +38,7 @@ class NameServers:
         self._directory_version = 0
         self._directory: tuple[str, ...] = ()
 
-    # Whom to ask
+    # The address to ask
 
     def _order(self) -> list[str]:
         known = [self.current, *self.known] if self.current else list(self.known)
@@ -92,12 +92,12 @@ class NameServers:
             self._leave_out(address, DOWN_MS)
             raise
         self._cache.cluster = reply.cluster or self._cache.cluster
-        told = tuple(each for each in reply.name_servers if is_address(each))
-        if told and told != self.known:
-            self.known = told
+        named = tuple(each for each in reply.name_servers if is_address(each))
+        if named and named != self.known:
+            self.known = named
         if not reply.is_name_server:
             self._leave_out(address, ELSEWHERE_MS)
-            raise NotReadyError(f"{address} is a node without a name service; {', '.join(told) or 'nobody'} has it")
+            raise NotReadyError(f"{address} is a node without a name service; {', '.join(named) or 'no process'} has it")
         self._left_out.pop(address, None)
         self.current = address
         return reply
@@ -127,7 +127,7 @@ class NameServers:
         return reply
 
     async def addresses(self) -> tuple[str, ...]:
-        """Of all name servers, as the first one or the first node that answers tells; what the client was given when nobody answers."""
+        """Of all name servers, as the first one or the first node that answers returns them; the client's own list when none answers."""
         with contextlib.suppress(DledgerError):
             await self.routes(routes_pb2.RoutesRequest())
         return self.known or tuple(self._bootstrap)

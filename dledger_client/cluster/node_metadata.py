@@ -1,6 +1,6 @@
-"""Metadata as nodes tell it: asked one after the other without waiting long for a silent one, or all at once.
+"""Metadata of nodes: asked one after the other without waiting long for a silent one, or all at once.
 
-Owns the METADATA calls of one client.  A node tells the term, the leader and the topics of its own replica group, and the addresses of the
+Owns the METADATA calls of one client.  A node returns the term, the leader and the topics of its replica group, and the addresses of the
 others.
 """
 
@@ -29,12 +29,12 @@ class NodeMetadata:
         self.answered_last = ""
 
     def addresses(self) -> list[str]:
-        """Everybody who may be asked, who answered last first."""
+        """All that may be asked, the last that answered first."""
         known = [self.answered_last] if self.answered_last else []
         return list(dict.fromkeys([*known, *self._cache.node_addresses(), *self.bootstrap]))
 
     def addresses_of(self, group: str) -> list[str]:
-        """Who may know of a replica group: its nodes; everybody while none of them is known."""
+        """Those that may know a replica group: its nodes; all while none of them is known."""
         return self._cache.node_addresses([group]) or self.addresses()
 
     async def ask(self, address: str, topics: Sequence[str]) -> broker_pb2.MetadataResponse:
@@ -48,12 +48,12 @@ class NodeMetadata:
                 info.leader_id = info.leader_address = ""
             self._cache.learn_group(group)
         for topic in response.topics:
-            self._cache.tell_unseen(topic.name, topic.unseen_by)
+            self._cache.set_unseen(topic.name, topic.unseen_by)
         return response
 
-    def group_of(self, info: broker_pb2.GroupInfo, teller: str) -> ReplicaGroup:
-        """A replica group as the node at ``teller`` tells of it."""
-        return self._cache.group_of(info, [Node(node.id, node.address, node.voter) for node in info.nodes], teller)
+    def group_of(self, info: broker_pb2.GroupInfo, source: str) -> ReplicaGroup:
+        """A replica group as the node at ``source`` returns it."""
+        return self._cache.group_of(info, [Node(node.id, node.address, node.voter) for node in info.nodes], source)
 
     async def first_answer(self, topics: Sequence[str]) -> NodeAnswer:
         """The first answer of any node, and whose it is."""

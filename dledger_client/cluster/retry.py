@@ -25,7 +25,7 @@ class JitteredBackoff(wait_base):
     """Exponential backoff from 10 ms with jitter: capped low during a leader search, higher for a server that is busy.
 
     A search that goes on for longer than an election takes is capped as high: while a replica group has no majority, its nodes are not to
-    be asked by every client thirty times a second.  A leader that a name server tells of ends the pause.
+    be asked by every client thirty times a second.  A leader that a name server names ends the pause.
     """
 
     def __init__(self, random: Random) -> None:

@@ -2,7 +2,7 @@
 
 Owns the poll and its life.  A short-lived client never has one: it begins some seconds after a client's first stream.  A name server that
 is lost or silent is replaced by another one; without any the watch tries again from time to time, and the client goes on with what it
-knows and what nodes tell it.
+knows and what nodes register.
 
 Owns also what an answer changes, and the versions that the next question gives, so that only what changed is sent again.  A name server can
 add queues and change them by a newer table of topics.  Queues that it lacks are kept until the leader of their replica group confirms that
@@ -80,9 +80,9 @@ class RouteAnswers:
 
     def _merge_topic(self, route: routes_pb2.TopicRoute, reply: routes_pb2.RoutesReply, merged: Merged) -> None:
         self._topics[route.name] = route.version
-        self._cache.tell_unseen(route.name, route.unseen_by)
+        self._cache.set_unseen(route.name, route.unseen_by)
         known = self._cache.topics.get(route.name, [])
-        told = [
+        received = [
             TopicQueues(
                 route.name,
                 queues.group,
@@ -96,9 +96,9 @@ class RouteAnswers:
             )
             for queues in route.queues
         ]
-        here = {queues.replica_group for queues in told}
+        here = {queues.replica_group for queues in received}
         kept = [queues for queues in known if queues.replica_group not in here]
-        self._cache.set_topic(route.name, [*self._cache.newest(route.name, told), *kept])
+        self._cache.set_topic(route.name, [*self._cache.newest(route.name, received), *kept])
         if reply.complete and not route.found and not known:
             merged.absent.append(route.name)
         if reply.complete and kept:
@@ -109,7 +109,7 @@ BEGIN_AFTER_S = 3.0  # after the first stream: a client that is closed before ne
 MAX_TOPICS = 4_000  # those used last are watched, the others are looked up from time to time
 WAIT_MS, WAIT_SPREAD_MS = 20_000, 10_000  # of one poll; drawn, so that the polls of many clients do not end together
 SETTLE_S = 0.1  # before a poll is replaced by one for more topics, of which several are looked up one after the other
-PAUSE_S = 0.005  # after an answer: what changes in quick succession is told together
+PAUSE_S = 0.005  # after an answer: what changes in quick succession is sent together
 LONGEST_PAUSE_S = 2.0  # between attempts while no name server answers
 SILENT_S = 1.0  # a poll without an answer for that long is replaced when a leader was lost meanwhile
 
@@ -138,14 +138,14 @@ class RouteWatch:
         self._process_id = 0
         self._tasks = BackgroundTasks("routes", self._crashed)
         self._polled_ms = 0
-        self._is_heard = False
+        self._is_watched = False
 
     # What is watched
 
     @property
     def is_current(self) -> bool:
-        """Whether a name server tells of changes now, as far as is known."""
-        return self._is_heard
+        """Whether a name server sends changes now, as far as is known."""
+        return self._is_watched
 
     def topic(self, name: str) -> None:
         """Watch a topic."""
@@ -200,7 +200,7 @@ class RouteWatch:
 
     def doubt(self) -> None:
         """A leader was lost: if the name server has been silent for a while, it may be gone, too, and another one is asked."""
-        if self._is_heard and self._clock.monotonic_ms() - self._polled_ms > SILENT_S * 1000:
+        if self._is_watched and self._clock.monotonic_ms() - self._polled_ms > SILENT_S * 1000:
             self._doubted.set()
 
     async def _run(self) -> None:
@@ -211,15 +211,15 @@ class RouteWatch:
                 failures = 0
                 await asyncio.sleep(PAUSE_S)
             except DledgerError:
-                self._is_heard, failures = False, failures + 1
+                self._is_watched, failures = False, failures + 1
                 pause_s = backoff.pause_ms(failures, busy=True) / 1000 * (1 << min(4, max(0, failures - 4)))
                 await asyncio.sleep(min(LONGEST_PAUSE_S, pause_s))
 
     def _crashed(self, _error: BaseException) -> None:
-        self._is_heard = False
+        self._is_watched = False
 
     async def _take(self, address: str, reply: routes_pb2.RoutesReply) -> None:
-        self._is_heard = True
+        self._is_watched = True
         await self.confirm(self._answers.merge(address, reply).lacking)
 
     def _request(self, wait_ms: int = 0) -> routes_pb2.RoutesRequest:
@@ -230,7 +230,7 @@ class RouteWatch:
         """Ask once; returns when an answer is merged, or when the question is not the right one any more."""
         self._more.clear()
         if self._doubted.is_set() or not self._names.current:
-            is_first = not self._is_heard
+            is_first = not self._is_watched
             self._doubted.clear()
             address, reply = await self._names.routes(self._request())
             await self._take(address, reply)

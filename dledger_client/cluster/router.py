@@ -53,7 +53,7 @@ class Router:
         self._calls = LeaderCalls(self._channels, self._cache, self._leaders, self._silent, clock, random)
         self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
         self._watch.confirm = self._lookup.confirm
-        self._nodes_told = False  # of all replica groups
+        self._all_nodes_known = False  # of all replica groups
 
     def __del__(self) -> None:
         watch: RouteWatch | None = getattr(self, "_watch", None)  # none when the addresses were refused
@@ -72,13 +72,13 @@ class Router:
         return self._channels.is_open
 
     def watch(self) -> None:
-        """The client uses a stream: from a few seconds on it is told of changes.  On the event loop; idempotent."""
+        """The client uses a stream: after a few seconds it gets changes.  On the event loop; idempotent."""
         self._channels.require_open()
         self._watch.begin()
 
     @property
-    def is_told(self) -> bool:
-        """Whether a name server tells of changes now: asking again and again is not needed."""
+    def gets_changes(self) -> bool:
+        """Whether a name server sends changes now: no need to ask again and again."""
         return self._watch.is_current
 
     def on_topic_change(self, listener: Callable[[str], None]) -> None:
@@ -112,12 +112,12 @@ class Router:
 
     @property
     def cluster(self) -> str:
-        """The cluster's name; empty before somebody has answered."""
+        """The cluster's name; empty before the first answer."""
         return self._cache.cluster
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
-        """The replica groups that are known, by name: those the client uses, and those that nodes told of."""
+        """The replica groups that are known, by name: those the client uses, and those that nodes named."""
         return self._cache.groups
 
     async def reach(self, deadline_ms: int) -> None:
@@ -133,14 +133,14 @@ class Router:
 
     async def all_groups(self, deadline_ms: int, *, or_known: bool = True) -> dict[str, ReplicaGroup]:
         """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all;
-        ``or_known``: those that are known while nobody answers."""
+        ``or_known``: those that are known while no node answers."""
         self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
             await self._ask_for(names)
             return {name: self.groups[name] for name in names if name in self.groups}
         except DledgerError:
-            if self._nodes_told and or_known:
+            if self._all_nodes_known and or_known:
                 return dict(self.groups)
         await self._ask_nodes(deadline_ms, or_known=or_known)
         return dict(self.groups)
@@ -160,7 +160,7 @@ class Router:
         return await self._names.directory_at(address, timeout_s)
 
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
-        """The group of that name.  InvalidArgumentError when there is none, UnreachableError when nobody tells until the deadline."""
+        """The group of that name.  InvalidArgumentError when there is none, UnreachableError without an answer until the deadline."""
         if group not in self.groups:
             with contextlib.suppress(DledgerError):
                 await self._ask_for((group,))
@@ -178,7 +178,7 @@ class Router:
                     address, _ = await self._nodes.first_answer([])
                     if not self.groups:
                         raise NotReadyError(f"{address}: no replica group has registered yet")
-                    self._nodes_told = True
+                    self._all_nodes_known = True
                 except DledgerError:
                     if not (self.groups and or_known):
                         raise
@@ -220,11 +220,11 @@ class Router:
         return await self._leaders.leader(group, failed, failed_term)
 
     async def find_leader(self, group: str) -> ReplicaGroup:
-        """Who leads ``group`` now, by asking its nodes.  Raises NotLeaderError when no node is known to lead."""
+        """The leader of ``group`` now, by asking its nodes.  Raises NotLeaderError when no node is known to lead."""
         return await self._leaders.find(group)
 
     async def confirm_leader(self, group: str, address: str) -> None:
-        """Ask the nodes who leads.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
+        """Ask the nodes for the leader.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
         await self._leaders.confirm(group, address)
 
     async def leads(self, group: str, address: str) -> bool:
@@ -232,7 +232,7 @@ class Router:
         return await self._leaders.leads(group, address)
 
     def ask_others(self, group: str, silent: str) -> None:
-        """The leader at ``silent`` does not answer: ask the others for a moment, at a bounded pace; ``newer_leader`` tells."""
+        """The leader at ``silent`` does not answer: ask the others for a moment, at a bounded pace; ``newer_leader`` has the result."""
         self._silent.ask_others(group, silent)
 
     def newer_leader(self, group: str, term: int) -> ReplicaGroup | None:
@@ -244,7 +244,7 @@ class Router:
         await self._cache.pause(group, term, seconds)
 
     def leader_is(self, group: str, address: str) -> None:
-        """A node said who leads: remembered until an answer with a newer term."""
+        """A node named the leader: remembered until an answer with a newer term."""
         self._cache.leader_is(group, address)
 
     async def call_leader(
@@ -268,7 +268,7 @@ class Router:
     # Topics
 
     async def topic(self, name: str, deadline_ms: int, *, fresh: bool = False) -> list[TopicQueues]:
-        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as the nodes that must know say that there is none.
 
         ``fresh``: what is known already does not count.
         """
@@ -290,13 +290,13 @@ class Router:
             raise DeadlineExceededError(f"topic {name}: no answer in time from {', '.join(self._nodes.addresses())}") from None
 
     async def groups_of(self, topics: Iterable[str]) -> set[str] | None:
-        """The replica groups that have any of the topics; None while no name server that has heard of all groups answers."""
+        """The replica groups that have any of the topics; None while no name server that knows all groups answers."""
         found = await asyncio.gather(*(self._lookup.at_name_server(topic) for topic in topics))
         whole = [queues for queues in found if queues is not None]
         return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
 
     def check_seen(self, topics: Iterable[str]) -> None:
-        """PermissionDeniedError for a topic of which somebody told that this client may not know of it."""
+        """PermissionDeniedError for a topic that this client may not know of."""
         for topic in topics:
             if topic in self._cache.unseen:
                 raise may_not(self._cache.unseen[topic], "read", topic)
@@ -306,7 +306,7 @@ class Router:
         await self._lookup.learn(name, groups)
 
     async def route(self, topic: str, deadline_ms: int) -> tuple[str, routes_pb2.RoutesReply | None]:
-        """Who tells the routes of a topic, and what a name server says of it now; None when nodes answer.  What is known is current then.
+        """The source of a topic's routes, and what a name server says of it now; None when nodes answer.  What is known is current then.
 
         Raises TopicNotFoundError.
         """

@@ -22,7 +22,7 @@ MAX_SKIPPED = 100  # unusable nodes that are logged, once each
 _logger = logging.getLogger(__name__)
 
 
-class Told(Protocol):
+class GroupInfo(Protocol):
     """What every message about a replica group has."""
 
     name: str
@@ -38,13 +38,13 @@ class RouteCache:
         self.cluster = ""
         self.groups: dict[str, ReplicaGroup] = {}
         self.topics: dict[str, list[TopicQueues]] = {}
-        self.unseen: dict[str, str] = {}  # topics that this client may not know of, with who it is
+        self.unseen: dict[str, str] = {}  # topics that this client may not know of, with its name
         self.topic_listeners: list[Callable[[str], None]] = []
-        self._changes: dict[str, asyncio.Event] = {}  # by replica group somebody waits for
+        self._changes: dict[str, asyncio.Event] = {}  # by replica group that a caller waits for
         self._skipped: set[tuple[str, str]] = set()
 
-    def tell_unseen(self, topic: str, caller: str) -> None:
-        """Somebody told that ``caller``, which this client is, may not know of a topic; empty: it may."""
+    def set_unseen(self, topic: str, caller: str) -> None:
+        """An answer said that ``caller``, which this client is, may not know of a topic; empty: it may."""
         if caller:
             self.unseen[topic] = caller
         else:
@@ -52,11 +52,11 @@ class RouteCache:
 
     # Replica groups
 
-    def learn_group(self, told: ReplicaGroup) -> None:
-        """Somebody told of a replica group."""
-        known = self.groups.get(told.name)
-        if known is None or (known.term, bool(known.leader_address)) <= (told.term, bool(told.leader_address)):
-            self.set_group(told)
+    def learn_group(self, info: ReplicaGroup) -> None:
+        """An answer named a replica group."""
+        known = self.groups.get(info.name)
+        if known is None or (known.term, bool(known.leader_address)) <= (info.term, bool(info.leader_address)):
+            self.set_group(info)
 
     def set_group(self, group: ReplicaGroup) -> None:
         """What is known of a replica group is this, whatever was known before."""
@@ -68,7 +68,7 @@ class RouteCache:
                 event.set()
 
     def leader_is(self, group: str, address: str) -> None:
-        """A node said who leads: remembered until an answer with a newer term."""
+        """A node named the leader: remembered until an answer with a newer term."""
         known = self.groups.get(group)
         if known is not None and is_address(address) and known.leader_address != address:
             leader_id = next((node.id for node in known.nodes if node.address == address), "")
@@ -107,11 +107,11 @@ class RouteCache:
 
     # Topics
 
-    def newest(self, topic: str, told: Sequence[TopicQueues]) -> list[TopicQueues]:
-        """The queues of ``told``, each as the newest known table of topics of its replica group has them."""
+    def newest(self, topic: str, info: Sequence[TopicQueues]) -> list[TopicQueues]:
+        """The queues of ``info``, each as the newest known table of topics of its replica group has them."""
         known = {queues.replica_group: queues for queues in self.topics.get(topic, ())}
-        old = [known.get(each.replica_group, each) for each in told]
-        return [kept if kept.version > each.version > 0 else each for kept, each in zip(old, told, strict=True)]
+        old = [known.get(each.replica_group, each) for each in info]
+        return [kept if kept.version > each.version > 0 else each for kept, each in zip(old, info, strict=True)]
 
     def set_topic(self, name: str, queues: Iterable[TopicQueues]) -> list[TopicQueues]:
         """The queues of a topic are these; none: the topic is not known.  Returns them by the names of their replica groups."""
@@ -125,24 +125,24 @@ class RouteCache:
 
     # Nodes that cannot be called
 
-    def usable(self, node_id: str, address: str, teller: str) -> bool:
+    def usable(self, node_id: str, address: str, source: str) -> bool:
         """Whether a node can be called.  One that cannot is skipped, with one log line: a mistyped member must not keep clients from
         others."""
         if is_node_name(node_id) and is_address(address):
             return True
         if (node_id, address) not in self._skipped and len(self._skipped) < MAX_SKIPPED:
             self._skipped.add((node_id, address))
-            _logger.warning("%s: node %r has the unusable address %r; skipped", teller, node_id[:100], address[:100])
+            _logger.warning("%s: node %r has the unusable address %r; skipped", source, node_id[:100], address[:100])
         return False
 
-    def group_of(self, told: Told, nodes: Iterable[Node], teller: str) -> ReplicaGroup:
-        """A replica group as somebody tells of it, without what cannot be used of it."""
-        leader_id, leader_address = told.leader_id, told.leader_address
+    def group_of(self, info: GroupInfo, nodes: Iterable[Node], source: str) -> ReplicaGroup:
+        """A replica group from an answer, without what cannot be used of it."""
+        leader_id, leader_address = info.leader_id, info.leader_address
         if leader_address and not is_address(leader_address):
-            self.usable(leader_id, leader_address, teller)
+            self.usable(leader_id, leader_address, source)
             leader_id = leader_address = ""
-        usable = tuple(node for node in nodes if self.usable(node.id, node.address, teller))
-        return ReplicaGroup(told.name, told.term, leader_id, leader_address, usable)
+        usable = tuple(node for node in nodes if self.usable(node.id, node.address, source))
+        return ReplicaGroup(info.name, info.term, leader_id, leader_address, usable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Questions to the other nodes of a replica group while its leader is silent: whether another one leads in a newer term.
 
-Owns the pace of the questions.  A leader that was paused or cut off keeps its connections open, and only the other nodes can tell of the
+Owns the pace of the questions.  A leader that was paused or cut off keeps its connections open, and only the other nodes can name the
 next one.  They are asked one after the other, so that an answer which never comes holds up nothing, with at most one question under way
 to each.  The first ``QUICK`` questions are asked every ``GAP_S``, what follows every ``LONGEST_GAP_S``: a thousand clients of a leader that
 is only slow must not take the time of followers which may have to elect another one.  For the same reason an answer that took long is
 followed by a longer pause.
 
-The answers go to the cache, like every answer of a node: whoever waits for a newer leader learns it there.
+The answers go to the cache, like every answer of a node: callers that wait for a newer leader learn it there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dledger_wire.tasks import BackgroundTasks
 GAP_S = 0.025
 LONGEST_GAP_S = 0.25
 QUICK = 40  # a second of quick questions; one more is earned in each LONGEST_GAP_S
-KEEP_MS = 100  # questions end when nobody has wanted them for that long
+KEEP_MS = 100  # questions end when no caller has wanted them for that long
 GAP_BY_ANSWER = 10  # a question a node is at most a tenth of its time at work for this client
 
 
@@ -85,7 +85,7 @@ class SilentLeaders:
             questions.is_running = False
 
     def _next(self, addresses: Sequence[str], questions: _Questions) -> str | None:
-        """The one after who was asked last; None while all have a question under way."""
+        """The one after the last that was asked; None while all have a question under way."""
         start = addresses.index(questions.asked_last) + 1 if questions.asked_last in addresses else 0
         in_turn = [*addresses[start:], *addresses[:start]]
         return next((each for each in in_turn if each != questions.silent and each not in questions.under_way), None)

@@ -1,4 +1,4 @@
-"""The queues of a topic: from a name server; from the nodes while none answers, or while it has not heard of all replica groups.
+"""The queues of a topic: from a name server; from the nodes while none answers, or while it does not know all replica groups.
 
 Owns whose word counts: the leader of a replica group knows all that was acknowledged there; without it the newest table of topics counts.
 """
@@ -29,7 +29,7 @@ class TopicLookup:
         self._nodes, self._cache, self._leaders = nodes, cache, leaders
 
     async def look_up(self, name: str) -> list[TopicQueues]:
-        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as those who must know say that there is none.
+        """The queues of a topic, by replica group.  Raises TopicNotFoundError as soon as the nodes that must know say that there is none.
 
         Part of the queues is no answer: a key would go to another queue, and a consumer would miss messages.
         """
@@ -55,7 +55,7 @@ class TopicLookup:
         return (await self._ask_name_server(name))[1]
 
     async def _ask_name_server(self, name: str) -> tuple[bool, list[TopicQueues] | None]:
-        """Whether the one that answers has not heard of all replica groups that may have the topic, and the queues as it has them."""
+        """Whether the one that answers does not know all replica groups that may have the topic, and the queues as it has them."""
         self._answers.forget(name)
         try:
             address, reply = await self._names.routes(self._answers.request([name]))
@@ -93,7 +93,7 @@ class TopicLookup:
         caller = self._cache.unseen.get(name)
         if caller:
             return may_not(caller, "read", name)
-        given = ", ".join(self._nodes.bootstrap)  # the same text each time, whoever has answered
+        given = ", ".join(self._nodes.bootstrap)  # the same text each time, whichever node answered
         return TopicNotFoundError(f"topic {name} does not exist in cluster {self._cache.cluster or '?'} ({given})")
 
     # Nodes
@@ -111,20 +111,20 @@ class TopicLookup:
     def _places(self, name: str) -> list[str]:
         """The replica groups that may have queues of the topic; none when not all of them are known."""
         queues = self._cache.topics.get(name, ())
-        told = dict.fromkeys(group for each in queues for group in (each.replica_group, *each.replica_groups))
-        return list(told) if self._cache.groups.keys() >= told.keys() else []
+        named = dict.fromkeys(group for each in queues for group in (each.replica_group, *each.replica_groups))
+        return list(named) if self._cache.groups.keys() >= named.keys() else []
 
     async def learn(self, name: str, groups: Iterable[str]) -> None:
         """Ask the leaders of ``groups`` for a topic, and take over what those say that answer."""
         asked = [group for group in groups if group in self._cache.groups]
         answers = await asyncio.gather(*(self._at_leader(name, group) for group in asked))
-        told = {group: queues for group, queues in zip(asked, answers, strict=True) if queues is not None}
-        kept = [each for each in self._cache.topics.get(name, ()) if each.replica_group not in told]
-        new = [each for queues in told.values() for each in queues]
+        named = {group: queues for group, queues in zip(asked, answers, strict=True) if queues is not None}
+        kept = [each for each in self._cache.topics.get(name, ()) if each.replica_group not in named]
+        new = [each for queues in named.values() for each in queues]
         self._cache.set_topic(name, [*kept, *new])
 
     async def _of_groups(self, name: str, groups: Collection[str], addresses: list[str], answers: list[NodeAnswer]) -> list[TopicQueues]:
-        """A node tells of its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
+        """A node returns its own group's queues only, and a replica may lag: every group is asked, its leader's word counts most, without
         it the newest of what replicas say and of what was known before.  ``answers``: what nodes have said already."""
         by_group = {queues.replica_group: [queues] for queues in self._cache.topics.get(name, ())}
         for_followers: set[str] = set()
@@ -172,7 +172,7 @@ class TopicLookup:
         raise self._absent(name)
 
     async def _found(self, name: str, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """Who leads a replica group that may have the topic.  NotLeaderError that says so when nobody does."""
+        """The leader of a replica group that may have the topic.  NotLeaderError when there is none."""
         try:
             return await self._leaders.find(group, failed, failed_term)
         except NotLeaderError as error:
@@ -189,7 +189,7 @@ def may_not(caller: str, action: str, topic: str) -> PermissionDeniedError:
 
 
 def _is_whole(route: routes_pb2.TopicRoute) -> bool:
-    """Whether a route has every replica group that may have queues of the topic, as these groups tell themselves."""
+    """Whether a route has every replica group that may have queues of the topic, as these groups themselves say."""
     here = {queues.group for queues in route.queues}
     return bool(here) and all(queues.groups and here.issuperset(queues.groups) for queues in route.queues)
 

@@ -1,7 +1,7 @@
 """Queues that topics get while a pull consumer reads them: more queues in their replica groups, or queues in other ones.
 
-Owns when a topic is looked up: as soon as a name server tells of a change, and from time to time.  A replica group that does not answer
-holds nobody up: it is asked again some seconds later.
+Owns when a topic is looked up: as soon as a name server sends a change, and from time to time.  A replica group that does not answer
+blocks nothing: it is asked again some seconds later.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
 from dledger_wire.status import Perm
 
-LOOK_EVERY_MS = 2_000  # unless a name server tells of changes
-TOLD_LOOK_EVERY_MS = 60_000  # while it does
+LOOK_EVERY_MS = 2_000  # unless a name server sends changes
+WATCHED_LOOK_EVERY_MS = 60_000  # while it does
 LOOK_TIMEOUT_MS = 2_000
 GROUP_TIMEOUT_MS = 500
 SILENT_MS = 5_000  # until a replica group that did not answer is asked again
@@ -62,7 +62,7 @@ class AddedQueues:
     async def _parts(self, topic: str, known: Collection[tuple[str, int]]) -> Sequence[TopicQueues]:
         """The readable parts of a topic that have queues besides ``known``.  None while the routes are not to be had."""
         now_ms = self._clock.monotonic_ms()
-        every_ms = TOLD_LOOK_EVERY_MS if self._router.is_told else LOOK_EVERY_MS
+        every_ms = WATCHED_LOOK_EVERY_MS if self._router.gets_changes else LOOK_EVERY_MS
         fresh = now_ms - self._looked_up_ms.get(topic, -every_ms) >= every_ms
         if fresh:
             self._looked_up_ms[topic] = now_ms

@@ -1,4 +1,4 @@
-"""What is noted of the calls of a listener: a span while somebody traces, and metrics where a sink is installed.
+"""What is noted of the calls of a listener: a span while tracing is on, and metrics where a sink is installed.
 
 Owns the two in one, so that an executor asks once before each call, and the choice of instruments: calls, their time, and how old messages
 are when they come.  A call is counted once, whatever its number of messages.
@@ -60,12 +60,12 @@ class CallNotes(Protocol):
     """Notes of the calls of one listener."""
 
     def of_call(self, messages: list[ReceivedMessage]) -> AbstractContextManager[CallNote] | None:
-        """The note of a call, which is made inside of its context; None: nobody wants it.  Called in the worker of the call."""
+        """The note of a call, which is made inside of its context; None: it is not wanted.  Called in the worker of the call."""
         ...
 
 
 class NoNotes:
-    """Nobody wants any."""
+    """No notes are wanted."""
 
     def of_call(self, messages: list[ReceivedMessage]) -> None:
         return None

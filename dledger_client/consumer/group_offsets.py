@@ -7,7 +7,7 @@ initialized topic was added later: it is read from its first message, because ev
 the same in its file.
 
 A replica group into which a topic grew has offsets for every consumer group that read the topic before (``admin/topic_changes``), so that
-nobody chooses for them.  A broadcast keeps in mind which replica groups its topic had when it began: it reads the others from their first
+no member chooses for them.  A broadcast remembers which replica groups its topic had when it began: it reads the others from their first
 message.  What its file says of a topic that was deleted and created again counts no more.
 """
 
@@ -155,7 +155,7 @@ class BrokerOffsetStore:
         request.offsets.extend(_begins(each, first) for each, first in (await self._initial.of_topic(queue)).items())
         try:
             await self._send(queue.replica_group, request)
-        except TopicNotFoundError:  # made anew since: whatever is in it came while this consumer was there
+        except TopicNotFoundError:  # recreated since: whatever is in it came while this consumer was there
             self._initial.topic_missing(queue.topic)
             raise
         self._initialized[queue.topic, queue.replica_group] += 1
@@ -224,7 +224,7 @@ class LocalOffsetStore:
         return CommittedOffset(file.offsets[queue], topic_epoch=topic_epoch)
 
     async def _store(self, starts: dict[MessageQueue, int], topic_epoch: str) -> None:
-        """Initial offsets.  They are tried again and again; why is told once."""
+        """Initial offsets.  They are tried again and again; the reason is logged once."""
         try:
             await self._file.save(starts, topic_epoch)
         except DledgerError as error:

@@ -124,9 +124,9 @@ class GroupSession:
         queues = sorted(queues)
         if queues != self._consumed:
             self._consumed = queues
-            self._tell_consumed()
+            self._send_consumed()
 
-    def _tell_consumed(self) -> None:
+    def _send_consumed(self) -> None:
         consumed = sessions_pb2.SessionQueues(queues=[_queue(*each) for each in self._consumed])
         self._send_later(sessions_pb2.MemberMessage(queues=consumed))
 
@@ -196,7 +196,7 @@ class GroupSession:
                 f"no response from {stream.address} to a join within {WELCOME_TIMEOUT_S:g} s", address=stream.address
             ) from None
         if self._consumed != told:  # between the join and its answer
-            self._tell_consumed()
+            self._send_consumed()
         stream.confirm()
         if stream.address != self._leader:
             self._leader = stream.address
@@ -257,10 +257,10 @@ class GroupSession:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(1, next_ms - self._clock.monotonic_ms()) / 1000):
                         await self._outgoing_changed.wait()
-                self._tell_stand_still(self._clock.monotonic_ms() - next_ms)
+                self._log_stand_still(self._clock.monotonic_ms() - next_ms)
         reader.result()
 
-    def _tell_stand_still(self, late_ms: int) -> None:
+    def _log_stand_still(self, late_ms: int) -> None:
         """Warn when nothing ran here for so long that the locks are lost: a listener may do that with every message."""
         if self._member.broadcast or late_ms < self._lease_ms or self._clock.monotonic_ms() < self._quiet_until_ms:
             return

@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset, its generation, which every reset raises, and the topic that it is of; empty: not told."""
+    """A committed offset, its generation, which every reset raises, and the topic that it is of; empty: unknown."""
 
     offset: int
     generation: int = 0
@@ -112,7 +112,7 @@ class InitialOffsets:
         return (await self._look_up([queue], FIRST))[queue]
 
     async def _look_up(self, queues: list[MessageQueue], where: str) -> dict[MessageQueue, CommittedOffset]:
-        """With the generation of a topic that nobody reads yet: it is made anew with another one, where these offsets mean nothing."""
+        """With the generation of a topic that no member reads yet: it is recreated with another one, where these offsets mean nothing."""
         group = queues[0].replica_group
         if where == LAST and self._begun_ms is not None:  # the end has moved since
             where, searched = TIMESTAMP, self._begun_ms

@@ -90,7 +90,7 @@ def check_listener(listener: Listener, *, on_a_loop: bool = True) -> Listener:
 
 
 class ListenerCalls:
-    """Calls of one consumer's listener: each tells how many of its messages, from the first on, are consumed.
+    """Calls of one consumer's listener: each returns how many of its messages, from the first on, are consumed.
 
     A wrong result is one in every call as a rule: it is logged the first time, the tenth, the hundredth, and so on.
     """

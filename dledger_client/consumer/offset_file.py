@@ -49,7 +49,7 @@ class OffsetFile:
         self.topic_epochs: dict[MessageQueue, str] = {}
         try:
             self.offsets: dict[MessageQueue, int] = self._load()
-        except BaseException:  # nobody gets this object, so nobody could unlock the file
+        except BaseException:  # no caller gets this object, so none could unlock the file
             self.unlock()
             raise
         self.begun = {(queue.topic, queue.replica_group) for queue in self.offsets}  # (topic, replica group) of those that have an offset

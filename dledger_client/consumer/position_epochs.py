@@ -1,7 +1,7 @@
 """Which topic the positions of a pull consumer are of, when one after the other has the same name.
 
-Owns what was told with them.  A position that was read up to, or begun at, means nothing in a topic that was deleted and created again:
-reading on there, or committing it, would pass over messages that nobody in the group has seen.  So requests name the topic.
+Owns what came with them.  A position that was read up to, or begun at, means nothing in a topic that was deleted and created again:
+reading on there, or committing it, would pass over messages that no member of the group has seen.  So requests name the topic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Queue = tuple[str, str, int]  # (topic, replica group, queue id)
 
 
 class PositionEpochs:
-    """Topic epochs of one consumer, by queue; empty where none was told.
+    """Topic epochs of one consumer, by queue; empty where none is known.
 
     What was read counts until a request for it is refused and the consumer asks again where to begin: not before, since it may ask for
     other reasons, and not at the refusal, since it may try the same again.
@@ -24,29 +24,29 @@ class PositionEpochs:
 
     def __init__(self) -> None:
         self._read: dict[Queue, str] = {}
-        self._told: dict[Queue, str] = {}  # with where to begin
+        self._learned: dict[Queue, str] = {}  # with where to begin
         self._refused: set[Queue] = set()
 
     def of(self, queue: Queue) -> str:
-        return self._read.get(queue, self._told.get(queue, ""))
+        return self._read.get(queue, self._learned.get(queue, ""))
 
-    def told(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
-        """Where to begin was told of these queues, by (replica group, queue id)."""
+    def learned(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
+        """The start of these queues is known, by (replica group, queue id)."""
         for place, epoch in epochs.items():
             queue = (topic, *place)
             self._begins_again(queue)
-            self._told[queue] = epoch
+            self._learned[queue] = epoch
 
-    def told_positions(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
+    def learned_positions(self, topic: str, epochs: Mapping[tuple[str, int], str]) -> None:
         """The same by the positions of a group: it begins where it likes in queues in which it has none."""
         for queue in [queue for queue in self._refused if queue[0] == topic]:
             self._begins_again(queue)
-        self.told(topic, epochs)
+        self.learned(topic, epochs)
 
-    def begins_anew(self, topic: str) -> None:
+    def restarts(self, topic: str) -> None:
         """The caller begins in all queues of a topic where it likes.  Nothing changes unless a request for one was refused."""
         if any(queue[0] == topic for queue in self._refused):
-            for queue in [queue for queue in {*self._read, *self._told, *self._refused} if queue[0] == topic]:
+            for queue in [queue for queue in {*self._read, *self._learned, *self._refused} if queue[0] == topic]:
                 self._refused.add(queue)
                 self._begins_again(queue)
 
@@ -54,7 +54,7 @@ class PositionEpochs:
         if queue in self._refused:
             self._refused.discard(queue)
             self._read.pop(queue, None)
-            self._told.pop(queue, None)
+            self._learned.pop(queue, None)
 
     def was_read(self, chunk: Chunk) -> None:
         queue = (chunk.topic, chunk.replica_group, chunk.queue_id)

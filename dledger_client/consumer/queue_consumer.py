@@ -62,7 +62,7 @@ class QueueConsumer:
         self._route_epoch = topic_epoch
         self.process_queue: ProcessQueue | None = None
         self.end_reason: DledgerError | None = None
-        self.is_claimed = False  # the other members are told that it is consumed here, before it is
+        self.is_claimed = False  # the other members learn that it is consumed here, before it is
         self.epoch = 0
         self.generation = 0
         self.committed = -1
@@ -120,7 +120,7 @@ class QueueConsumer:
         return OffsetCommit(self.queue, process_queue.consume_offset, self.generation, self.epoch)
 
     def is_of(self, topic_epoch: str | None) -> bool:
-        """Whether a route with this epoch is of the topic that is consumed: a node that lags may tell of the one before."""
+        """Whether a route with this epoch is of the topic that is consumed: a node that lags may return the one before."""
         return topic_epoch in (self.topic_epoch, self._route_epoch)
 
     def check_lock(self) -> None:
@@ -198,7 +198,7 @@ class QueueConsumer:
             except DledgerError as error:
                 failures += 1
                 if not (error.retriable or error.refresh_route):
-                    if error.message != told:  # a right that was taken away is told once, not every second
+                    if error.message != told:  # a right that was taken away is logged once, not every second
                         told = error.message
                         _logger.warning("%s at %d: %s", self.queue, offset, told)
                     await asyncio.sleep(MAX_PAUSE_S)

@@ -83,7 +83,7 @@ class Rebalancer:
         self._routes = TopicRoutes(router, self.group, subscriptions, offset_store, self._session, self.queue_changed)
         self._commits = OffsetCommits(self.group, offset_store, self._tasks, broadcast=options.broadcast)
         self._finishing: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._known_held: dict[str, _Held] = {}  # of the members told last
+        self._known_held: dict[str, _Held] = {}  # of the last member list
         self._fetches: dict[asyncio.Task[list[Chunk]], str] = {}
         self._changed = asyncio.Event()
         self._joined = asyncio.Event()  # a leader has accepted the join
@@ -127,7 +127,7 @@ class Rebalancer:
     async def stop(self, waiting: Collection[asyncio.Task[Any]] = ()) -> None:
         """Finish every queue, leave the group, end.  Listeners that are ``waiting`` for this are not cancelled."""
         self._stopping = True
-        self._joined.set()  # nobody waits for that any longer
+        self._joined.set()  # no caller waits for that any longer
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.await_termination_ms / 1000
         for queue in list(self.queues):
@@ -147,7 +147,7 @@ class Rebalancer:
     def leader_changed(self, replica_group: str) -> None:
         """Cancel fetches at the previous leader: if it is only paused, they would block for long."""
         known, asked = self._router.groups.get(replica_group), self._fetcher.asked
-        others = (None, known.leader_address if known is not None else None)  # one that asks nobody now waits for the leader
+        others = (None, known.leader_address if known is not None else None)  # one that asks no node now waits for the leader
         for fetch in [fetch for fetch, of in self._fetches.items() if of == replica_group and asked.get(fetch) not in others]:
             fetch.cancel()
 
@@ -236,11 +236,11 @@ class Rebalancer:
             return False
         held = self._held(queue.replica_group)
         if held is None:
-            return True  # not told yet, while the leader of another replica group has told who shares the queues
+            return True  # unknown yet, while the leader of another replica group has sent the members that share the queues
         return (queue.topic, queue.queue_id) in held.elsewhere
 
     def is_held_here(self, queue: MessageQueue) -> bool:
-        """Whether the leader has told that this member holds the queue."""
+        """Whether the leader has confirmed that this member holds the queue."""
         if self.options.broadcast:
             return True
         held = self._held(queue.replica_group)
@@ -341,7 +341,7 @@ class Rebalancer:
     ) -> dict[MessageQueue, str] | None:
         """The queues of a topic assigned to this member, with the topic's epoch; None while the members are not known.
 
-        ``known_readers``: who reads which topic, by replica groups; what is looked up is added.
+        ``known_readers``: the readers of each topic, by replica groups; what is looked up is added.
         """
         found = _all(routes)
         if self.options.broadcast or not found:
@@ -401,7 +401,7 @@ class Rebalancer:
 
 
 def _readers(members: Iterable[sessions_pb2.GroupMember]) -> dict[str, list[str]]:
-    """Who reads each topic, in the order of the members."""
+    """The readers of each topic, in the order of the members."""
     found: dict[str, list[str]] = {}
     for member in members:
         for topic in () if member.broadcast else dict.fromkeys(each.topic for each in member.subscriptions):

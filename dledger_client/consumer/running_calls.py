@@ -1,6 +1,6 @@
 """Calls of a listener that have not returned: which, and for how long.
 
-A listener that hangs holds its queue: a reset of the group's positions has no effect there before it returns.  So the leader is told how
+A listener that hangs holds its queue: a reset of the group's positions has no effect there before it returns.  So the leader is sent how
 long the oldest call runs, and the log says it.
 """
 
@@ -25,7 +25,7 @@ class RunningCalls:
         self._numbers = itertools.count()
         self._contexts: dict[int, ConsumeContext] = {}
         self._seen_ms: dict[int, int] = {}
-        self._told: dict[int, int] = {}  # how old a call was when the log said it last
+        self._logged_ms: dict[int, int] = {}  # how old a call was when the log said it last
 
     def begin(self, context: ConsumeContext) -> int:
         number = next(self._numbers)
@@ -39,11 +39,11 @@ class RunningCalls:
         """How long the oldest call runs, in milliseconds; 0 without one.  Calls of a minute are logged, and again when twice as old."""
         running = dict(self._contexts)
         self._seen_ms = {number: self._seen_ms.get(number, now_ms) for number in running}
-        self._told = {number: told_ms for number, told_ms in self._told.items() if number in running}
+        self._logged_ms = {number: logged_ms for number, logged_ms in self._logged_ms.items() if number in running}
         for number, context in running.items():
             age_ms = now_ms - self._seen_ms[number]
-            if age_ms >= max(LONG_MS, 2 * self._told.get(number, 0)):
-                self._told[number] = age_ms
+            if age_ms >= max(LONG_MS, 2 * self._logged_ms.get(number, 0)):
+                self._logged_ms[number] = age_ms
                 text = "consumer group %s: a listener call of %s queue %d at %s runs for %d s; its messages are not taken away from it"
                 _logger.warning(text, group, context.topic, context.queue_id, context.replica_group, age_ms // 1000)
         return max((now_ms - seen_ms for seen_ms in self._seen_ms.values()), default=0)

@@ -75,7 +75,7 @@ class PushSettings(SecuritySettings, total=False):
         user: See ``SecuritySettings``, as the next three.
         password: Password of the user.
         password_file: File with the password.
-        tls: Whom the client trusts, and its certificate.
+        tls: The authorities that the client trusts, and its certificate.
     """
 
     orderly: bool

@@ -1,4 +1,4 @@
-"""The routes of the topics that a push consumer reads: looked up regularly, and at once when a name server tells of a change.
+"""The routes of the topics that a push consumer reads: looked up regularly, and at once when a name server sends a change.
 
 Owns which topics there are, their readable queues by replica group, and what is logged of a look-up that fails.
 """
@@ -18,8 +18,8 @@ from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import RETRY_PREFIX, group_of_topic
 from dledger_wire.status import Perm
 
-REFRESH_S = 2.0  # between two look-ups, unless a name server tells of changes
-TOLD_REFRESH_MS = 60_000  # while it does
+REFRESH_S = 2.0  # between two look-ups, unless a name server sends changes
+WATCHED_REFRESH_MS = 60_000  # while it does
 TIMEOUT_MS = 2000
 
 _logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class TopicRoutes:
         self._router, self._group, self._topics, self._offset_store = router, group, topics, offset_store
         self._read_from, self._looked_up = read_from, looked_up
         self._stale = False
-        self._changed: dict[str, None] = {}  # topics of which a name server told
+        self._changed: dict[str, None] = {}  # topics that a name server sent
         self._wake = asyncio.Event()
         self._closed: set[str] = set()  # topics that are not readable, which was logged
         self._refused: dict[str, str] = {}  # by topic: why its look-up is refused, which was logged
@@ -52,7 +52,7 @@ class TopicRoutes:
         self._wake.set()
 
     def watch(self) -> None:
-        """Be told of changes by name servers."""
+        """Get changes from name servers."""
         for topic in self._topics:
             self._router.watch_topic(topic)
         self._router.on_topic_change(self._on_change)
@@ -68,7 +68,7 @@ class TopicRoutes:
             is_stale, changed = self._stale, list(self._changed)
             self._stale = False
             self._changed.clear()
-            if is_stale or not self._router.is_told or clock.monotonic_ms() - looked_up_ms >= TOLD_REFRESH_MS:
+            if is_stale or not self._router.gets_changes or clock.monotonic_ms() - looked_up_ms >= WATCHED_REFRESH_MS:
                 looked_up_ms = clock.monotonic_ms()
                 for topic in self._topics:
                     await self._look_up(topic, fresh=True)
@@ -90,7 +90,7 @@ class TopicRoutes:
             self._offset_store.topic_missing(topic)
             routes = []
         except DledgerError as error:
-            if not self._tell_refusal(topic, error):
+            if not self._log_refusal(topic, error):
                 _logger.info("consumer group %s: routes of %s: %s", self._group, topic, error.message)
             return
         self._refused.pop(topic, None)
@@ -100,16 +100,16 @@ class TopicRoutes:
             self._read_from(queues.replica_group)
 
     def _tell_closed(self, topic: str, *, is_closed: bool) -> None:
-        """Warn once of a topic that has queues which nobody may read, until it has none; dead letters are so at first."""
+        """Warn once of a topic that has queues that no user may read, until it has none; dead letters are so at first."""
         if is_closed and topic not in self._closed:
             group = group_of_topic(topic)
             remedy = f"dledger dlq open {group}, or Admin.open_dead_letters" if group else f"dledger topic update {topic} --perm 6"
             _logger.warning("consumer group %s: topic %s is not readable; open it: %s", self._group, topic, remedy)
         (self._closed.add if is_closed else self._closed.discard)(topic)
 
-    def _tell_refusal(self, topic: str, error: DledgerError) -> bool:
+    def _log_refusal(self, topic: str, error: DledgerError) -> bool:
         """Warn of an error that does not pass by itself, once until another one comes; whether it is one.  Of a right on the group, which
-        the retry topic needs, its session tells."""
+        the retry topic needs, its session reports."""
         if topic.startswith(RETRY_PREFIX) or is_retriable(error) or error.outcome_unknown:
             return False
         if self._refused.get(topic) != error.message:

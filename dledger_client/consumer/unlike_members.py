@@ -20,7 +20,7 @@ class UnlikeMembers:
 
     def __init__(self, own: MemberInfo) -> None:
         self._own = own
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def compare(self, members: Iterable[sessions_pb2.GroupMember]) -> None:
         """Warn of what is different and was not before."""
@@ -32,9 +32,9 @@ class UnlikeMembers:
             if member.client_id != self._own.client_id and not member.broadcast
             for text in self._differences(member)
         }
-        for text in found.keys() - self._told:
+        for text in found.keys() - self._logged:
             _logger.warning("consumer group %s: member %s %s", self._own.group, found[text], text)
-        self._told = set(found)
+        self._logged = set(found)
 
     def _differences(self, member: sessions_pb2.GroupMember) -> Iterator[str]:
         for each in member.subscriptions:

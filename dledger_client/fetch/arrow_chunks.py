@@ -47,7 +47,7 @@ class ChunkDecoder:
         return PropertyColumns(cut(pa.string(), self._buffer, *self._property_spans))
 
     def body(self) -> pa.Array:
-        """Stored bodies; ``has_compressed`` tells whether some are compressed."""
+        """Stored bodies; ``has_compressed``: whether some are compressed."""
         return cut(pa.binary(), self._buffer, *self._body_spans)
 
     @property

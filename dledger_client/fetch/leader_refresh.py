@@ -14,7 +14,7 @@ from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 
 SEARCH_MS = 500  # an election takes less
-READS_A_TURN = 4  # each costs some millisecond with the connection that it opens, and whoever else is on the loop waits for all of a turn
+READS_A_TURN = 4  # each costs some millisecond with the connection that it opens, and all other tasks of the loop wait for a whole turn
 
 
 class Turns:
@@ -23,7 +23,7 @@ class Turns:
     def __init__(self, limit: int) -> None:
         self._limit = self._left = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_renewed = True  # nobody has passed in this turn
+        self._is_renewed = True  # no caller has passed in this turn
 
     async def passed(self) -> None:
         """Wait for a place."""

@@ -111,6 +111,6 @@ async def _outcome(fetch: asyncio.Task[list[Chunk]], offset: int) -> list[Chunk]
 
 
 def _note(fetch: asyncio.Task[list[Chunk]]) -> None:
-    """An error that nobody asks for is nobody's concern."""
+    """An error that no caller asks for is dropped."""
     if not fetch.cancelled():
         fetch.exception()

@@ -1,7 +1,7 @@
 """What consumers get: chunks of frames as a replica sent them, and the messages in them.
 
 Owns decoding on the reader's side.  A chunk is split into columns at once; a message is a row of it that turns its properties into a
-dictionary only when somebody asks.
+dictionary only when it is asked for.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Chunk:
 
     Attributes:
         lag: How far the replica was behind.
-        topic_epoch: Identifies the topic, see ``QueueOffsets``; empty when the replica did not tell it.
+        topic_epoch: Identifies the topic, see ``QueueOffsets``; empty when the replica did not send it.
 
     Examples:
         >>> async for chunk in consumer.read_chunks("orders", 0, 0, 1_000):
@@ -273,7 +273,7 @@ class ReceivedMessage:
 
     @property
     def topic_epoch(self) -> str:
-        """Identifies the topic that it was read from, see ``QueueOffsets``; empty when the replica did not tell it."""
+        """Identifies the topic that it was read from, see ``QueueOffsets``; empty when the replica did not send it."""
         return self._rows.chunk.topic_epoch
 
     @property
@@ -382,7 +382,7 @@ class RetriedMessage(ReceivedMessage):
 
 
 class _CompressedMessage(ReceivedMessage):
-    """A message whose body is opened when somebody looks at it: one that does not open is a CorruptFrameError there, and of nobody else."""
+    """A message whose body is opened when it is read: one that does not open is a CorruptFrameError there, and nowhere else."""
 
     __slots__ = ("_opened", "_stored")
 

@@ -2,7 +2,7 @@
 
 Owns no I/O.  A read asks one replica after the other, in rounds.  A follower that lags (knows neither topic nor offset yet), has expired
 more than the others, is damaged or does not respond is no reason to fail: the next one is asked, and the leader decides.  Nor is one
-whose certificate is not trusted, or that refuses who asks: that is final when a second replica says so, or when no other can be reached.
+whose certificate is not trusted, or that refuses the caller: that is final when a second replica says so, or when no other can be reached.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReplicaFailover:
         self.progress()
 
     def progress(self) -> None:
-        """Something was read and processed: the timeout starts anew."""
+        """Something was read and processed: the timeout starts again."""
         self.failures = 0
         self._reasons.clear()
         self._refusing.clear()
@@ -117,7 +117,7 @@ class ReplicaFailover:
 def _lag_or_error(error: DledgerError, source: Source, offset: int) -> DledgerError:
     """The error; a retriable one when the replica is damaged, or is a follower that lags."""
     if isinstance(error, CorruptFrameError) and source.pinned and not source.repairs:
-        return error  # nobody else is asked, and nothing mends it
+        return error  # no other node is asked, and nothing mends it
     if isinstance(error, StorageDamagedError | CorruptFrameError):
         return UnreachableError(f"{source.node_id}: {error.message}", address=source.address)
     if source.is_leader:

@@ -90,7 +90,7 @@ class TopicScan:
         try:
             while self._parts:
                 await self._read_part(self._parts.popleft())
-        except Exception as error:  # noqa: BLE001  whatever it is, it is raised to who takes the chunks
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised to the caller that takes the chunks
             await self._ready.put(error)
         else:
             await self._ready.put(None)

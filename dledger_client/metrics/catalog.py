@@ -23,7 +23,7 @@ class MetricKind(Enum):
     Attributes:
         COUNTER: A number that only grows.
         HISTOGRAM: A distribution of values.
-        GAUGE: A number that is read when somebody looks.
+        GAUGE: A number that is read when it is collected.
     """
 
     COUNTER = "counter"

@@ -1,7 +1,7 @@
 """The instruments of an installed sink: made once for each set of labels, with a bounded number of topics.
 
 Owns the installed sink, and the two rules that keep metrics from harming a client: what a sink raises is logged once and never reaches
-whoever counts, and only the first topics of a process have a label of their own.
+the counting code, and only the first topics of a process have a label of their own.
 """
 
 from __future__ import annotations

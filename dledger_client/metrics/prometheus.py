@@ -57,7 +57,7 @@ class PrometheusMetrics:
 
 
 class _Gauge(Collector):
-    """The sum of what the clients with the same labels say, when somebody looks."""
+    """The sum of what the clients with the same labels say, when it is collected."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

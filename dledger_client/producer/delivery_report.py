@@ -67,7 +67,7 @@ class DeliveryReport:
         return DeliveryReport(self._lock, topic, replica_group, queue_id)
 
     def settle(self) -> None:
-        """The result is set: notify whoever waits.  Called once."""
+        """The result is set: notify waiting callers.  Called once."""
         require(not self.settled, "a report was settled twice")
         with self._lock:
             self.settled = True

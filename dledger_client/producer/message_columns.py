@@ -1,7 +1,7 @@
 """Messages given as columns: a list of bodies, with keys and tags that are one value for all or one a message.
 
 Owns what ``Producer.send_many`` takes: the conversion of lists, numpy and Arrow arrays into byte strings, their checks, and the cut into
-batches.  No object is made for a message unless somebody asks for one by its index.
+batches.  No object is made for a message unless one is asked for by its index.
 """
 
 from __future__ import annotations

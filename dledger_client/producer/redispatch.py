@@ -102,7 +102,7 @@ class Redispatcher:
 
 
 def without_number(error: DledgerError) -> DledgerError:
-    """The error without the message's number in its batch, which says nothing to who sent that message."""
+    """The error without the message's number in its batch, which says nothing to the message's sender."""
     numbered = f"message {error.detail_int('first_bad')}: "
     if not error.message.startswith(numbered):
         return error

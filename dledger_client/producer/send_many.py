@@ -132,7 +132,7 @@ class SendManyFuture(DeliveryFuture):
             Where the bodies are stored.
 
         Raises:
-            DledgerError: Bodies failed: what the first of them failed with, and how many are stored; ``outcomes`` tells which.
+            DledgerError: Bodies failed: what the first of them failed with, and how many are stored; ``outcomes`` says which.
             TimeoutError: The result is not known after ``timeout``; the producer continues to send.
 
         Examples:

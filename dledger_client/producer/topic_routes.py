@@ -29,7 +29,7 @@ from dledger_wire.errors import (
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import Perm
 
-REFRESH_S, TOLD_REFRESH_S = 30.0, 120.0  # the latter while a name server tells of changes
+REFRESH_S, WATCHED_REFRESH_S = 30.0, 120.0  # the latter while a name server sends changes
 REFRESH_PAUSE_S = 0.5
 REFRESH_TIMEOUT_MS = 5000
 MISSING_MS = 1000  # so often a topic is looked up of which a replica group did not answer
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SenderOwner(Protocol):
-    """Whoever runs the senders."""
+    """The owner of the senders."""
 
     def ensure_senders(self, replica_groups: Iterable[str]) -> None:
         """Start a sender for each replica group that has none."""
@@ -53,7 +53,7 @@ class TopicRoutes:
         self._wake = asyncio.Event()
         self._stale = False
         self._changed: dict[str, None] = {}
-        router.on_topic_change(self._told)
+        router.on_topic_change(self._on_topic_change)
         self._missing: dict[str, tuple[int, str]] = {}  # by topic: when it was looked up, and the replica groups without an answer
 
     def mark_stale(self) -> None:
@@ -61,7 +61,7 @@ class TopicRoutes:
         self._stale = True
         self._wake.set()
 
-    def _told(self, topic: str) -> None:
+    def _on_topic_change(self, topic: str) -> None:
         if self._accumulator.knows(topic):
             self._changed[topic] = None
             self._wake.set()
@@ -115,14 +115,14 @@ class TopicRoutes:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)
         self._senders.ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
-        # The order is that of names, whoever answered: a key keeps its queue.
+        # The order is that of names, whichever node answered: a key keeps its queue.
         self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
 
     async def refresh(self) -> None:
-        """Wait until routes changed, or are stale or old, then take over what is told, or look all topics up again."""
+        """Wait until routes changed, or are stale or old, then take over what arrived, or look all topics up again."""
         is_old = False
         try:
-            async with asyncio.timeout(TOLD_REFRESH_S if self._router.is_told else REFRESH_S):
+            async with asyncio.timeout(WATCHED_REFRESH_S if self._router.gets_changes else REFRESH_S):
                 await self._wake.wait()
         except TimeoutError:
             is_old = True

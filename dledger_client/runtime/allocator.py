@@ -2,8 +2,8 @@
 
 A program asks with ``DLEDGER_KEEP_LARGE_BLOCKS=1`` in its environment; the command line and Spark's workers ask for their own processes.
 
-A producer encodes batches of 1 MiB, a consumer receives chunks of 2 MiB.  By default glibc maps memory anew for each and gives it back,
-some 250 page faults a batch, which costs as much as encoding it (benchmarks/history).  Told to keep blocks of up to 32 MiB in its heap,
+A producer encodes batches of 1 MiB, a consumer receives chunks of 2 MiB.  By default glibc maps new memory for each and gives it back,
+some 250 page faults a batch, which costs as much as encoding it (benchmarks/history).  Set to keep blocks of up to 32 MiB in its heap,
 it serves them from there; up to 64 MiB at the heap's end stay with the process.
 """
 

@@ -1,4 +1,4 @@
-"""Numbers and texts that go into requests: what fits their fields, told by name before anything is sent."""
+"""Numbers and texts that go into requests: what fits their fields, checked by name before anything is sent."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _own_network(security: NetworkSecurity) -> Network:
 def own_address(bootstrap: Bootstrap) -> str:
     """The IPv4 address this machine reaches the cluster from; nothing is sent to find out.
 
-    A name that is not known within moments holds nobody up: then it is the address from which this machine reaches others at all.
+    A name that is not known within moments blocks nothing: then it is the address from which this machine reaches others at all.
     """
     host, _, port = parse_bootstrap(bootstrap)[0].rpartition(":")
     for place in (*RESOLVER.addresses_at_once(host.strip("[]")), ELSEWHERE):

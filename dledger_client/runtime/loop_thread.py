@@ -77,7 +77,7 @@ class LoopThread:
 
     @classmethod
     def refuse_in_callback(cls) -> None:
-        """RuntimeError on the loop of this process, for who is about to wait there for what the loop has to bring."""
+        """RuntimeError on the loop of this process, for a caller that is about to wait there for what the loop has to bring."""
         if cls._shared is not None and cls._shared.is_current:
             raise RuntimeError(IN_CALLBACK)
 

@@ -1,4 +1,4 @@
-"""How a client proves who it is, and whom it trusts: parameters of constructors, or the environment where a constructor says nothing.
+"""How a client authenticates, and the authorities it trusts: parameters of constructors, or the environment if a constructor says nothing.
 
 DLEDGER_USER, DLEDGER_PASSWORD_FILE       a user and a file with its password
 DLEDGER_TLS_CA                            certificates of the authorities that nodes' certificates must be of
@@ -37,14 +37,14 @@ _variables: ContextVar[Mapping[str, str]] = ContextVar("dledger_client_variables
 
 
 class SecuritySettings(TypedDict, total=False):
-    """Who a client is, and whom it trusts. Every constructor takes these settings.
+    """A client's credentials and trusted authorities.  Every constructor takes these settings.
 
     What a constructor does not say is taken from the environment: ``DLEDGER_USER``, ``DLEDGER_PASSWORD_FILE``, ``DLEDGER_TLS_CA``,
     ``DLEDGER_TLS_CERT`` and ``DLEDGER_TLS_KEY``. Files are read again for each new connection, so a password or a certificate is
     replaced without a restart.
 
     Attributes:
-        user: Name of the user. Default: none, or whom the certificate names.
+        user: Name of the user. Default: none, or the name in the certificate.
         password: Its password. Better kept in a file.
         password_file: File with its password in the first line; only its owner may be able to read it (mode 0600).
         tls: ``TlsSettings``, or the path of a file with the authorities (PEM) that certificates of nodes must be of. Default: no TLS.

@@ -45,7 +45,7 @@ class Admin(SyncClient[AsyncAdmin]):
     Args:
         bootstrap: Addresses of any nodes, ``host:port,host:port`` or a list of them.
         read_from: Where lists, offsets and messages are read: ``leader``, or ``follower`` to spare the leader, which then is asked only
-            for what followers do not have.  ``read_at`` of what is listed says who answered, and how old the answer may be.
+            for what followers do not have.  ``read_at`` of listed rows names the answering replica, and how old the answer may be.
         timeout_ms: How long each operation is tried, in milliseconds.
         security: See ``SecuritySettings``.
 
@@ -202,7 +202,7 @@ class Admin(SyncClient[AsyncAdmin]):
         return self._run(self._inner.list_topics(or_followers=or_followers, partial=partial))
 
     def route(self, topic: str) -> TopicRoute:
-        """Where clients find a topic: its replica groups with queues, leader and replicas, as they are told.
+        """Where clients find a topic: its replica groups with queues, leader and replicas, as clients get them.
 
         A name server answers; without one, the nodes do.
 
@@ -284,7 +284,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Args:
             consumer_group: The group.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the description says which.
-            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, which alone knows the members.
 
         Raises:
             InvalidArgumentError: The group has neither members nor positions.
@@ -297,12 +297,12 @@ class Admin(SyncClient[AsyncAdmin]):
     def describe_groups(
         self, names: Iterable[str] = (), *, partial: bool = False, or_followers: bool = False
     ) -> Listed[ConsumerGroupDescription]:
-        """The members, positions and lag of many consumer groups, with few calls; names that nobody knows are left out.
+        """The members, positions and lag of many consumer groups, with few calls; unknown names are left out.
 
         Args:
             names: The consumer groups; none for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
-            or_followers: With ``partial``: positions as followers know them where there is no leader, who alone knows the members.
+            or_followers: With ``partial``: positions as followers know them where there is no leader, which alone knows the members.
 
         Examples:
             >>> groups = admin.describe_groups()
@@ -326,7 +326,7 @@ class Admin(SyncClient[AsyncAdmin]):
     def consumers_status(self) -> ConsumersStatus:
         """All consumer groups as they move, dead letters and transactions: what ``dledger status --check`` looks at.
 
-        A replica group that does not answer, and a user who may not see something, raise no error: what is missing is in the answer.
+        A replica group that does not answer, and a missing right to see something, raise no error: what is missing is in the answer.
 
         Examples:
             >>> from dledger_client.admin.status_checks import find, parse_checks
@@ -593,7 +593,7 @@ class Admin(SyncClient[AsyncAdmin]):
         Args:
             consumer_group: The group; empty for all.
             partial: Leave out replica groups that do not answer; ``unanswered`` of the list says which.
-            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is told here.
+            at_leader: Ask leaders also when this client reads at followers: before a redrive, which counts from what is returned here.
 
         Examples:
             >>> waiting = sum(letters.waiting for letters in admin.dead_letters("audit"))
@@ -829,7 +829,7 @@ class Admin(SyncClient[AsyncAdmin]):
     def remove_replica_group(self, replica_group: str, *, discard: bool = False) -> ReplicaGroupDescription:
         """Remove a replica group that is drained: its nodes refuse everything from then on, and are to be stopped.
 
-        Topics that had queues in it are told.  The call may be repeated, also when the nodes of the group are gone.
+        Topics that had queues in it are updated.  The call may be repeated, also when the nodes of the group are gone.
 
         Args:
             replica_group: The group of nodes.
@@ -960,7 +960,7 @@ class Admin(SyncClient[AsyncAdmin]):
 
         Raises:
             InvalidArgumentError: There is no such user.
-            PermissionDeniedError: The caller is somebody else, and does not administer the cluster.
+            PermissionDeniedError: The caller is another user, and does not administer the cluster.
 
         Examples:
             >>> admin.update_user("billing", "a new one")
@@ -1011,7 +1011,7 @@ class Admin(SyncClient[AsyncAdmin]):
         """All rules, in order.
 
         Args:
-            user: Only those that decide on what this user may do, rules for everybody included.  Default: all.
+            user: Only those that decide on what this user may do, rules for all users included.  Default: all.
 
         Examples:
             >>> for rule in admin.list_rules("billing"):
@@ -1047,7 +1047,7 @@ class Admin(SyncClient[AsyncAdmin]):
 
         Args:
             count: How many at most.
-            user: Only what this user did.  Default: everybody.
+            user: Only what this user did.  Default: all users.
             action: Only actions with this text in them.  Default: all.
             denied: Only refusals.
             node: Only what this node or name server wrote, by id or address.  Default: all of them.

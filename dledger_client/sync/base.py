@@ -34,7 +34,7 @@ class SyncHandle(Generic[Inner]):
 
     def _iterate(self, items: AsyncGenerator[T]) -> Generator[T]:
         """The items, each made on the loop when it is asked for."""
-        turn = asyncio.Lock()  # of those who use ``items``: one that was interrupted, with Ctrl-C, is not through with them at once
+        turn = asyncio.Lock()  # of the users of ``items``: one that was interrupted, with Ctrl-C, is not through with them at once
         try:
             while found := self._run(_next(items, turn)):
                 yield found[0]

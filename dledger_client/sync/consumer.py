@@ -95,7 +95,7 @@ class PullConsumer(GroupPositions):
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            NotReadyError: A replica group that may have queues of the topic does not answer, and nobody else knows of them.
+            NotReadyError: A replica group that may have queues of the topic does not answer, and no other one knows them.
 
         Examples:
             >>> queues = sum(part.read_queues for part in consumer.topic("orders"))

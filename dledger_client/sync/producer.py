@@ -122,8 +122,8 @@ class Producer(ProducerBase):
             TypeError: A body is no bytes, or a key or tag no text.
             InvalidArgumentError: There are more or fewer keys or tags than bodies, or one of them cannot be stored.
             MessageTooLargeError: A body is larger than ``max_message_bytes``; nothing was sent.
-            DledgerError: Bodies failed with what ``send`` raises. The error tells how many are stored; ``send_many_async`` has a future
-                that tells which.
+            DledgerError: Bodies failed with what ``send`` raises. The error says how many are stored; ``send_many_async`` has a future
+                that says which.
 
         Examples:
             >>> result = producer.send_many("orders", [b"one", b"two", b"three"], tags="created")

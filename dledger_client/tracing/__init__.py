@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TraceContext", "processing", "use_tracer_provider"]
 
-API = "opentelemetry.trace"  # not among sys.modules: nobody traces
+API = "opentelemetry.trace"  # not among sys.modules: tracing is off
 _spans: Spans | None = None  # once there is a provider
 _has_asked = False
 
 
 def spans() -> Spans | None:
-    """Who makes spans; None while there is neither a tracer provider nor a current span."""
+    """The maker of spans; None while there is neither a tracer provider nor a current span."""
     if _spans is not None:
         return _spans
     api = sys.modules.get(API)
@@ -89,7 +89,7 @@ def use_tracer_provider(provider: TracerProvider | None) -> None:
 def processing(messages: ReceivedMessage | Sequence[ReceivedMessage], consumer_group: str = "") -> Iterator[None]:
     """A span of work on messages that were fetched: what is sent inside of the block belongs to it. Listeners have such a span already.
 
-    Does nothing while nobody traces.
+    Does nothing while tracing is off.
 
     Args:
         messages: One message, whose trace the span continues; or several, which the span links to.

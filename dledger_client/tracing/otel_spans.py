@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, by its conventions for messaging.  Imported only when somebody traces.
+"""Spans of OpenTelemetry, by its conventions for messaging.  Imported only while tracing is on.
 
 Owns names and attributes of spans, and the rule that tracing is never a reason for a message to fail: what the application's tracer raises,
 a processor of spans say, is logged once.  A span of a send ends when the message is acknowledged or has failed, whatever thread sees that.
@@ -43,7 +43,7 @@ Attributes = dict[str, str | int]
 
 SYSTEM = "dledger"
 CHECK = "check"  # the operation on a half message, which has no offset in its topic yet
-MAX_LINKS = 128  # what OpenTelemetry keeps of them unless it is told otherwise
+MAX_LINKS = 128  # what OpenTelemetry keeps of them by default
 
 _logger = logging.getLogger(__name__)
 
@@ -59,16 +59,16 @@ class Spans:
         try:
             return self._tracer.start_span(name, kind=kind, attributes=attributes, **how)
         except FAULTS as error:
-            self._tell(error)
+            self._record_error(error)
             return trace.INVALID_SPAN
 
     def _end(self, span: Span) -> None:
         try:
             span.end()
         except FAULTS as error:
-            self._tell(error)
+            self._record_error(error)
 
-    def _tell(self, error: BaseException) -> None:
+    def _record_error(self, error: BaseException) -> None:
         if not self._is_broken:
             self._is_broken = True
             _logger.error("what clients do could not be traced; logged once", exc_info=error)
@@ -135,7 +135,7 @@ class Spans:
             raise
 
     def _end_with(self, span: Span, future: SendFuture | SendManyFuture, attributes_of: Callable[[Any], Attributes]) -> None:
-        """End a span when the result is known, with the attributes of what is stored; at once when nobody records it."""
+        """End a span when the result is known, with the attributes of what is stored; at once when it is not recorded."""
 
         def end(done: Any) -> None:
             error = done.exception()

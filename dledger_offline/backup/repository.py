@@ -122,13 +122,13 @@ class Repository:
 
     def create(self, path: str) -> PartWriter:
         """A new file; close it, or ``discard`` it."""
-        with self._told(path):
+        with self._named_errors(path):
             self._files.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
             return PartWriter(self, path, self._files.open(self._path(path), "wb"))
 
     def read(self, path: str) -> Iterator[bytes]:
         """A file in pieces.  StorageDamagedError when it is missing."""
-        with self._told(path):
+        with self._named_errors(path):
             try:
                 file = self._files.open(self._path(path), "rb")
             except FileNotFoundError:
@@ -139,7 +139,7 @@ class Repository:
 
     def remove(self, path: str) -> None:
         """A file that nothing needs; none is no error."""
-        with self._told(path), contextlib.suppress(FileNotFoundError):
+        with self._named_errors(path), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(path))
 
     def remove_backup(self, backup_id: str) -> None:
@@ -148,7 +148,7 @@ class Repository:
 
     def sizes(self) -> dict[str, int]:
         """Every file of logs and states, with its size or ``UNKNOWN_SIZE``."""
-        with self._told(""):
+        with self._named_errors(""):
             try:
                 self._files.invalidate_cache()
                 found = self._files.find(self._root, detail=True)
@@ -161,7 +161,7 @@ class Repository:
         return path.removeprefix(self._root).lstrip("/")
 
     def _list(self, folder: str) -> list[str]:
-        with self._told(folder):
+        with self._named_errors(folder):
             try:
                 self._files.invalidate_cache()
                 return [str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._path(folder), detail=False)]
@@ -169,7 +169,7 @@ class Repository:
                 return []
 
     def _read_small(self, path: str) -> bytes | None:
-        with self._told(path):
+        with self._named_errors(path):
             try:
                 return bytes(self._files.cat_file(self._path(path)))
             except FileNotFoundError:
@@ -179,13 +179,13 @@ class Repository:
         """A file that shows whole or not at all."""
         with self.create(path + UNFINISHED) as file:
             file.write(data)
-        with self._told(path):
+        with self._named_errors(path):
             self._files.mv(self._path(path + UNFINISHED), self._path(path))
             if self._is_local:
                 _sync_folder(os.path.dirname(self._path(path)))
 
     @contextlib.contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _named_errors(self, path: str) -> Iterator[None]:
         """Errors of the storage as ours, in one line that names the file."""
         try:
             yield
@@ -216,13 +216,13 @@ class PartWriter:
             self.discard()
 
     def write(self, data: bytes | memoryview) -> None:
-        with self._repository._told(self._path):
+        with self._repository._named_errors(self._path):
             self._file.write(data)
 
     def close(self) -> None:
         """All of it is on stable storage, where the storage can say so.  An error discards it."""
         try:
-            with self._repository._told(self._path):
+            with self._repository._named_errors(self._path):
                 if self._repository._is_local:
                     self._file.flush()
                     os.fsync(self._file.fileno())

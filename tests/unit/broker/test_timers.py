@@ -123,7 +123,7 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
 
 def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row P7."""
-    monkeypatch.setattr(TopicRoutes, "_told", lambda *_: None)  # the producers do not know yet
+    monkeypatch.setattr(TopicRoutes, "_on_topic_change", lambda *_: None)  # the producers do not know yet
 
     async def nothing(_message: ReceivedMessage) -> TransactionState:
         return TransactionState.UNKNOWN
@@ -154,7 +154,7 @@ def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch
 
 def test_what_is_to_wait_is_taken_by_a_group_that_its_topic_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/semantics.md, row P7: it is delivered there, and no send of a producer that does not know yet fails."""
-    monkeypatch.setattr(TopicRoutes, "_told", lambda *_: None)
+    monkeypatch.setattr(TopicRoutes, "_on_topic_change", lambda *_: None)
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dledger_client.admin.group_answers import told_of
+from dledger_client.admin.group_answers import collect_answers
 from dledger_client.aio import Message, consumer_group_admin
 from dledger_client.consumer.group_session import GroupSession
 from dledger_wire._pb import sessions_pb2
@@ -115,11 +115,11 @@ def test_nothing_is_reset_when_a_group_fails_while_offsets_are_asked_for(monkeyp
         await send_to(rig, "g1", 3)
 
         async def told(*given: Any, **how: Any) -> Any:
-            found = await told_of(*given, **how)
+            found = await collect_answers(*given, **how)
             kill_group(rig, "g1")
             return found
 
-        monkeypatch.setattr(consumer_group_admin, "told_of", told)
+        monkeypatch.setattr(consumer_group_admin, "collect_answers", told)
         async with rig.admin() as admin, rig.consumer("g") as consumer:
             with pytest.raises((NotLeaderError, UnreachableError)):
                 await admin.reset_offsets("g", "t", "last", create=True)

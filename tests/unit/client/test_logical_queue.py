@@ -249,7 +249,7 @@ def test_what_others_wrote_is_no_logical_queue() -> None:
             await one.send(Message("t", b"a"))
             async with rig.producer() as other:
                 await other.send(Message("t", b"foreign"), queue_id=1)
-            with pytest.raises(InvalidArgumentError, match="somebody else writes"):
+            with pytest.raises(InvalidArgumentError, match="another producer writes"):
                 await one.send(Message("t", b"b"))
             with pytest.raises(InvalidArgumentError, match="expected t"):
                 await one.send(Message("u", b"b"))

@@ -210,7 +210,7 @@ def test_whose_password_a_user_has_is_not_known(lost: LostAnswers) -> None:
             for existed in (False, True):
                 lost.next, lost.before = [methods.PUT_USER], existed
                 with pytest.raises(
-                    OutcomeUnknownError, match="'billing' exists: created by an attempt whose answer was lost, or by somebody"
+                    OutcomeUnknownError, match="'billing' exists: created by an attempt whose answer was lost, or by another"
                 ):
                     await security_admin._change(admin._calls, methods.PUT_USER, request, "billing", security_admin._is_done("billing"))
                 assert not lost.next

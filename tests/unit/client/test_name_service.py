@@ -36,7 +36,7 @@ async def watched(made: Board, topic: str = "t") -> Router:
     router = made.router()
     await queues_of(router, topic)
     router.watch()
-    await until(lambda: router.is_told)
+    await until(lambda: router.gets_changes)
     return router
 
 
@@ -218,7 +218,7 @@ def test_with_all_name_servers_gone_clients_go_on_and_new_ones_find_their_way_by
         router = await watched(made)
         for address in list(made.services):
             made.kill(address)
-        await until(lambda: not router.is_told)
+        await until(lambda: not router.gets_changes)
         made.groups["g1"].topics["t"], made.groups["g1"].version = 5, 2
         assert await queues_of(router, fresh=False) == {"g0": 2, "g1": 3}
         assert await queues_of(router) == {"g0": 2, "g1": 5}
@@ -245,10 +245,10 @@ def test_name_servers_that_come_back_empty_are_used_again_once_they_have_heard_o
         router = await watched(made)
         for address in list(made.services):
             made.kill(address)
-        await until(lambda: not router.is_told)
+        await until(lambda: not router.gets_changes)
         for address in made.name_addresses:
             await made.loop.create_task(made.start_name_server(address), name="start")
-        await until(lambda: router.is_told)
+        await until(lambda: router.gets_changes)
         assert await queues_of(router, fresh=False) == {"g0": 2}, "an empty name server takes nothing away"
         made.groups["g0"].topics["t"], made.groups["g0"].version = 6, 2
         made.register_all()
@@ -278,7 +278,7 @@ def test_the_watch_goes_on_at_another_name_server(strike: Callable[[Board, str],
         group.leader, group.term = group.addresses[1], 2
         made.kill(group.addresses[0])
         await router.leader("g0", group.addresses[0], 1)  # a leader is lost: so may be the name server
-        await until(lambda: router.is_told and router._names.current not in ("", lost))
+        await until(lambda: router.gets_changes and router._names.current not in ("", lost))
         group.leader, group.term = group.addresses[2], 3
         made.register("g0", at=[address for address in made.services if address != lost])
         begun = made.loop.time()
