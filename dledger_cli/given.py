@@ -1,4 +1,4 @@
-"""Options and variables that say which cluster is asked and who asks: one that is given and empty is wrong usage.
+"""Options and variables for the cluster to ask and the caller's credentials: one that is given and empty is wrong usage.
 
 A script whose own variable is unset (``--bootstrap "$BROKERS"``) would ask another cluster otherwise, or ask as another user.
 """

@@ -24,7 +24,7 @@ _CLEAR = "\x1b[K"  # the rest of the line
 
 
 class ClosedPipeExit(SystemExit):
-    """Nobody reads standard output any more: the process ends without an error."""
+    """The reader of standard output is gone: the process ends without an error."""
 
 
 class _StandardOutput(io.FileIO):
@@ -61,9 +61,9 @@ def end_quietly_at_closed_pipe() -> None:
 
 
 def end_if_unread() -> None:
-    """End as at a closed pipe, without a write that would show it: for who waits for something to print."""
+    """End as at a closed pipe, without a write that would show it: for commands that wait for something to print."""
     looked_at = select.poll()
-    looked_at.register(1, 0)  # errors are told unasked
+    looked_at.register(1, 0)  # errors are reported unasked
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in looked_at.poll(0)):
         raise ClosedPipeExit(0)
 
@@ -120,7 +120,7 @@ _errors_as_json = False  # a process runs one command
 
 
 def show_errors_as_json(wanted: bool) -> bool:
-    """Callback of --json: who reads the answer by a program reads errors by it, too."""
+    """Callback of --json: a program that reads the answer reads errors, too."""
     global _errors_as_json
     _errors_as_json = wanted
     return wanted

@@ -18,7 +18,7 @@ usage: dledger-probe [[https://]HOST:PORT[/PATH]]
 
 Ask a metrics port whether its process lives (/livez), or with the path /readyz whether clients may be sent to it.  Exit 0 when the answer
 is a success, else 1 with what failed.  Without an argument: ${ADDRESS_VARIABLE}, else {DEFAULT_TARGET}.  A port with TLS is found out; its
-certificate is not checked, since nothing secret is sent or told."""
+certificate is not checked, since nothing secret is sent or returned."""
 
 
 class ProbeError(Exception):

@@ -131,7 +131,7 @@ class QueueReaders:
                 self.read(await start_of(found))
                 continue
             except TopicNotFoundError:
-                if not self._readers:  # else those of its queues tell
+                if not self._readers:  # else those of its queues report
                     raise
             except DledgerError as error:
                 if not error.retriable:

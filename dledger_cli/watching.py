@@ -163,7 +163,7 @@ class _Page(io.StringIO):
 
 
 def fitting(lines: Sequence[str], size: tuple[int, int]) -> list[str]:
-    """The first lines that a terminal of ``size`` (columns, rows) shows without scrolling; the last one tells how many are missing."""
+    """The first lines that a terminal of ``size`` (columns, rows) shows without scrolling; the last one says how many are missing."""
     columns, rows = size
     used, count = 0, 0
     heights = [max(1, -(-len(_COLOUR.sub("", line)) // max(1, columns))) for line in lines]

@@ -1,4 +1,4 @@
-"""``dledger audit tail``: who administered the cluster, and who was refused, from all nodes and name servers."""
+"""``dledger audit tail``: administrative actions and refusals, from all nodes and name servers."""
 
 from __future__ import annotations
 

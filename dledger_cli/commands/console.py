@@ -91,7 +91,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _as_started(host: str, *, read_only: bool) -> bool:
-    """Whether everybody who comes is the user that the options or the environment name: who they are is then up to this machine."""
+    """Whether every visitor acts as the user of the options or the environment: access is then up to this machine."""
     from broker.config.placement import is_loopback
 
     used = connection()

@@ -156,7 +156,7 @@ class _Sending:
         """``read`` makes a message of a line; None: the line is the body, and all messages have the same options."""
         from dledger_client import Message, Producer
 
-        Message(self.topic, b"", **self.options)  # keys, tags and properties of all messages: what is wrong with them is told once
+        Message(self.topic, b"", **self.options)  # keys, tags and properties of all messages: errors in them are reported once
         run(check_reachable(bootstrap, timeout_s))
         timeout_ms = int(timeout_s * 1000)
         with Producer(

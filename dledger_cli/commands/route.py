@@ -1,4 +1,4 @@
-"""``dledger route``: where clients find a topic, and who told so."""
+"""``dledger route``: where clients find a topic, and the source of the answer."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def _show_queues(queues: Listed[QueueRange]) -> None:
 
 
 def _messages(queues: Listed[QueueRange], replica_group: str) -> int | None:
-    """None where nobody tells."""
+    """None where no source answers."""
     return None if replica_group in queues.unanswered else sum(queue.messages for queue in queues if queue.replica_group == replica_group)
 
 

@@ -139,7 +139,7 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
 
 
 def _hint(error: DledgerError) -> str:
-    """Another user helps who came as nobody or without a right, not against a certificate or a password that is refused."""
+    """Another user helps a caller without credentials or without a right, not against a certificate or a password that is refused."""
     from dledger_wire.errors import PermissionDeniedError
 
     helps = isinstance(error, PermissionDeniedError) or error.details.get("reason") == "no_credentials"

@@ -1,4 +1,4 @@
-"""``dledger user``: who may come in."""
+"""``dledger user``: users and their credentials."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def list_users(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_
 
 
 def _password(name: str, file: str, *, no_password: bool) -> str | None:
-    """None for a user without one.  It is never taken from the command line, where everybody on the machine can see it."""
+    """None for a user without one.  It is never taken from the command line, where every user of the machine can see it."""
     from dledger_wire.security.credentials import read_secret
 
     if no_password and file:

@@ -62,14 +62,14 @@ def moved(text: str, source: Path) -> str:
 
 
 def replace_file(file: Path, text: str, source: Path | None = None) -> None:
-    """Replace a file in one step: who reads it finds the old or the new one.
+    """Replace a file in one step: readers find the old or the new one.
 
     It is readable for those who could read ``source``, or the old one; with a block ``security`` for its owner alone.
     """
     mode = FILE_MODE if "security" in yaml.safe_load(text) else _mode_of(source or file)
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         now = stat.S_IMODE(file.stat().st_mode)
-        if now & ~mode:  # somebody has opened it to others
+        if now & ~mode:  # it was opened to others
             os.chmod(file, now & mode)
         return
     new = file.with_name(f"{file.name}.new")
@@ -86,5 +86,5 @@ def replace_file(file: Path, text: str, source: Path | None = None) -> None:
 
 
 def _mode_of(file: Path) -> int:
-    """Who may read and write a file; the owner always."""
+    """The users that may read and write a file; the owner always."""
     return stat.S_IMODE(file.stat().st_mode) & 0o666 | FILE_MODE

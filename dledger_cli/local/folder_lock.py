@@ -1,4 +1,4 @@
-"""One command at a time starts or stops what runs in a data folder: another one waits, and says for whom.
+"""One command at a time starts or stops what runs in a data folder: another one waits, and says for which.
 
 Owns ``DATA/up.lock``, an advisory lock with the pid of its holder; a stale file means nothing.
 """
@@ -31,7 +31,7 @@ def one_at_a_time(data: Path) -> Iterator[None]:
             holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
             note(f"waiting for another command that starts or stops nodes in {data}{f' (pid {holder})' if holder.isdigit() else ''}")
             fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(OSError):  # a full disk keeps nobody from stopping nodes
+        with suppress(OSError):  # a full disk does not keep nodes from being stopped
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         yield

@@ -119,7 +119,7 @@ class LocalCluster:
 
     def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError
-        names who holds its port."""
+        names the holder of its port."""
         kind = "nameserver" if node_id in self.name_server_ids() else "node"
         check_addresses_free(node_id, self.config.addresses_of(node_id))
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
@@ -189,7 +189,7 @@ def _event_of(line: str) -> str:
 
 
 def check_addresses_free(name: str, addresses: Sequence[str]) -> None:
-    """AddressInUseError names who holds a port that ``name`` wants to listen on, or says why nobody can listen there."""
+    """AddressInUseError names the holder of a port that ``name`` wants to listen on, or says why none can listen there."""
     for address in addresses:
         error = why_not_listened(address)
         if error is None:

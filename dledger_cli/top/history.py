@@ -66,7 +66,7 @@ class History:
         self._positions = {name: position for name, position in self._positions.items() if name in names}
 
     def remember(self, changes: Iterable[LeaderChange]) -> None:
-        """Changes of leader that the nodes tell of, oldest first; of the same term a look's own one counts no more."""
+        """Changes of leader that the nodes report, oldest first; of the same term a look's own one counts no more."""
         reported = {(change.replica_group, change.term): change for change in changes}
         seen = {(change.replica_group, change.term): change for change in self._changes}
         ordered = sorted((seen | reported).values(), key=lambda change: (change.at_ms, change.term))

@@ -1,7 +1,7 @@
 """Asks a cluster again and again for what ``dledger top`` shows.
 
 Owns the calls and their times: nodes at each look; in tasks of their own, since they answer late while a replica group has no leader,
-consumer groups, and what the nodes tell of changes of leader.
+consumer groups, and what the nodes report of changes of leader.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class Watcher:
             await asyncio.sleep(max(0.1, began + self._consumers_every_s - time.monotonic()))
 
     async def _see_changes(self) -> None:
-        """What the nodes tell: before the first look, and why a change came that a look has seen.
+        """What the nodes report: before the first look, and why a change came that a look has seen.
 
-        A caller who may not ask that still has what the looks see.
+        A caller without that right still has what the looks see.
         """
         while True:
             self._change_seen.clear()  # before they are asked: a change that comes meanwhile is asked about at once

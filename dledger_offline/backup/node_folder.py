@@ -1,4 +1,4 @@
-"""The data folder of a new node, made from a backup: its log and state, and who it is from now on.
+"""The data folder of a new node, made from a backup: its log and state, and its identity from now on.
 
 Owns the order of the steps.  The log and the state get here as a replica's copy does (``dledger/snapshot``): every entry is checked, and
 the folder's files are those a node would have written.  Behind the last entry comes a configuration with the members of the new cluster,
@@ -80,7 +80,7 @@ def check_settings(node: NodeSettings, point: Point) -> None:
 
 
 class NodeFolder:
-    """Makes one node's folder; ``progress`` is told how many bytes came."""
+    """Makes one node's folder; ``progress`` gets the number of bytes that arrived."""
 
     def __init__(self, repository: Repository, point: Point, node: NodeSettings, folder: Path, progress: Callable[[int], None]) -> None:
         self._repository, self._point, self._node, self._folder, self._progress = repository, point, node, folder, progress

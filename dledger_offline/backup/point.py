@@ -57,7 +57,7 @@ def backup_for(repository: Repository, manifests: list[Manifest], at_ms: int) ->
 
 
 def _lacks(repository: Repository, manifest: Manifest, later: list[Manifest], at_ms: int) -> bool:
-    """Whether a later backup shows that something of that time came behind this one: then the clock of who made this one was ahead."""
+    """Whether a later backup shows that something of that time came behind this one: then the clock of this one's node was ahead."""
     for name, group in manifest.groups.items():
         found = (each.groups[name] for each in later if name in each.groups)
         newer = next((each for each in found if each.last_index > group.last_index), None)
@@ -67,7 +67,7 @@ def _lacks(repository: Repository, manifest: Manifest, later: list[Manifest], at
 
 
 def _first_time_behind(repository: Repository, log: GroupBackup, index: int) -> int:
-    """When the first message or command behind an entry was stored; 0 when it cannot be told."""
+    """When the first message or command behind an entry was stored; 0 when that is unknown."""
     with contextlib.suppress(StorageDamagedError):  # what is restored may need nothing of it
         for entry in entries_from(repository, log, index + 1):
             if entry.index > index and (found := time_of(entry)):

@@ -19,7 +19,7 @@ UNFINISHED_KEPT = timedelta(days=1)
 def keep_newest(repository: Repository, count: int, left_aside: Callable[[StorageDamagedError], None] = lambda _error: None) -> list[str]:
     """Remove all backups but the ``count`` newest of each replica group, and what nothing needs; the ids of those removed.
 
-    Which files a damaged backup needs is not known: as long as one is kept, all files stay, and ``left_aside`` is told of it.
+    Which files a damaged backup needs is not known: as long as one is kept, all files stay, and ``left_aside`` gets it.
     """
     found = repository.manifests()
     removed = _replaced(found, count)

@@ -86,7 +86,7 @@ def new_id(known: Iterable[str]) -> str:
 
 
 def newest_of(repository: Repository, group: str, left_aside: Callable[[DledgerError], None]) -> GroupBackup | None:
-    """The newest backup of a group; ``left_aside`` is told of damaged ones."""
+    """The newest backup of a group; ``left_aside`` gets damaged ones."""
     for backup_id in reversed(repository.ids()):
         try:
             found = repository.manifest(backup_id).groups.get(group)
@@ -99,7 +99,7 @@ def newest_of(repository: Repository, group: str, left_aside: Callable[[DledgerE
 
 
 def sources(cluster: str, status: ReplicaGroupStatus, node_id: str = "") -> list[Replica]:
-    """Whom to read from, in order; only ``node_id`` if it is given.  UnreachableError when nobody answers."""
+    """The nodes to read from, in order; only ``node_id`` if it is given.  UnreachableError when none answers."""
     members = [node for node in status.nodes if status.is_member(node.id) and (not node_id or node.id == node_id)]
     if node_id and not members:
         raise InvalidArgumentError(f"replica group {status.name} has no member {node_id!r}; it has {', '.join(_members(status))}")
@@ -117,7 +117,7 @@ def _members(status: ReplicaGroupStatus) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class GroupTaker:
-    """Takes the backup of one group.  ``before``: its newest backup; ``progress`` is told how many bytes came, ``left_aside`` of files of
+    """Takes the backup of one group.  ``before``: its newest backup; ``progress`` gets the bytes that arrived, ``left_aside`` files of
     the backup before that are damaged."""
 
     repository: Repository

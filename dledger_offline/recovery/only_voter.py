@@ -190,6 +190,6 @@ async def _settings_of(cluster: ClusterConfig, node_id: str, disk: Disk) -> Node
 
 
 def _of_file(settings: NodeSettings) -> Configuration:
-    """A group that has not told its log yet who is in it: as the cluster file says."""
+    """A group whose log has no members yet: as the cluster file says."""
     membership = raft_settings_of(settings).membership
     return Configuration(membership, {member: settings.peers[member] for member in membership.members})
