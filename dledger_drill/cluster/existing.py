@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from dledger_drill.cluster.cluster import NO_LOGIN, Cluster
 from dledger_drill.hosts.machines import DrillMachine
+from dledger_drill.hosts.processes import environment_with
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -92,12 +92,11 @@ class ExistingCluster(Cluster):
 
     def _run_command(self, name: str) -> None:
         added = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
-        environment = os.environ | self._client_environment | added
         try:
             done = subprocess.run(  # noqa: S602 - the operator's own line
                 self._restart_command,
                 shell=True,
-                env=environment,
+                env=environment_with({**self._client_environment, **added}),
                 capture_output=True,
                 text=True,
                 timeout=RESTART_S,

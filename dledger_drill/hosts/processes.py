@@ -22,6 +22,11 @@ _KILL_LIMIT_S = 60.0
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
 
+def environment_with(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process and ``added``, of which an empty value removes a variable."""
+    return {name: value for name, value in {**os.environ, **added}.items() if value or name not in added}
+
+
 class ChildProcess:
     """``Process`` of machine.py.  Signals go to all that it started, too, unless those left its process group."""
 
@@ -39,12 +44,11 @@ class ChildProcess:
 
         Args:
             log: Its output is appended to it; None: goes where that of this process goes.
-            environment: Added to that of this process; an empty value removes a variable.
+            environment: Added as in ``environment_with``.
             namespace: Descriptor of a network namespace; None: that of this process.
             stdin: ``subprocess.PIPE`` to write to ``popen.stdin``.
         """
         launcher = [sys.executable, "-I", "-S", _LAUNCHER, str(os.getpid()), "-" if namespace is None else str(namespace), *command]
-        added = environment or {}
         fds = [*pass_fds, *([] if namespace is None else [namespace])]
         with contextlib.ExitStack() as stack:
             output = stack.enter_context(open(log, "ab")) if log else None
@@ -55,7 +59,7 @@ class ChildProcess:
                     stdin=stdin,
                     stdout=output,
                     stderr=output,
-                    env={name: value for name, value in {**os.environ, **added}.items() if value or name not in added},
+                    env=environment_with(environment or {}),
                     pass_fds=fds,
                     start_new_session=True,
                 )
