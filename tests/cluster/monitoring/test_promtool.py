@@ -10,11 +10,12 @@ import pytest
 
 from tests import needs
 from tests.monitoring_files import PROMETHEUS
+from tests.waiting import LIMIT_S
 
 
 def promtool(*arguments: str | Path) -> str:
     """Its output; the test fails when it finds something wrong."""
-    done = subprocess.run([needs.program("promtool"), *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([needs.program("promtool"), *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -104,8 +104,9 @@ async def tell(port: int, data: bytes) -> bytes:
 
 
 def test_a_pickle_of_a_stranger_is_not_unpickled(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+
     async def check(pair: Pair) -> None:
-        left = tmp_path / "left"
         assert await tell(pair.port, packed(Evil(left))) == b""
         assert await tell(pair.port, packed(Evil(left), "another password")) == b""
         assert not left.exists()
@@ -117,6 +118,7 @@ def test_a_pickle_of_a_stranger_is_not_unpickled(tmp_path: Path) -> None:
         assert all(quorum.state().has_majority for quorum in pair.quorums)
 
     with_pair(check)
+    assert not left.exists()  # nor later, when what was under way is done
 
 
 @pytest.mark.parametrize("password", [None, PASSWORD])
