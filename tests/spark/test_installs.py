@@ -24,7 +24,7 @@ class Hiding:
             return None
         zips = [place for place in (sys.path if path is None else path) if ".zip" in place]
         spec = importlib.machinery.PathFinder.find_spec(name, zips, target)
-        if spec is None:
+        if spec is None and path is None:  # a package; names in one that was found are looked for in its own place
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return spec
 sys.meta_path.insert(0, Hiding)
