@@ -48,6 +48,22 @@ class Manager:
             found.append(dict(line.split("=", 1) for line in lines))
 
 
+@pytest.fixture(autouse=True)
+def sockets_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process keeps its notify socket for as long as it runs; here it goes with each test."""
+    opened: list[NotifySocket] = []
+    make = NotifySocket.__init__
+
+    def noted(self: NotifySocket, address: str) -> None:
+        make(self, address)
+        opened.append(self)
+
+    monkeypatch.setattr(NotifySocket, "__init__", noted)
+    yield
+    for each in opened:
+        each.close()
+
+
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
     made = Manager(str(tmp_path / "notify") if request.param == "path" else f"@dledger-test-{os.getpid()}-{tmp_path.name}")

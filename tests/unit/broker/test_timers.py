@@ -209,7 +209,7 @@ def test_what_cannot_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(InvalidArgumentError, match="13 digits"):
         Message("t", b"x", deliver_at_ms=17)
-    with pytest.raises(InvalidArgumentError, match="one of them"):
+    with pytest.raises(InvalidArgumentError, match="mutually exclusive"):
         Message("t", b"x", deliver_at_ms=EPOCH_MS, delay_level=3)
     Rig().run(scenario)
 
