@@ -87,9 +87,10 @@ class ChildProcess:
                 return None
             self._process = process
         assert process.stderr is not None  # noqa: S101 - it is a pipe, for the type checker
-        for line in process.stderr:
-            logger.info("%s: %s", self._name, printable(line.decode("utf-8", "replace").rstrip()))
-        return process.wait()
+        with process:  # closes its pipes
+            for line in process.stderr:
+                logger.info("%s: %s", self._name, printable(line.decode("utf-8", "replace").rstrip()))
+        return process.returncode
 
 
 @contextlib.contextmanager
