@@ -54,7 +54,7 @@ def test_an_address_that_is_none_of_this_machine_is_told_from_one_that_is_taken(
         with pytest.raises(AddressInUseError, match=r"\(n0\) is taken by pid"):
             check_addresses_free("n0", [f"127.0.0.1:{holder.getsockname()[1]}"])
     for address in ("192.0.2.1:10911", "nowhere.invalid:10911"):
-        with pytest.raises(AddressInUseError, match=rf"^{address} \(n0\): cannot listen: .*; where n0 listens, .* is its setting listen$"):
+        with pytest.raises(AddressInUseError, match=rf"^{address} \(n0\): cannot listen: .*; to listen at .*, set listen of n0$"):
             check_addresses_free("n0", [address])
 
 
