@@ -9,7 +9,6 @@ Processes that a command starts get it by ``environment``; a password that was t
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.given import not_empty, value_of
+from dledger_cli.given import environment_with, not_empty, value_of
 from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Connection:
 
     def environment(self) -> dict[str, str]:
         """For a process that the command starts."""
-        return {name: value for name, value in (os.environ | self.given).items() if value or name not in self.given}
+        return environment_with(self.given)
 
     def log_in(self, options: Mapping[str, str | None]) -> None:
         """Take the options.  Nothing is taken from the environment of what it says of another user."""

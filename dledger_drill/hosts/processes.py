@@ -15,16 +15,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dledger_cli.given import environment_with
 from dledger_wire.errors import DeadlineExceededError
 
 _LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 _KILL_LIMIT_S = 60.0
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
-
-
-def environment_with(added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of this process and ``added``, of which an empty value removes a variable."""
-    return {name: value for name, value in {**os.environ, **added}.items() if value or name not in added}
 
 
 class ChildProcess:
