@@ -9,8 +9,8 @@ import pytest
 
 import dledger_client
 from dledger_client import aio
+from dledger_client.lazy import CLIENTS
 
-CLIENTS = [name for name, value in vars(aio).items() if inspect.isclass(value) and value.__module__.startswith("dledger_client.aio")]
 CLASSES = [name for name in CLIENTS if getattr(dledger_client, name) is not getattr(aio, name)]
 # Of the synchronous face only, or with other parameters there.
 DIFFERENT = {("Producer", "flush"), ("Transaction", "__init__"), ("TransactionProducer", "flush")}
