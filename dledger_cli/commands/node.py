@@ -63,7 +63,7 @@ def node(
 def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> AbstractContextManager[object]:
     """The web console that this node keeps running, if it is to start one and can.  It has no credentials of its own: its users log in."""
     from broker.config.console import console_options, starts_console
-    from broker.process.child_process import ChildProcess, not_started
+    from broker.process.supervised_process import SupervisedProcess, not_started
     from dledger_cli.commands.console import need_library
     from dledger_wire.errors import ConfigError
     from dledger_wire.security import variables
@@ -77,7 +77,7 @@ def _console(cluster: ClusterConfig, file: str, node_id: str, data: str) -> Abst
     command = [sys.executable, "-P", "-m", "dledger_cli", "console", "--config", str(Path(file).resolve())]
     command += [*console_options(cluster.console, node_id), "--reports", str(Path(data).resolve() / "drills")]
     left_out = (variables.USER, variables.PASSWORD_FILE, variables.CERT, variables.KEY, "DLEDGER_BOOTSTRAP", "DLEDGER_CONTEXT")
-    return ChildProcess("console", command, without=left_out)
+    return SupervisedProcess("console", command, without=left_out)
 
 
 def check_expiry(cluster: ClusterConfig, own_id: str) -> None:

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from broker.config.cluster_file import ClusterConfig
-from broker.process import child_process
+from broker.process import supervised_process
 from broker.process.allocator import MALLOC_SETTINGS
-from broker.process.child_process import ChildProcess
 from broker.process.kernel_limits import NICENESS, OOM_SCORE_ADJ
+from broker.process.supervised_process import SupervisedProcess
 from dledger_cli.commands import node
 from tests.waiting import wait_until
 
@@ -39,19 +39,19 @@ signal.pause()
 """
 PARENT = f"""
 import logging, sys, signal
-from broker.process.child_process import ChildProcess
+from broker.process.supervised_process import SupervisedProcess
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-with ChildProcess("second", [sys.executable, "-c", {SECOND!r}]):
+with SupervisedProcess("second", [sys.executable, "-c", {SECOND!r}]):
     signal.pause()
 """
 
 
 def test_it_is_started_again_and_ends_with_its_context(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(child_process, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(supervised_process, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setenv("SECRET_OF_THE_NODE", "x")
     monkeypatch.setenv("MALLOC_TOP_PAD_", MALLOC_SETTINGS["MALLOC_TOP_PAD_"])
     caplog.set_level(logging.INFO)
-    child = ChildProcess("console", [sys.executable, "-c", PROGRAM], without=("SECRET_OF_THE_NODE",))
+    child = SupervisedProcess("console", [sys.executable, "-c", PROGRAM], without=("SECRET_OF_THE_NODE",))
 
     def pids() -> list[int]:
         return [int(record.getMessage().rsplit(" ", 1)[1]) for record in caplog.records if "hello" in record.getMessage()]
@@ -70,22 +70,22 @@ def test_it_is_started_again_and_ends_with_its_context(monkeypatch: pytest.Monke
 
 
 def test_a_command_that_does_not_exist_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(child_process, "FIRST_PAUSE_S", 0.01)
-    with ChildProcess("console", ["/no/such/program"]):
+    monkeypatch.setattr(supervised_process, "FIRST_PAUSE_S", 0.01)
+    with SupervisedProcess("console", ["/no/such/program"]):
         wait_until(lambda: caplog.text.count("cannot be started") > 1, "it is tried again")
 
 
 def test_the_pause_is_the_first_one_at_first_and_doubles_up_to_the_last(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(child_process, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(child_process, "MAX_PAUSE_S", 0.05)
-    monkeypatch.setattr(ChildProcess, "_run_once", lambda _self: 1)  # ends at once
+    monkeypatch.setattr(supervised_process, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(supervised_process, "MAX_PAUSE_S", 0.05)
+    monkeypatch.setattr(SupervisedProcess, "_run_once", lambda _self: 1)  # ends at once
 
     def pauses() -> list[float]:
         return [record.__dict__["again_in_s"] for record in caplog.records if record.__dict__.get("event") == "child_process_ended"]
 
-    with ChildProcess("console", []):
+    with SupervisedProcess("console", []):
         wait_until(lambda: len(pauses()) >= 5, "it ended five times")
     assert pauses()[:5] == [0.01, 0.02, 0.04, 0.05, 0.05]
 

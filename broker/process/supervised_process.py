@@ -26,7 +26,7 @@ GRACE_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class ChildProcess:
+class SupervisedProcess:
     """``command`` runs as long as this context is open, without the variables ``without``; ``name`` is what the log calls it."""
 
     def __init__(self, name: str, command: Sequence[str], without: Sequence[str] = ()) -> None:
@@ -95,7 +95,7 @@ class ChildProcess:
 
 @contextlib.contextmanager
 def not_started(name: str, reason: str) -> Iterator[None]:
-    """In place of a ``ChildProcess`` that cannot run here: the node goes on without it, and its log says so."""
+    """In place of a ``SupervisedProcess`` that cannot run here: the node goes on without it, and its log says so."""
     _log_not_started(name, reason)
     yield
 
