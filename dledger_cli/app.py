@@ -15,7 +15,7 @@ from dledger_cli.command_table import RootGroup
 from dledger_cli.connection import Connection
 from dledger_cli.contexts import variables_of
 from dledger_cli.given import not_empty, value_of
-from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_errors_as_json, show_log_lines
+from dledger_cli.output import end_quietly_at_closed_pipe, error_line, show_log_lines, use_json
 from dledger_client.runtime.allocator import keep_large_blocks
 from dledger_wire.printable import printable, printable_lines
 from dledger_wire.version import installed_version
@@ -60,7 +60,7 @@ def _root(
         connection.given[VERBOSE] = "1"
     if named := context or value_of("DLEDGER_CONTEXT"):
         connection.given |= variables_of(named)
-    show_errors_as_json(False)  # until the command says otherwise
+    use_json(False)  # until the command says otherwise
 
 
 def main() -> None:

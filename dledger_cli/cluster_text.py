@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.output import note, print_json, print_line, print_table
+from dledger_cli.output import json_wanted, note, print_json, print_line, print_table
 from dledger_wire.addresses import host_of
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ MAX_WARNINGS = 8  # with 30 groups everything fits one screen
 NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
 
 
-def show_cluster(cluster: ClusterDirectory, *, as_json: bool) -> None:
+def show_cluster(cluster: ClusterDirectory) -> None:
     """Print the screen, or the JSON."""
-    if as_json:
+    if json_wanted():
         print_json(_json(cluster))
         return
     shown = [group for group in cluster.groups if not group.is_removed]

@@ -60,11 +60,15 @@ class Connection:
     Attributes:
         given: Variables that stand in place of those of the environment; an empty one counts as not set.
         bootstrap: The addresses of ``--bootstrap``.
+        config: The cluster file of ``--config``.
+        timeout_s: Of ``--timeout``.
         uses_shipped: No cluster is named: the one that comes with dledger is used.
     """
 
     given: dict[str, str] = field(default_factory=dict)
     bootstrap: str = ""
+    config: str | None = None
+    timeout_s: float = 0.0
     uses_shipped: bool = False
     _member: tuple[ClusterConfig, NetworkSecurity | None] | None = None  # of the cluster file that was asked about last
 

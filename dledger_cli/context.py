@@ -12,7 +12,7 @@ import typer
 
 from dledger_cli.connection import as_member, checked_bootstrap, connection, take_authorities
 from dledger_cli.given import not_empty
-from dledger_cli.output import note, show_errors_as_json
+from dledger_cli.output import note, use_json
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -40,7 +40,7 @@ BootstrapOption = Annotated[
         callback=not_empty,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.", callback=show_errors_as_json)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.", callback=use_json)]
 # Defaults of commands: READ_S for what only asks, CHANGE_S for what changes something, LONG_S for what goes through everything.
 TimeoutOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up after this time.")]
 READ_S, CHANGE_S, LONG_S = 10.0, 30.0, 60.0
@@ -53,26 +53,26 @@ CONTACT_S = 5.0  # for the first answer of any node
 GRACE_S = 1.0
 
 
-def config_path(option: str | None, data: str | None = None) -> str:
+def config_path(option: str | None = None, data: str | None = None) -> str:
     """The cluster file to use; ``data`` is the data folder whose own file is preferred to ``./data``'s."""
-    if option:
-        return option
+    if chosen := option or connection().config:
+        return chosen
     if named := connection().variable("DLEDGER_CONFIG"):
         return named
     written = Path(data or "data") / "cluster.yaml"
     return str(written if written.is_file() else SHIPPED_CONFIG)
 
 
-def given_bootstrap(config: str | None) -> str:
+def given_bootstrap(config: str | None = None) -> str:
     """The addresses of --bootstrap, or of $DLEDGER_BOOTSTRAP when no cluster file is named; empty without either."""
     used = connection()
-    if used.bootstrap or config:
+    if used.bootstrap or config or used.config:
         return used.bootstrap
     text = used.variable("DLEDGER_BOOTSTRAP")
     return checked_bootstrap(text, "DLEDGER_BOOTSTRAP") if text else ""
 
 
-def bootstrap_of(config: str | None) -> str:
+def bootstrap_of(config: str | None = None) -> str:
     """The addresses a client starts from; no node is asked."""
     return given_bootstrap(config) or load_readable(config).bootstrap()
 
@@ -123,7 +123,7 @@ def time_ms(text: str, option: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
+def load_config(option: str | None = None, data: str | None = None) -> ClusterConfig:
     """The cluster of the file; with --bootstrap as its nodes describe it."""
     from broker.config.cluster_file import ClusterConfig
 
@@ -135,7 +135,7 @@ def load_config(option: str | None, data: str | None = None) -> ClusterConfig:
     return config
 
 
-def load_readable(option: str | None) -> ClusterConfig:
+def load_readable(option: str | None = None) -> ClusterConfig:
     """The same for a command that only asks nodes: mistakes in the file are a warning while addresses can be read."""
     from broker.config.readable_part import readable_part
 
@@ -178,10 +178,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def ask(config: str | None, timeout_s: float, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run ``work`` with an ``Admin`` of the cluster that the options name.  UnreachableError when no node answers soon."""
-    bootstrap = bootstrap_of(config)
-    return run(_asked(bootstrap, timeout_s, work))
+def ask(work: Callable[[Admin], Awaitable[T]], timeout_s: float = 0.0) -> T:
+    """Run ``work`` with an ``Admin`` of the cluster that the options name.  UnreachableError when no node answers soon.
+
+    ``timeout_s``: in place of ``--timeout``.
+    """
+    return run(_asked(bootstrap_of(), timeout_s or connection().timeout_s, work))
 
 
 async def _asked(bootstrap: str, timeout_s: float, work: Callable[[Admin], Awaitable[T]]) -> T:

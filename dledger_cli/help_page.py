@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dledger_cli.connection import Connection, checked_bootstrap, use_connection
+from dledger_cli.context import CHANGE_S, LONG_S, READ_S, ConfigOption, JsonOption, TimeoutOption
 
 CONNECTION = "Connection options"
 
@@ -67,9 +68,19 @@ class HelpPage:
 class HelpCommand(HelpPage, TyperCommand):
     """A command.  It does not get options of its connection, which are in ``connection()`` while it runs."""
 
+    given_by_connection: tuple[str, ...] = ()  # of the common options: those that it takes, and its function does not declare
+    timeout_s = CHANGE_S
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        for option in declared_options(_common) if self.given_by_connection else ():
+            if option.name in self.given_by_connection:
+                option.default = self.timeout_s if option.name == "timeout" else option.default
+                self.params.append(option)
+
     def invoke(self, ctx: Any) -> Any:
         root = ctx.find_object(Connection) or Connection()
-        used = Connection(dict(root.given))
+        used = Connection(dict(root.given), config=ctx.params.get("config"), timeout_s=ctx.params.get("timeout", 0.0))
         options = {name: ctx.params.pop(name) for name in self.connection if name != "config"}
         if bootstrap := options.get("bootstrap"):
             if ctx.params.get("config"):
@@ -81,7 +92,38 @@ class HelpCommand(HelpPage, TyperCommand):
             return self.run(ctx)
 
     def run(self, ctx: Any) -> Any:
+        ctx.params = {name: value for name, value in ctx.params.items() if name not in self.given_by_connection}
         return super().invoke(ctx)
+
+
+def _common(config: ConfigOption = None, timeout: TimeoutOption = CHANGE_S, as_json: JsonOption = False) -> None:
+    """The options of commands that ask a cluster."""
+
+
+class JsonCommand(HelpCommand):
+    """Takes ``--json``."""
+
+    given_by_connection: tuple[str, ...] = ("as_json",)
+
+
+class FileCommand(HelpCommand):
+    """Takes ``--config`` and ``--json``."""
+
+    given_by_connection: tuple[str, ...] = ("config", "as_json")
+
+
+class AskingCommand(HelpCommand):
+    """Takes ``--config``, ``--timeout`` and ``--json``: ``ask`` and ``json_wanted`` heed them."""
+
+    given_by_connection: tuple[str, ...] = ("config", "timeout", "as_json")
+
+
+class LongCommand(AskingCommand):
+    timeout_s = LONG_S
+
+
+class ReadingCommand(AskingCommand):
+    timeout_s = READ_S
 
 
 class HelpGroup(HelpPage, TyperGroup):

@@ -116,19 +116,40 @@ def _table_line(cells: Sequence[str], widths: Sequence[int], aligned_right: Sequ
     return "  ".join(padded).rstrip()
 
 
-_errors_as_json = False  # a process runs one command
+_as_json = False  # a process runs one command
 
 
-def show_errors_as_json(wanted: bool) -> bool:
+def use_json(wanted: bool) -> bool:
     """Callback of --json: a program that reads the answer reads errors, too."""
-    global _errors_as_json
-    _errors_as_json = wanted
+    global _as_json
+    _as_json = wanted
     return wanted
+
+
+def json_wanted() -> bool:
+    return _as_json
+
+
+def report(answer: object, *lines: str) -> None:
+    """What a command did: with --json as an object, else as remarks."""
+    if _as_json:
+        print_json(answer)
+        return
+    for line in lines:
+        note(line)
+
+
+def print_answer(answer: object, header: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """What a command found: with --json as an object, else as a table."""
+    if _as_json:
+        print_json(answer)
+    else:
+        print_table(header, rows, right=right)
 
 
 def error_line(text: str, error: BaseException | None = None) -> None:
     """An error as one line (or one line a mistake) on stderr; with --json as one object, that has the class of ``error``."""
-    if _errors_as_json:
+    if _as_json:
         known = {"type": type(error).__name__} if error is not None else {}
         print(printable_json({"error": known | {"message": text or "unknown error"}}), file=sys.stderr, flush=True)
         return

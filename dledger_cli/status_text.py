@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.output import GREEN, RED, YELLOW, note, print_json, print_line, print_table
+from dledger_cli.output import GREEN, RED, YELLOW, json_wanted, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -32,9 +32,9 @@ ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "l
 FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
 
 
-def show_status(cluster: ClusterConfig, groups: list[ReplicaGroupStatus], *, as_json: bool) -> None:
+def show_status(cluster: ClusterConfig, groups: list[ReplicaGroupStatus]) -> None:
     """Print the table with its sentence, or the JSON."""
-    if as_json:
+    if json_wanted():
         print_json(groups_json(groups))
         return
     from dledger_client.admin.status_text import node_note, replicas_line, replicas_of, sentence

@@ -19,8 +19,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from dledger_cli.help_page import HelpCommand, declared_options
-from dledger_cli.output import ClosedPipeExit, error_line
+from dledger_cli.help_page import AskingCommand, FileCommand, JsonCommand, ReadingCommand, declared_options
+from dledger_cli.output import ClosedPipeExit, error_line, json_wanted
 
 DEFAULT_S = 2.0
 MAX_S = 86_400.0
@@ -36,15 +36,17 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class IntervalCommand(HelpCommand):
+class IntervalCommand(FileCommand):
     """Takes ``--watch``, which it declares, with and without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, with_interval(args))
 
 
-class WatchedCommand(IntervalCommand):
+class WatchedCommand(IntervalCommand, ReadingCommand):
     """Runs again and again with ``--watch``."""
+
+    given_by_connection: tuple[str, ...] = AskingCommand.given_by_connection
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -54,10 +56,16 @@ class WatchedCommand(IntervalCommand):
         every_s: float = ctx.params.pop("watch")
         if not every_s:
             return super().run(ctx)
-        with contextlib.closing(pages(every_s, as_json=ctx.params.get("as_json", False))) as shown:
+        with contextlib.closing(pages(every_s, as_json=json_wanted())) as shown:
             for page in shown:
                 with page:
                     super().run(ctx)
+
+
+class WatchedJsonCommand(WatchedCommand):
+    """The same for a command that asks no cluster."""
+
+    given_by_connection: tuple[str, ...] = JsonCommand.given_by_connection
 
 
 def _watch(watch: WatchOption = 0.0) -> None:

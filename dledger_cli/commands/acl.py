@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import print_json, print_line, print_table
+from dledger_cli.context import ask
+from dledger_cli.help_page import AskingCommand, ReadingCommand, command_group, examples
+from dledger_cli.output import json_wanted, print_answer, print_json, print_line
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
 
@@ -32,10 +32,10 @@ RemoveOption = Annotated[bool, typer.Option("--remove", help="Remove these rules
 
 def register(root: typer.Typer) -> None:
     app = command_group("Permissions of users: rules that allow and deny.")
-    app.command("allow", epilog=examples("dledger acl allow billing read --topic 'orders*' --group billing"))(allow)
-    app.command("deny", epilog=examples("dledger acl deny '*' read --topic salaries"))(deny)
+    app.command("allow", cls=AskingCommand, epilog=examples("dledger acl allow billing read --topic 'orders*' --group billing"))(allow)
+    app.command("deny", cls=AskingCommand, epilog=examples("dledger acl deny '*' read --topic salaries"))(deny)
     reading_command(app, "list", epilog=examples("dledger acl list billing"))(list_rules)
-    app.command("check", epilog=examples("dledger acl check billing read --topic orders"))(check)
+    app.command("check", cls=ReadingCommand, epilog=examples("dledger acl check billing read --topic orders"))(check)
     root.add_typer(app, name="acl")
 
 
@@ -47,13 +47,10 @@ def allow(
     producer: ProducerOption = None,
     cluster: ClusterOption = False,
     remove: RemoveOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Grant permissions to a user.  Default: deny."""
     rules = _rules("allow", user, actions, _named(topic, group, producer, cluster=cluster))
-    _change(rules, config, timeout, remove=remove, as_json=as_json)
+    _change(rules, remove=remove)
 
 
 def deny(
@@ -64,23 +61,17 @@ def deny(
     producer: ProducerOption = None,
     cluster: ClusterOption = False,
     remove: RemoveOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Deny permissions to a user, whatever other rules allow."""
     rules = _rules("deny", user, actions, _named(topic, group, producer, cluster=cluster))
-    _change(rules, config, timeout, remove=remove, as_json=as_json)
+    _change(rules, remove=remove)
 
 
 def list_rules(
     user: Annotated[str, typer.Argument(metavar="[USER]", help="Only rules that apply to this user. Default: all.")] = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the rules."""
-    _show_rules(ask(config, timeout, lambda admin: admin.list_rules(user)), as_json=as_json)
+    _show_rules(ask(lambda admin: admin.list_rules(user)))
 
 
 def check(
@@ -90,9 +81,6 @@ def check(
     group: GroupOption = None,
     producer: ProducerOption = None,
     cluster: ClusterOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Check whether a user has a permission.  Shows the rules that decide it.  Exits with 1 if it has not."""
     named = _named(topic, group, producer, cluster=cluster)
@@ -100,8 +88,8 @@ def check(
         raise typer.BadParameter("expected one action, and one of --topic, --group, --producer, --cluster")
     ((resource, name),) = named
     kind, what = cast("ResourceType", resource), cast("Action", action)
-    found = ask(config, timeout, lambda admin: admin.check_access(user, what, kind, name))
-    if as_json:
+    found = ask(lambda admin: admin.check_access(user, what, kind, name))
+    if json_wanted():
         print_json({"allowed": found.allowed, "rules": [str(rule) for rule in found.rules]})
     else:
         print("allowed" if found.allowed else "denied")
@@ -133,14 +121,12 @@ def _rules(effect: Literal["allow", "deny"], user: str, actions: str, named: lis
     ]
 
 
-def _change(rules: list[AccessRule], config: str | None, timeout_s: float, *, remove: bool, as_json: bool) -> None:
-    change = ask(config, timeout_s, lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
-    show_change(change, *(f"{'removed' if remove else 'added'}: {rule}" for rule in rules), as_json=as_json)
+def _change(rules: list[AccessRule], *, remove: bool) -> None:
+    change = ask(lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
+    show_change(change, *(f"{'removed' if remove else 'added'}: {rule}" for rule in rules))
 
 
-def _show_rules(rules: list[AccessRule], *, as_json: bool) -> None:
+def _show_rules(rules: list[AccessRule]) -> None:
     fields = ("effect", "user", "action", "resource", "pattern")
-    if as_json:
-        print_json({"rules": [{field: getattr(rule, field) for field in fields} for rule in rules]})
-        return
-    print_table(tuple(field.upper() for field in fields), [tuple(getattr(rule, field) for field in fields) for rule in rules])
+    answer = {"rules": [{field: getattr(rule, field) for field in fields} for rule in rules]}
+    print_answer(answer, tuple(field.upper() for field in fields), [tuple(getattr(rule, field) for field in fields) for rule in rules])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import end_if_unread, note, print_json, print_line
+from dledger_cli.context import ask
+from dledger_cli.help_page import ReadingCommand, command_group, examples
+from dledger_cli.output import end_if_unread, json_wanted, note, print_json, print_line
 
 if TYPE_CHECKING:
     from dledger_client.admin.audit import AuditLog, AuditRecord
@@ -25,7 +25,7 @@ MOST = 10_000
 def register(root: typer.Typer) -> None:
     app = command_group("The audit log: administrative actions and refusals.")
     app.callback()(_group)
-    app.command("tail", epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
+    app.command("tail", cls=ReadingCommand, epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
     root.add_typer(app, name="audit")
 
 
@@ -40,9 +40,6 @@ def tail(
     by: Annotated[str, typer.Option("--by", metavar="USER", help="Only actions of this user.")] = "",
     action: Annotated[str, typer.Option("--action", metavar="TEXT", help="Only actions that contain this text.")] = "",
     denied: Annotated[bool, typer.Option("--denied", help="Only refusals.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the newest audit records of all nodes, by time.  Includes name servers.  With --json as they were written, one a line."""
 
@@ -52,7 +49,7 @@ def tail(
         wanted = count
         while True:
             found = await admin.audit_log(wanted, user=by, action=action, denied=denied, node=node, after=after)
-            _show(found, as_json=as_json)
+            _show(found)
             silent = _report_silent(found, silent)
             if not follow:
                 return
@@ -60,12 +57,12 @@ def tail(
             await asyncio.sleep(LOOK_S)
             end_if_unread()
 
-    ask(config, timeout, work)
+    ask(work)
 
 
-def _show(found: AuditLog, *, as_json: bool) -> None:
+def _show(found: AuditLog) -> None:
     for record in found.records:
-        if as_json:
+        if json_wanted():
             print_json({name: value for name, value in asdict(record).items() if value not in (None, "") or name in ("user", "name")})
         else:
             print_line(_line(record))

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dledger_cli.connection import connection
 from dledger_cli.context import (
-    LONG_S,
     STATUS_DEADLINE_S,
-    ConfigOption,
-    JsonOption,
-    TimeoutOption,
     ask,
     load_config,
     nodes_of,
     parse_size_option,
 )
-from dledger_cli.help_page import examples
-from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_line, print_table, show_progress, unanswered_json
+from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.output import (
+    clear_progress,
+    json_wanted,
+    note,
+    note_unanswered,
+    print_json,
+    print_line,
+    print_table,
+    show_progress,
+    unanswered_json,
+)
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ EPILOG = examples(
 
 
 def register(root: typer.Typer) -> None:
-    root.command("backup", epilog=EPILOG)(backup)
+    root.command("backup", cls=LongCommand, epilog=EPILOG)(backup)
 
 
 def backup(
@@ -60,9 +67,6 @@ def backup(
         ),
     ] = 0,
     show: Annotated[bool, typer.Option("--list", help="Only list the existing backups.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = LONG_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Back up all replica groups.  Each backup is consistent within its group.  Requires permission to administer the cluster.
 
@@ -71,14 +75,14 @@ def backup(
     from dledger_offline.backup.repository import found_repository
 
     if show:
-        _list(found_repository(to), as_json=as_json)
+        _list(found_repository(to))
         return
     bytes_per_s = parse_size_option(rate, "--rate")
     os.umask(0o077)  # what is in it is not for other users of this machine
-    done = _take(to, config, timeout, groups or [], from_node, bytes_per_s)
+    done = _take(to, groups or [], from_node, bytes_per_s)
     manifest, taken, unanswered = done.backup, done.taken, done.unanswered
     removed = _removed(found_repository(to), keep)
-    if as_json:
+    if json_wanted():
         made = {"backup": manifest.id, "groups": {name: _json(group) for name, group in taken.items()}, "removed": removed}
         print_json(made | unanswered_json(unanswered))
     else:
@@ -92,11 +96,11 @@ def backup(
     note_unanswered(unanswered)
 
 
-def _take(to: str, config: str | None, timeout_s: float, groups: list[str], from_node: str, bytes_per_s: int) -> ClusterBackup:
+def _take(to: str, groups: list[str], from_node: str, bytes_per_s: int) -> ClusterBackup:
     from dledger_offline.backup.cluster import take
 
-    cluster = load_config(config)
-    status_ms = int(min(timeout_s, STATUS_DEADLINE_S) * 1000)
+    cluster = load_config()
+    status_ms = int(min(connection().timeout_s, STATUS_DEADLINE_S) * 1000)
     done: Counter[str] = Counter()
 
     def came(group: str, size: int) -> None:
@@ -117,7 +121,7 @@ def _take(to: str, config: str | None, timeout_s: float, groups: list[str], from
             skipped=_left_aside,
         )
 
-    return ask(config, timeout_s, work)
+    return ask(work)
 
 
 async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -169,7 +173,7 @@ def _group_json(backup: GroupBackup) -> dict[str, object]:
     }
 
 
-def _list(repository: Repository, *, as_json: bool) -> None:
+def _list(repository: Repository) -> None:
     from broker.config.units import format_size
     from dledger_offline.backup.manifest import Manifest
     from dledger_offline.backup.point import time_text
@@ -177,7 +181,7 @@ def _list(repository: Repository, *, as_json: bool) -> None:
     found = repository.manifests()
     manifests = [each for each in found.values() if isinstance(each, Manifest)]
     damaged = {backup_id: each for backup_id, each in found.items() if not isinstance(each, Manifest)}
-    if as_json:
+    if json_wanted():
         rows = [
             {"id": each.id, "created_ms": each.created_ms, "groups": {name: _group_json(group) for name, group in each.groups.items()}}
             for each in manifests

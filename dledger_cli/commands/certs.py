@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import ConfigOption, JsonOption, config_path
+from dledger_cli.context import ConfigOption, config_path
 from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import note, print_json, print_table
-from dledger_cli.watching import reading_command
+from dledger_cli.output import note, print_answer
+from dledger_cli.watching import WatchedJsonCommand
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -28,7 +28,7 @@ AUTHORITY = "ca"
 def register(app: typer.Typer) -> None:
     commands = command_group("Create certificates, and list when they expire.")
     commands.command("create", epilog=examples("dledger certs create certs --user admin --hosts db.example.org"))(create)
-    reading_command(commands, "list", epilog=examples("dledger certs list certs"))(list_certificates)
+    commands.command("list", cls=WatchedJsonCommand, epilog=examples("dledger certs list certs"))(list_certificates)
     app.add_typer(commands, name="certs")
 
 
@@ -160,10 +160,7 @@ def _hosts(addresses: list[str]) -> list[str]:
     return [split_address(address)[0] for address in addresses]
 
 
-def list_certificates(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with certificates (*.crt).")],
-    as_json: JsonOption = False,
-) -> None:
+def list_certificates(folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder with certificates (*.crt).")]) -> None:
     """Show owners and expiry of the certificates in a folder."""
     from dledger_wire.errors import ConfigError
     from dledger_wire.security.certificates import owner_of
@@ -177,8 +174,5 @@ def list_certificates(
         owner, expires = owner_of(file.read_bytes(), str(file)), expiry(str(file))
         left = (expires - datetime.now(UTC)).days
         rows.append({"file": file.name, "owner": owner.uri if owner is not None else "", "expires": expires.isoformat(), "days_left": left})
-    if as_json:
-        print_json({"certificates": rows})
-        return
     cells = [(row["file"], row["owner"] or "-", row["expires"][:10], row["days_left"]) for row in rows]
-    print_table(("FILE", "OWNER", "EXPIRES", "DAYS-LEFT"), cells, right=("DAYS-LEFT",))
+    print_answer({"certificates": rows}, ("FILE", "OWNER", "EXPIRES", "DAYS-LEFT"), cells, right=("DAYS-LEFT",))

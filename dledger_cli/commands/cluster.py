@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import upgrade
-from dledger_cli.context import CHANGE_S, LONG_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import error_line, note, print_json
+from dledger_cli.connection import connection
+from dledger_cli.context import YesOption, ask, confirm, load_config
+from dledger_cli.help_page import AskingCommand, LongCommand, command_group, examples
+from dledger_cli.output import error_line, json_wanted, note, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
 
@@ -34,27 +35,26 @@ POLL_S = 0.5
 def register(root: typer.Typer) -> None:
     app = command_group("Replica groups of a cluster: add, drain, remove, upgrade.")
     reading_command(app, "status", epilog=examples("dledger cluster status", "dledger cluster status --json"))(status)
-    app.command("add-group", epilog=examples("dledger cluster add-group g1.yaml"))(add_group)
-    app.command("apply", epilog=examples("dledger cluster apply cluster.yaml --dry-run", "dledger cluster apply cluster.yaml"))(apply)
-    app.command("drain", epilog=examples("dledger cluster drain g1", "dledger cluster drain g1 --undo"))(drain)
-    app.command("remove-group", epilog=examples("dledger cluster remove-group g1 --yes"))(remove_group)
+    app.command("add-group", cls=LongCommand, epilog=examples("dledger cluster add-group g1.yaml"))(add_group)
+    app.command(
+        "apply", cls=LongCommand, epilog=examples("dledger cluster apply cluster.yaml --dry-run", "dledger cluster apply cluster.yaml")
+    )(apply)
+    app.command("drain", cls=AskingCommand, epilog=examples("dledger cluster drain g1", "dledger cluster drain g1 --undo"))(drain)
+    app.command("remove-group", cls=AskingCommand, epilog=examples("dledger cluster remove-group g1 --yes"))(remove_group)
     upgrade.register_in(app)
     root.add_typer(app, name="cluster")
 
 
-def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def status() -> None:
     """Show state, leader, replicas and disk of replica groups.  Also rates, leaders by host, and warnings."""
     from dledger_cli.cluster_text import show_cluster
 
-    show_cluster(ask(config, timeout, lambda admin: admin.directory()), as_json=as_json)
+    show_cluster(ask(lambda admin: admin.directory()))
 
 
 def add_group(
     file: Annotated[str, typer.Argument(metavar="FILE", help="YAML of the replica group: name and nodes, or a list of groups.")],
     data: LocalOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = LONG_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Add replica groups to the running cluster.  No node is restarted.  dledger topic update gives topics queues there."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
@@ -62,15 +62,15 @@ def add_group(
     from dledger_cli.context import config_path
     from dledger_cli.local.cluster_edit import groups_in, lines_to_add, with_groups, without_group
 
-    source = config_path(config, data or None)
+    source = config_path(data=data or None)
     groups = groups_in(file)
     text, names = read_cluster_text(source), {group["name"] for group in groups}
-    running = ask(config, timeout, lambda admin: admin.directory())
+    running = ask(lambda admin: admin.directory())
     for name in names.difference(group.name for group in running.groups if is_begun(group)):
         text = without_group(text, name)  # an attempt that failed may have left it, with addresses that were wrong
     text = with_groups(text, groups)
     wanted = ClusterConfig.parse(text, f"{source} with {file}")
-    _carry_out(wanted, text, source, data, config, timeout, only=names, dry_run=False, as_json=as_json)
+    _carry_out(wanted, text, source, data, only=names, dry_run=False)
     if lines := lines_to_add(read_cluster_text(source), groups):
         note(f"{source} does not name them, and commands that read it will not know them, until its list groups has these lines:")
         for line in lines.splitlines():
@@ -78,37 +78,22 @@ def add_group(
 
 
 def apply(
-    file: FileArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan.")] = False,
-    data: LocalOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = LONG_S,
-    as_json: JsonOption = False,
+    file: FileArgument, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the plan.")] = False, data: LocalOption = ""
 ) -> None:
     """Apply the cluster file to the running cluster.  Adds replica groups, sets policies, drains and removes groups.  Safe to repeat."""
     from broker.config.cluster_file import ClusterConfig, read_cluster_text
 
-    text = read_cluster_text(file)
-    _carry_out(ClusterConfig.parse(text, file), text, file, data, config or file, timeout, only=None, dry_run=dry_run, as_json=as_json)
+    text, used = read_cluster_text(file), connection()
+    used.config = used.config or file
+    _carry_out(ClusterConfig.parse(text, file), text, file, data, only=None, dry_run=dry_run)
 
 
-def _carry_out(
-    wanted: ClusterConfig,
-    text: str,
-    source: str,
-    data: str,
-    config: str | None,
-    timeout: float,
-    *,
-    only: set[str] | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def _carry_out(wanted: ClusterConfig, text: str, source: str, data: str, *, only: set[str] | None, dry_run: bool) -> None:
     """Make the plan, print it, carry it out.  ``text`` is of the file ``source``.  ``only``: groups to add, nothing else is changed."""
     from dledger_cli.local.cluster_steps import GroupStarter
     from dledger_cli.status_text import show_placement
 
-    plan = ask(config, timeout, lambda admin: _planned(admin, wanted))
+    plan = ask(lambda admin: _planned(admin, wanted))
     if only is not None:
         plan.policies, plan.drain, plan.forget, plan.notes = [], [], [], []
         plan.add = [group for group in plan.add if group.name in only]
@@ -118,21 +103,21 @@ def _carry_out(
         note(f"by hand: {text_of_note}")
     show_placement(wanted)
     if not dry_run:
-        starter = GroupStarter(wanted, text, Path(source), data, timeout)
+        starter = GroupStarter(wanted, text, Path(source), data, connection().timeout_s)
         starter.write(without=() if only is not None else plan.removed)
         for change in plan.policies:
-            ask(config, timeout, functools.partial(_set_policy, change=change))
+            ask(functools.partial(_set_policy, change=change))
         for group in plan.add:
             starter.add(group)
-            ask(config, timeout, functools.partial(_registered, group=group, timeout_s=timeout))
-        left = [name for name in plan.drain if not _drained_and_removed(config, name, timeout)]
+            ask(functools.partial(_registered, group=group, timeout_s=connection().timeout_s))
+        left = [name for name in plan.drain if not _drained_and_removed(name)]
         for name in plan.forget:
-            ask(config, timeout, functools.partial(_complete_removal, group=name))
+            ask(functools.partial(_complete_removal, group=name))
         starter.write(without=[name for name in plan.drain if name not in left])
         if left:
             error_line(f"still draining: {', '.join(left)}; repeat the command, or watch it: dledger cluster drain {left[0]}")
             raise typer.Exit(1)
-    if as_json:
+    if json_wanted():
         print_json({"steps": plan.steps, "by_hand": plan.notes, "done": not dry_run})
 
 
@@ -177,14 +162,14 @@ async def _registered(admin: Admin, group: GroupConfig, timeout_s: float) -> Non
         await asyncio.sleep(POLL_S)
 
 
-def _drained_and_removed(config: str | None, name: str, timeout: float) -> bool:
+def _drained_and_removed(name: str) -> bool:
     """Drain a group and remove it if nothing is left."""
-    state = ask(config, timeout, lambda admin: admin.drain_replica_group(name))
+    state = ask(lambda admin: admin.drain_replica_group(name))
     if state.left:
         for row in state.left:
             note(f"{name}: {row.text}")
         return False
-    ask(config, timeout, lambda admin: admin.remove_replica_group(name))
+    ask(lambda admin: admin.remove_replica_group(name))
     note(f"replica group {name} removed")
     return True
 
@@ -193,12 +178,9 @@ def drain(
     group: GroupArgument,
     undo: Annotated[bool, typer.Option("--undo", help="Allow writes again.")] = False,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until it is drained.")] = 3600.0,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Stop writes to a replica group; wait until it is drained.  Ctrl-C stops waiting; repeat the command to continue."""
-    state = ask(config, timeout, lambda admin: admin.drain_replica_group(group, undo=undo))
+    state = ask(lambda admin: admin.drain_replica_group(group, undo=undo))
     deadline = time.monotonic() + wait
     shown = ""
     while not undo and state.state == DRAINING and any(not row.discardable for row in state.left):
@@ -207,16 +189,16 @@ def drain(
             note(f"{group}: {progress}")
             shown = progress
         if time.monotonic() > deadline:
-            _show_state(state, as_json=as_json)
+            _show_state(state)
             error_line(f"replica group {group} is not drained after {wait:g} s; repeat the command to go on waiting")
             raise typer.Exit(1)
         time.sleep(POLL_S)
-        state = ask(config, timeout, lambda admin: admin.describe_replica_group(group))
-    _show_state(state, as_json=as_json)
+        state = ask(lambda admin: admin.describe_replica_group(group))
+    _show_state(state)
 
 
-def _show_state(state: ReplicaGroupDescription, *, as_json: bool) -> None:
-    if as_json:
+def _show_state(state: ReplicaGroupDescription) -> None:
+    if json_wanted():
         rows = [
             {"kind": row.kind, "topic": row.topic, "consumer_group": row.consumer_group or None, "messages": row.messages}
             for row in state.left
@@ -237,14 +219,11 @@ def remove_group(
     ] = False,
     yes: YesOption = False,
     data: LocalOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove a drained replica group and stop its local nodes.  Rejected while anything is left in it.  Safe to repeat."""
     from dledger_cli.local.cluster_steps import forget_local_group
 
     confirm(f"Remove replica group {group} with all it stores?", yes)
-    state = ask(config, timeout, lambda admin: admin.remove_replica_group(group, discard=discard))
-    forget_local_group(data, load_config(config, data or None).cluster, group)
-    _show_state(state, as_json=as_json)
+    state = ask(lambda admin: admin.remove_replica_group(group, discard=discard))
+    forget_local_group(data, load_config(data=data or None).cluster, group)
+    _show_state(state)

@@ -35,7 +35,7 @@ def _names(incomplete: str, names: Callable[[Admin], Awaitable[Iterable[str]]]) 
     from dledger_wire.errors import DledgerError
 
     async def found() -> Iterable[str]:
-        async with asyncio.timeout(TIMEOUT_S), Admin(bootstrap_of(None), timeout_ms=int(TIMEOUT_S * 1000)) as admin:
+        async with asyncio.timeout(TIMEOUT_S), Admin(bootstrap_of(), timeout_ms=int(TIMEOUT_S * 1000)) as admin:
             return await names(admin)
 
     try:

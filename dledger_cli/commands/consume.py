@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import CHANGE_S, ConfigOption, JsonOption, TimeoutOption, bootstrap_of, check_reachable, run, time_ms
-from dledger_cli.help_page import examples
+from dledger_cli.connection import connection
+from dledger_cli.context import bootstrap_of, check_reachable, run, time_ms
+from dledger_cli.help_page import AskingCommand, examples
 from dledger_cli.message_text import LineFormat, body_line, consumed_json
-from dledger_cli.output import end_if_unread, note, print_json
+from dledger_cli.output import end_if_unread, json_wanted, note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ COMMIT_EVERY_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("consume", epilog=CONSUME_EXAMPLES)(consume)
+    app.command("consume", cls=AskingCommand, epilog=CONSUME_EXAMPLES)(consume)
 
 
 def consume(
@@ -67,10 +68,7 @@ def consume(
     ] = "",
     queue: Annotated[int, typer.Option("--queue", metavar="Q", min=-1, help="Only this queue.")] = -1,
     line_format: Annotated[str | None, typer.Option("--format", metavar="TEXT", help=FORMAT_HELP)] = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
     raw: Annotated[bool, typer.Option("--raw", help="Print bytes as they are to a terminal, too: escape sequences take effect.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print message bodies, one a line.  With --json every field.  The messages of a queue are printed in order.
 
@@ -84,13 +82,13 @@ def consume(
     check_topic(topic)
     if group:
         check_group(group)
-    if as_json and line_format is not None:
+    if json_wanted() and line_format is not None:
         raise typer.BadParameter("--format and --json are mutually exclusive", param_hint="--format")
     selection = _Selection(topic, _Start.of(start), queue, tag, sql)
-    bootstrap = bootstrap_of(config)
-    printer = _Printer(most, as_json=as_json, line=_line_format(line_format), escaped=sys.stdout.isatty() and not raw)
+    bootstrap = bootstrap_of()
+    printer = _Printer(most, line=_line_format(line_format), escaped=sys.stdout.isatty() and not raw)
     try:
-        run(_consume(bootstrap, group, selection, "follower" if follower else "leader", timeout, idle_exit, printer))
+        run(_consume(bootstrap, group, selection, "follower" if follower else "leader", connection().timeout_s, idle_exit, printer))
     except KeyboardInterrupt:
         note(f"read {printer.count}")
         raise typer.Exit(130) from None
@@ -143,11 +141,10 @@ class _Selection:
 class _Printer:
     """Writes messages to stdout; ``done`` when the limit is reached."""
 
-    def __init__(self, most: int, *, as_json: bool, line: LineFormat | None = None, escaped: bool = False) -> None:
+    def __init__(self, most: int, line: LineFormat | None = None, escaped: bool = False) -> None:
         self.count = 0
         self.positions: dict[_Queue, tuple[int, str]] = {}  # offset after the last printed message, and the epoch of its topic
         self._most = most
-        self._as_json = as_json
         self._line = line
         self._escaped = escaped
 
@@ -158,7 +155,7 @@ class _Printer:
     def show(self, messages: list[ReceivedMessage]) -> None:
         if self._most:
             messages = messages[: self._most - self.count]
-        if self._as_json:
+        if json_wanted():
             for message in messages:
                 print_json(consumed_json(message))
                 self._written([message])
@@ -181,13 +178,7 @@ class _Printer:
 
 
 async def _consume(
-    bootstrap: str,
-    group: str,
-    selection: _Selection,
-    read_from: str,
-    timeout_s: float,
-    idle_exit_s: float,
-    printer: _Printer,
+    bootstrap: str, group: str, selection: _Selection, read_from: str, timeout_s: float, idle_exit_s: float, printer: _Printer
 ) -> None:
     from dledger_client.aio import PullConsumer
 

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import clear_progress, note, note_unanswered, print_json, print_table, show_progress, unanswered_json
+from dledger_cli.context import ask
+from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.output import (
+    clear_progress,
+    json_wanted,
+    note,
+    note_unanswered,
+    print_answer,
+    report,
+    show_progress,
+    unanswered_json,
+)
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -27,33 +36,29 @@ POLL_S = 0.2
 def register(root: typer.Typer) -> None:
     app = command_group("Dead letters of consumer groups.")
     reading_command(app, "list", epilog=examples("dledger dlq list --json", "dledger dlq list audit --wait 60"))(list_letters)
-    app.command("open", epilog=examples("dledger dlq open audit", "dledger dlq open audit --close"))(open_letters)
-    app.command("redrive", epilog=examples("dledger dlq redrive audit --rate 100", "dledger dlq redrive audit --max 10 --to-group"))(
-        redrive
-    )
+    app.command("open", cls=AskingCommand, epilog=examples("dledger dlq open audit", "dledger dlq open audit --close"))(open_letters)
+    app.command(
+        "redrive",
+        cls=AskingCommand,
+        epilog=examples("dledger dlq redrive audit --rate 100", "dledger dlq redrive audit --max 10 --to-group"),
+    )(redrive)
     root.add_typer(app, name="dlq")
 
 
 def list_letters(
     name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Consumer group. Default: all.")] = "",
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait for a dead letter.")] = 0.0,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Count dead letters by consumer group.  Shows how many there are, and how many were not redriven yet."""
-    found = ask(config, timeout, lambda admin: _listed(admin, name, wait))
-    if as_json:
-        print_json({"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered))
-        note_unanswered(found.unanswered)
-        return
+    found = ask(lambda admin: _listed(admin, name, wait))
+    answer = {"dead_letters": [_json(each) for each in found]} | unanswered_json(found.unanswered)
     header = ("CONSUMER-GROUP", "REPLICA-GROUP", "MESSAGES", "WAITING", "READABLE")
     rows = [
         (each.consumer_group, each.replica_group, each.max_offset - each.min_offset, each.waiting, "yes" if each.readable else "no")
         for each in found
     ]
-    print_table(header, rows, right=("MESSAGES", "WAITING"))
-    if name and not found:
+    print_answer(answer, header, rows, right=("MESSAGES", "WAITING"))
+    if name and not found and not json_wanted():
         note(f"consumer group {name!r} has no dead letters")
     note_unanswered(found.unanswered)
 
@@ -73,25 +78,17 @@ async def _listed(admin: Admin, name: str, wait_s: float) -> Listed[DeadLetters]
         await asyncio.sleep(POLL_S)
 
 
-def open_letters(
-    name: NameArgument,
-    close: Annotated[bool, typer.Option("--close", help="Revoke read permission.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def open_letters(name: NameArgument, close: Annotated[bool, typer.Option("--close", help="Revoke read permission.")] = False) -> None:
     """Let consumers read the dead letters of a group."""
     from dledger_wire.status import Perm
 
     async def work(admin: Admin) -> list[DeadLetters]:
         return _some(name, await admin.open_dead_letters(name, readable=not close))
 
-    topic = ask(config, timeout, work)[0].topic
+    topic = ask(work)[0].topic
     perm = int(Perm.WRITE if close else Perm.READ_WRITE)
-    if as_json:
-        print_json({"consumer_group": name, "topic": topic, "perm": perm})
-    else:
-        note(f"{topic}: {'closed' if close else 'open'} (permission {perm})")
+    text = f"{topic}: {'closed' if close else 'open'} (permission {perm})"
+    report({"consumer_group": name, "topic": topic, "perm": perm}, text)
 
 
 def redrive(
@@ -99,12 +96,9 @@ def redrive(
     max_messages: Annotated[int, typer.Option("--max", metavar="N", min=0, help="At most N messages; 0: all that are waiting.")] = 0,
     rate: Annotated[float, typer.Option("--rate", metavar="R", min=0.0, help="Messages a second; 0: no limit.")] = 1000.0,
     to_group: Annotated[bool, typer.Option("--to-group", help="Deliver to this group alone, not to the original topic.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their original topic again.  If repeated, it continues and sends none twice."""
-    sent = _Sent(name, as_json=as_json)
+    sent = _Sent(name)
 
     async def work(admin: Admin) -> None:
         for letters in _some(name, await admin.dead_letters(name)):
@@ -115,7 +109,7 @@ def redrive(
             await admin.redrive(letters, count=count, rate=rate, to_retry_topic=to_group, on_progress=sent.of_next_group())
 
     try:
-        ask(config, timeout, work)
+        ask(work)
     except BaseException:  # what was sent stays sent
         if sent.count:
             sent.report(" before it ended; repeated, it goes on behind them")
@@ -126,9 +120,9 @@ def redrive(
 class _Sent:
     """How many dead letters of a consumer group were sent so far, in all replica groups."""
 
-    def __init__(self, name: str, *, as_json: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.count = 0
-        self._name, self._as_json = name, as_json
+        self._name = name
 
     def of_next_group(self) -> Callable[[int], None]:
         """Takes how many there were of the next replica group, again and again."""
@@ -142,10 +136,7 @@ class _Sent:
 
     def report(self, how: str = "") -> None:
         clear_progress()
-        if self._as_json:
-            print_json({"consumer_group": self._name, "redriven": self.count})
-        else:
-            note(f"{self._name}: {self.count} redriven{how}")
+        report({"consumer_group": self._name, "redriven": self.count}, f"{self._name}: {self.count} redriven{how}")
 
 
 def _some(name: str, found: list[DeadLetters]) -> list[DeadLetters]:

@@ -8,14 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from dledger_cli.context import JsonOption
-from dledger_cli.help_page import examples
-from dledger_cli.output import print_json, print_line
+from dledger_cli.help_page import JsonCommand, examples
+from dledger_cli.output import json_wanted, print_json, print_line
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        "dump", epilog=examples("dledger dump data/n0/commitlog/00000000000000000000 --messages", "dledger dump FILE --from-pos 4096")
+        "dump",
+        cls=JsonCommand,
+        epilog=examples("dledger dump data/n0/commitlog/00000000000000000000 --messages", "dledger dump FILE --from-pos 4096"),
     )(dump)
 
 
@@ -23,13 +24,12 @@ def dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of the data folder.")],
     from_pos: Annotated[int, typer.Option("--from-pos", metavar="N", min=0, help="Start at this position.")] = 0,
     messages: Annotated[bool, typer.Option("--messages", help="Print every message, not only the batches.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Print the entries, units or records of a store file.  One a line."""
     from dledger_offline.files import dump as library
 
     for row in library.dump(file, from_pos=from_pos, messages=messages):
-        if as_json:
+        if json_wanted():
             print_json(row)
         else:
             print_line(_line(row))

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import (
-    LONG_S,
-    ConfigOption,
-    JsonOption,
-    TimeoutOption,
     YesOption,
     ask,
     confirm,
     parse_duration_option,
     replica_group_of,
 )
-from dledger_cli.help_page import examples
-from dledger_cli.output import error_line, note, print_json, print_table
+from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.output import error_line, json_wanted, note, print_answer
 
 if TYPE_CHECKING:
     from dledger_client.admin.replica_groups import NodeExpiry
@@ -26,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def register(root: typer.Typer) -> None:
-    root.command("expire", epilog=examples("dledger expire --older-than 24h --yes", "dledger expire --id n1 --yes --json"))(expire)
+    root.command(
+        "expire", cls=LongCommand, epilog=examples("dledger expire --older-than 24h --yes", "dledger expire --id n1 --yes --json")
+    )(expire)
 
 
 def expire(
@@ -37,9 +35,6 @@ def expire(
     node_id: Annotated[str, typer.Option("--id", metavar="ID", help="Only on this node.")] = "",
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
     yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = LONG_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete old messages.  Deletes whole sealed segments of the log, with the queue files that point into them."""
     older_than_ms = parse_duration_option(older_than, "--older-than") if older_than else None
@@ -47,12 +42,12 @@ def expire(
     async def choose(admin: Admin) -> str:
         return await replica_group_of(admin, group)
 
-    chosen = ask(config, timeout, choose)
+    chosen = ask(choose)
     where = node_id or f"every node of replica group {chosen}"
     confirm(f"Delete messages older than {older_than or 'fileReservedTime'} on {where}?", yes)
     node_ids = [node_id] if node_id else []
-    found = ask(config, timeout, lambda admin: admin.expire_messages(older_than_ms=older_than_ms, replica_group=chosen, node_ids=node_ids))
-    _show(chosen, [each for each in found if each.error is None], as_json=as_json)
+    found = ask(lambda admin: admin.expire_messages(older_than_ms=older_than_ms, replica_group=chosen, node_ids=node_ids))
+    _show(chosen, [each for each in found if each.error is None])
     failed = [f"{each.node_id}: {each.error.message}" for each in found if each.error is not None]
     for text in failed:
         error_line(text)
@@ -60,14 +55,12 @@ def expire(
         raise typer.Exit(1)
 
 
-def _show(group: str, found: list[NodeExpiry], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"group": group, "nodes": [_json(each) for each in found]})
-        return
+def _show(group: str, found: list[NodeExpiry]) -> None:
     rows = [(each.node_id, each.segments, each.size_bytes, each.first_index) for each in found]
-    print_table(("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX"), rows, right=("SEGMENTS", "BYTES", "FIRST-INDEX"))
+    header = ("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX")
+    print_answer({"group": group, "nodes": [_json(each) for each in found]}, header, rows, right=header[1:])
     for each in found:
-        if each.held_by:
+        if each.held_by and not json_wanted():
             note(f"{each.node_id}: kept from entry {each.first_index} on: {each.held_by}")
 
 

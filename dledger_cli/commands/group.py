@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.commands import completion, group_settings
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, time_ms
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.context import YesOption, ask, confirm, time_ms
+from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, print_json, print_table, report, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def register(root: typer.Typer) -> None:
     app = command_group("Consumer groups: positions and lag.")
     reading_command(app, "list")(list_groups)
     reading_command(app, "describe", epilog=examples("dledger group describe audit", "dledger group describe audit --watch 1"))(describe)
-    app.command("reset-offset", epilog=RESET_EXAMPLES)(reset_offset)
-    app.command("delete", epilog=examples("dledger group delete audit --yes"))(delete)
+    app.command("reset-offset", cls=AskingCommand, epilog=RESET_EXAMPLES)(reset_offset)
+    app.command("delete", cls=AskingCommand, epilog=examples("dledger group delete audit --yes"))(delete)
     group_settings.register(app)
     root.add_typer(app, name="group")
 
 
-def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def list_groups() -> None:
     """List consumer groups with members, lag and topics.
 
     LAG counts the messages after a group's offsets. WAITING is the age of the oldest of them; - if all are read, or if it is unknown. A
@@ -58,13 +58,11 @@ def list_groups(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as
         groups = await admin.describe_groups(partial=True, or_followers=True)
         return groups, await admin.group_progress(groups)
 
-    found, groups = ask(config, timeout, work)
-    if as_json:
-        print_json({"groups": [_group_json(each) for each in groups]} | unanswered_json(found.unanswered))
-    else:
+    found, groups = ask(work)
+    if groups or json_wanted() or not found.unanswered:  # a table without rows would say that there are no groups
+        answer = {"groups": [_group_json(each) for each in groups]} | unanswered_json(found.unanswered)
         header = ("CONSUMER-GROUP", "MEMBERS", "LAG", "WAITING", "STATE", "TOPICS")
-        if groups or not found.unanswered:  # a table without rows would say that there are no groups
-            print_table(header, [_group_row(each) for each in groups], right=("MEMBERS", "LAG", "WAITING"))
+        print_answer(answer, header, [_group_row(each) for each in groups], right=("MEMBERS", "LAG", "WAITING"))
     note_unanswered(found.unanswered, found.read_at)
 
 
@@ -84,7 +82,7 @@ def _shown(waits_ms: int | None) -> str:
     return "" if waits_ms is None else format_duration_ms(waits_ms)
 
 
-def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def describe(name: NameArgument) -> None:
     """Show members, offsets and lag of a group.
 
     Lists every readable queue of each topic that the group subscribes to or has offsets in.  Where it has committed nothing, OFFSET is -
@@ -98,10 +96,10 @@ def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOp
         (progress,) = await admin.group_progress([described], queues=WAITING_QUEUES)
         return progress
 
-    progress = ask(config, timeout, work)
+    progress = ask(work)
     found = progress.group
     waiting = {queue: waits_ms for queue in progress.stored_ms if (waits_ms := progress.waiting_ms(queue)) is not None}
-    if as_json:
+    if json_wanted():
         print_json(_description_json(found, waiting))
     else:
         _show_description(found, waiting)
@@ -117,9 +115,6 @@ def reset_offset(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only show the move in each queue.")] = False,
     new: Annotated[bool, typer.Option("--new", help="Create the group at this offset if it does not exist.")] = False,
     groups: Annotated[str, typer.Option("--replica-groups", metavar="G,...", help="Only in these replica groups. Default: all.")] = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Move a group to the start, the end, a time or an offset.
 
@@ -140,8 +135,8 @@ def reset_offset(
                 await _known(admin, name, "--new sets where a new one begins")
         return await admin.reset_offsets(name, topic, target, dry_run=dry_run, create=new, replica_groups=named)
 
-    moves = ask(config, timeout, work)
-    if as_json:
+    moves = ask(work)
+    if json_wanted():
         rows = [{"group": move.replica_group, "queue_id": move.queue_id, "from": move.before, "offset": move.after} for move in moves]
         print_json({"name": name, "topic": topic, "dry_run": dry_run, "queues": rows})
         return
@@ -165,20 +160,11 @@ def _reset_target(to: str, queue: int, offset: int) -> ResetTarget:
     return "first" if to == "first" else "last" if to == "last" else time_ms(to, "--to")
 
 
-def delete(
-    name: NameArgument,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def delete(name: NameArgument, yes: YesOption = False) -> None:
     """Delete a group without members: its offsets and settings.  Its dead letters stay; dledger topic delete removes them."""
     confirm(f"Delete group {name} and its positions?", yes)
-    ask(config, timeout, lambda admin: admin.delete_group(name))
-    if as_json:
-        print_json({"name": name, "deleted": True})
-    else:
-        note(f"deleted group {name}")
+    ask(lambda admin: admin.delete_group(name))
+    report({"name": name, "deleted": True}, f"deleted group {name}")
 
 
 async def _known(admin: Admin, name: str, hint: str, *, or_followers: bool = False) -> ConsumerGroupDescription:

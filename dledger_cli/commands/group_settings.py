@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
-from dledger_cli.help_page import examples
-from dledger_cli.output import print_json, print_table
+from dledger_cli.context import ask, replica_group_of
+from dledger_cli.help_page import AskingCommand, examples
+from dledger_cli.output import print_answer
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -20,15 +20,12 @@ FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
 def register(app: typer.Typer) -> None:
     reading_command(app, "settings", epilog=examples("dledger group settings audit"))(settings)
-    app.command("update", epilog=examples("dledger group update audit --retry-max-times 5"))(update)
+    app.command("update", cls=AskingCommand, epilog=examples("dledger group update audit --retry-max-times 5"))(update)
 
 
 def settings(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="Consumer group. Default: all that are configured.")] = "",
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group to ask.")] = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the settings of consumer groups.  For a named group without settings, the defaults."""
 
@@ -41,7 +38,7 @@ def settings(
             await _check_exists(admin, name)
         return await admin.group_settings(name, replica_group=replica_group)
 
-    _show(ask(config, timeout, work), as_json=as_json)
+    _show(ask(work))
 
 
 def update(
@@ -53,9 +50,6 @@ def update(
         int | None, typer.Option("--retry-queue-nums", metavar="N", min=1, help="Queues of the retry topic.")
     ] = None,
     consume_enable: Annotated[bool | None, typer.Option("--consume/--no-consume", help="Whether the group may consume.")] = None,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Change the settings of a consumer group.  Settings that are not given stay unchanged."""
     if retry_max_times is None and retry_queue_nums is None and consume_enable is None:
@@ -66,16 +60,14 @@ def update(
             name, retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums, consume_enable=consume_enable
         )
 
-    _show([ask(config, timeout, work)], as_json=as_json)
+    _show([ask(work)])
 
 
-def _show(found: list[ConsumerGroupSettings], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]})
-        return
+def _show(found: list[ConsumerGroupSettings]) -> None:
+    answer = {"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]}
     header = ("CONSUMER-GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
     rows = [tuple(_cell(getattr(each, field)) for field in FIELDS) for each in found]
-    print_table(header, rows, right=("RETRIES", "RETRY-QUEUES"))
+    print_answer(answer, header, rows, right=("RETRIES", "RETRY-QUEUES"))
 
 
 def _cell(value: Any) -> Any:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, ask, replica_group_of
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.context import ask, replica_group_of
+from dledger_cli.help_page import AskingCommand, command_group, examples
 from dledger_cli.message_text import time_text
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import json_wanted, note, print_answer, print_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ HISTORY_EXAMPLES = examples(
 def register(root: typer.Typer) -> None:
     app = command_group("Leadership of a replica group.")
     app.callback()(lambda: None)
-    app.command("transfer", epilog=EXAMPLES)(transfer)
+    app.command("transfer", cls=AskingCommand, epilog=EXAMPLES)(transfer)
     reading_command(app, "history", epilog=HISTORY_EXAMPLES)(history)
     root.add_typer(app, name="leader")
 
@@ -40,9 +40,6 @@ def transfer(
     to: Annotated[str, typer.Option("--to", metavar="ID", help="The new leader, or best: the replica with the longest log.")],
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Transfer even to a node that must not lead.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Transfer leadership and wait for the new leader.
 
@@ -54,8 +51,8 @@ def transfer(
         replica_group = await replica_group_of(admin, group)
         return await admin.transfer_leader("" if to == BEST else to, replica_group=replica_group, force=force)
 
-    done = ask(config, timeout, work)
-    if as_json:
+    done = ask(work)
+    if json_wanted():
         names = {"old_leader": done.old_leader, "new_leader": done.new_leader, "term": done.term, "took_ms": done.took_ms}
         print_json({"group": done.replica_group} | names)
     elif done.old_leader == done.new_leader:
@@ -67,19 +64,13 @@ def transfer(
 def history(
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Only this replica group.")] = "",
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many of the newest changes.")] = 20,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Show leader changes and their reasons, oldest first.  Merges the histories of all nodes that answer."""
 
     async def work(admin: Admin) -> list[LeaderChange]:
         return await admin.leader_history(group)
 
-    changes = ask(config, timeout, work)[-count:]
-    if as_json:
-        print_json({"changes": [_change_json(change) for change in changes]})
-        return
+    changes = ask(work)[-count:]
     rows = [
         (
             time_text(change.at_ms),
@@ -92,7 +83,8 @@ def history(
         )
         for change in changes
     ]
-    print_table(("TIME", "REPLICA-GROUP", "TERM", "LEADER", "BEFORE", "TOOK", "WHY"), rows, right=("TERM", "TOOK"))
+    header = ("TIME", "REPLICA-GROUP", "TERM", "LEADER", "BEFORE", "TOOK", "WHY")
+    print_answer({"changes": [_change_json(change) for change in changes]}, header, rows, right=("TERM", "TOOK"))
 
 
 def _seconds(ms: int | None) -> str:

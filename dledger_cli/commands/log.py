@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.context import ask
+from dledger_cli.help_page import ReadingCommand, command_group, examples
 from dledger_cli.message_text import time_text
-from dledger_cli.output import RED, YELLOW, end_if_unread, note, print_json, print_line
+from dledger_cli.output import RED, YELLOW, end_if_unread, json_wanted, note, print_json, print_line
 from dledger_wire.errors import DeadlineExceededError, UnreachableError
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ _BOUND = ("group", "node")
 def register(root: typer.Typer) -> None:
     app = command_group("The logs of nodes and name servers.")
     app.callback()(lambda: None)
-    app.command("tail", epilog=examples("dledger log tail --node n1 -n 50", "dledger log tail --node n1 --level warning --follow"))(tail)
+    app.command(
+        "tail",
+        cls=ReadingCommand,
+        epilog=examples("dledger log tail --node n1 -n 50", "dledger log tail --node n1 --level warning --follow"),
+    )(tail)
     root.add_typer(app, name="log")
 
 
@@ -46,16 +50,13 @@ def tail(
         typer.Option("--level", metavar="LEVEL", callback=_level, help="Only lines of this level or above: debug, info, warning, error."),
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Print new records as they are written, until interrupted.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the newest log lines of a node, oldest first.  They are read from the node's memory.  With --json, one object a line."""
 
     async def work(admin: Admin) -> None:
         wanted: LogLevel | None = level or None  # type: ignore[assignment]
         found = await admin.log_tail(node, count, level=wanted)
-        _show(found.lines, as_json=as_json)
+        _show(found.lines)
         silent = False
         while follow:
             await asyncio.sleep(LOOK_S)
@@ -68,14 +69,14 @@ def tail(
                 silent = True
                 continue
             silent = False
-            _show(found.lines, as_json=as_json)
+            _show(found.lines)
 
-    ask(config, timeout, work)
+    ask(work)
 
 
-def _show(lines: tuple[LogLine, ...], *, as_json: bool) -> None:
+def _show(lines: tuple[LogLine, ...]) -> None:
     for line in lines:
-        if as_json:
+        if json_wanted():
             print_json({"at": time_text(line.at_ms), **asdict(line)})
             continue
         fields = " ".join(f"{name}={value}" for name, value in line.fields.items() if name not in (*_BOUND, "exception"))

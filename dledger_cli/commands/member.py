@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dledger_cli.connection import connection
 from dledger_cli.context import (
-    CHANGE_S,
-    ConfigOption,
-    JsonOption,
-    TimeoutOption,
     YesOption,
     ask,
     config_path,
@@ -22,8 +19,8 @@ from dledger_cli.context import (
     replica_group_of,
     run,
 )
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import note, print_json
+from dledger_cli.help_page import AskingCommand, FileCommand, command_group, examples
+from dledger_cli.output import json_wanted, note, print_json, report
 
 if TYPE_CHECKING:
     from dledger_client.admin.replica_groups import Membership
@@ -38,55 +35,44 @@ AddressOption = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = command_group("Members of a replica group: learners and voters.")
-    app.command("add", epilog=examples("dledger member add --id n3 --address 127.0.0.1:10914"))(add)
-    app.command("promote", epilog=examples("dledger member promote --id n3", "dledger member promote --id n3 --wait 600"))(promote)
-    app.command("remove", epilog=examples("dledger member remove --id n2 --yes"))(remove)
-    app.command("replace", epilog=examples("dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes"))(replace)
-    app.command("unsafe-recover", epilog=examples("dledger member unsafe-recover --id n0 --data /var/lib/dledger"))(unsafe_recover)
+    app.command("add", cls=AskingCommand, epilog=examples("dledger member add --id n3 --address 127.0.0.1:10914"))(add)
+    app.command(
+        "promote", cls=AskingCommand, epilog=examples("dledger member promote --id n3", "dledger member promote --id n3 --wait 600")
+    )(promote)
+    app.command("remove", cls=AskingCommand, epilog=examples("dledger member remove --id n2 --yes"))(remove)
+    app.command(
+        "replace", cls=AskingCommand, epilog=examples("dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes")
+    )(replace)
+    app.command("unsafe-recover", cls=FileCommand, epilog=examples("dledger member unsafe-recover --id n0 --data /var/lib/dledger"))(
+        unsafe_recover
+    )
     root.add_typer(app, name="member")
 
 
-def add(
-    node_id: IdOption,
-    address: AddressOption = "",
-    group: GroupOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def add(node_id: IdOption, address: AddressOption = "", group: GroupOption = "") -> None:
     """Add a node as a learner, which replicates without a vote.  Safe to repeat."""
-    address = address or _address_of(node_id, config)
-    changed = _change(config, timeout, group, lambda admin, name: admin.add_member(node_id, address, replica_group=name))
-    _show(node_id, changed, as_json=as_json)
+    address = address or _address_of(node_id)
+    changed = _change(group, lambda admin, name: admin.add_member(node_id, address, replica_group=name))
+    _show(node_id, changed)
 
 
 def promote(
     node_id: IdOption,
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until it has caught up.")] = 0.0,
     group: GroupOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Promote a learner that has caught up to a voter.  Safe to repeat."""
     if wait:
         note(f"waiting up to {wait:g} s until {node_id} has caught up")
-    changed = _change(config, max(wait, timeout), group, lambda admin, name: admin.promote_member(node_id, replica_group=name))
-    _show(node_id, changed, as_json=as_json)
+    changed = _change(group, lambda admin, name: admin.promote_member(node_id, replica_group=name), wait)
+    _show(node_id, changed)
 
 
-def remove(
-    node_id: IdOption,
-    yes: YesOption = False,
-    group: GroupOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def remove(node_id: IdOption, yes: YesOption = False, group: GroupOption = "") -> None:
     """Remove a node from its replica group.  Safe to repeat."""
     confirm(f"Remove {node_id} from its group?", yes)
-    changed = _change(config, timeout, group, lambda admin, name: admin.remove_member(node_id, replica_group=name))
-    _show(node_id, changed, as_json=as_json)
+    changed = _change(group, lambda admin, name: admin.remove_member(node_id, replica_group=name))
+    _show(node_id, changed)
 
 
 def replace(
@@ -95,26 +81,21 @@ def replace(
     address: AddressOption = "",
     yes: YesOption = False,
     group: GroupOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Replace a lost member by a new node.  Safe to repeat."""
     confirm(f"Replace {replaces} by {node_id}?", yes)
-    address = address or _address_of(node_id, config)
+    address = address or _address_of(node_id)
 
     def work(admin: Admin, name: str) -> Awaitable[Membership]:
         return admin.replace_member(node_id, address, replaces=replaces, replica_group=name)
 
-    _show(node_id, _change(config, timeout, group, work), as_json=as_json)
+    _show(node_id, _change(group, work))
 
 
 def unsafe_recover(
     node_id: IdOption,
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder; the node's files are in DIR/ID.")],
     yes: YesOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a stopped node the only voter of its replica group.  For a group that has lost most voters.  Acknowledged messages may be
     lost.
@@ -127,7 +108,7 @@ def unsafe_recover(
     from broker.process.private_folder import UMASK
     from dledger_offline.recovery.only_voter import check_others_wait, locked, look_at, make_only_voter
 
-    cluster, folder = ClusterConfig.load(config_path(config)), Path(data) / node_id
+    cluster, folder = ClusterConfig.load(config_path()), Path(data) / node_id
     cluster.addresses_of(node_id)  # ConfigError unless the file has it
     if cluster.security is not None:
         os.umask(UMASK)
@@ -138,18 +119,16 @@ def unsafe_recover(
         check_others_wait(cluster, found)
         confirm(f"Continue {node_id} without {others}? Entries that only they have are lost.", yes)
         last = run(make_only_voter(found))
-    if as_json:
-        print_json(
-            {"group": group, "voters": [node_id], "folder": str(folder), "last_index": found.last.index, "last_term": found.last.term}
-        )
-        return
-    note(f"replica group {group}: voters {node_id}, from entry {last.index} of term {last.term} on; start the node, then add members")
+    report(
+        {"group": group, "voters": [node_id], "folder": str(folder), "last_index": found.last.index, "last_term": found.last.term},
+        f"replica group {group}: voters {node_id}, from entry {last.index} of term {last.term} on; start the node, then add members",
+    )
 
 
-def _address_of(node_id: str, config: str | None) -> str:
+def _address_of(node_id: str) -> str:
     from dledger_wire.errors import InvalidArgumentError
 
-    cluster = load_config(config)
+    cluster = load_config()
     known = {node.id: node.address for _, node in cluster.all_nodes()} | {spare.id: spare.address for spare in cluster.spares}
     found = known.get(node_id, "")
     if not found:
@@ -157,15 +136,15 @@ def _address_of(node_id: str, config: str | None) -> str:
     return found
 
 
-def _change(config: str | None, timeout_s: float, group: str, change: Callable[[Admin, str], Awaitable[Membership]]) -> Membership:
+def _change(group: str, change: Callable[[Admin, str], Awaitable[Membership]], wait_s: float = 0.0) -> Membership:
     async def work(admin: Admin) -> Membership:
         return await change(admin, await replica_group_of(admin, group))
 
-    return ask(config, timeout_s, work)
+    return ask(work, max(wait_s, connection().timeout_s))
 
 
-def _show(node_id: str, changed: Membership, *, as_json: bool) -> None:
-    if as_json:
+def _show(node_id: str, changed: Membership) -> None:
+    if json_wanted():
         members = {"voters": list(changed.voters), "learners": list(changed.learners)}
         print_json({"group": changed.replica_group, "changed": changed.changed} | members)
         return

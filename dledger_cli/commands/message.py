@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, time_ms
+from dledger_cli.context import ask, time_ms
 from dledger_cli.help_page import command_group, examples
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
-from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, print_json, unanswered_json
 from dledger_cli.watching import reading_command
 from dledger_wire.printable import printable
 
@@ -55,9 +55,6 @@ def query(
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=-1, help="Offset in that queue.")] = -1,
     group: Annotated[str, typer.Option("--replica-group", "-g", metavar="G", help="Replica group, with --offset.")] = "",
     max_messages: MaxOption = 32,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Find messages by key, id, time or position.  --from and --to limit a search by key, or search by time; a position is --queue
     with --offset.  Exits with 1 if there are none.
@@ -69,20 +66,17 @@ def query(
     if end and span[0] > span[1]:
         raise typer.BadParameter(f"{begin} is after {end}; expected a time before --to", param_hint="--from")
     search = _Search(topic, key, msg_id, *span, queue, offset, group, max_messages)
-    found = ask(config, timeout, search.run)
-    if as_json:
-        messages = [message_json(each) for each in found.messages]
-        print_json({"messages": messages, "complete": found.complete} | unanswered_json(found.unanswered))
-    else:
-        header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
-        rows = [
-            (
-                *(each.topic, each.replica_group, each.queue_id, each.queue_offset, each.msg_id, each.keys, each.tags),
-                *(time_text(each.store_timestamp), len(each.body), _body_text(each.body)),
-            )
-            for each in found.messages
-        ]
-        print_table(header, rows, right=("QUEUE", "OFFSET", "SIZE"))
+    found = ask(search.run)
+    answer = {"messages": [message_json(each) for each in found.messages], "complete": found.complete}
+    header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
+    rows = [
+        (
+            *(each.topic, each.replica_group, each.queue_id, each.queue_offset, each.msg_id, each.keys, each.tags),
+            *(time_text(each.store_timestamp), len(each.body), _body_text(each.body)),
+        )
+        for each in found.messages
+    ]
+    print_answer(answer | unanswered_json(found.unanswered), header, rows, right=("QUEUE", "OFFSET", "SIZE"))
     if not found.messages:
         note(_not_found(msg_id))
     _note_incomplete(found)
@@ -90,23 +84,15 @@ def query(
         raise typer.Exit(1)
 
 
-def trace(
-    topic: TopicArgument = "",
-    key: KeyOption = "",
-    msg_id: IdOption = "",
-    max_messages: MaxOption = 32,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
-) -> None:
+def trace(topic: TopicArgument = "", key: KeyOption = "", msg_id: IdOption = "", max_messages: MaxOption = 32) -> None:
     """Show where messages are stored and which groups read them.  Lists replicas, times of consumption, retries and dead letters.
 
     Consumption is derived from offsets: a group whose committed offset is past a message has consumed, returned or skipped it.
     """
     if bool(key) == bool(msg_id) or (key and not topic):
         raise typer.BadParameter("expected TOPIC with --key, or --id")
-    found = ask(config, timeout, lambda admin: admin.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
-    if as_json:
+    found = ask(lambda admin: admin.trace(topic=topic, key=key, msg_id=msg_id, max_messages=max_messages))
+    if json_wanted():
         print_json(trace_json(found) | unanswered_json(found.unanswered))
     else:
         show_traces(found)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.connection import as_member
-from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask, run
+from dledger_cli.context import ask, run
 from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import GREEN, RED, YELLOW, print_json, print_line, print_table
+from dledger_cli.output import GREEN, RED, YELLOW, json_wanted, print_answer, print_line
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -63,22 +63,19 @@ def nameserver(
     sys.exit(run_name_server(settings, data, log_file))
 
 
-def status(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def status() -> None:
     """Show what each name server knows, and whether they agree.  Exits with 1 if none knows the whole cluster."""
-    found = ask(config, timeout, lambda admin: admin.name_servers())
-    show(found, as_json=as_json)
+    found = ask(lambda admin: admin.name_servers())
+    show(found)
     if not any(server.complete for server in found):
         raise typer.Exit(1)
 
 
-def show(found: list[NameServerStatus], *, as_json: bool) -> None:
+def show(found: list[NameServerStatus]) -> None:
     """Print the table with its sentence, or the JSON."""
-    if as_json:
-        print_json({"name_servers": [server_json(server) for server in found]})
-        return
-    print_table(HEADER, [_row(server) for server in found], right=NUMBERS)
-    text, colour = judge(found)
-    print_line(text, colour)
+    print_answer({"name_servers": [server_json(server) for server in found]}, HEADER, [_row(server) for server in found], right=NUMBERS)
+    if not json_wanted():
+        print_line(*judge(found))
 
 
 def ask_all(config: ClusterConfig, *, as_node: bool = False) -> list[NameServerStatus]:

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.commands import completion
+from dledger_cli.connection import connection
 from dledger_cli.context import (
-    CHANGE_S,
-    ConfigOption,
-    JsonOption,
-    TimeoutOption,
     bootstrap_of,
     check_reachable,
     parse_duration_option,
     parse_size_option,
     run,
 )
-from dledger_cli.help_page import examples
+from dledger_cli.help_page import AskingCommand, examples
 from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
-from dledger_cli.output import clear_progress, error_line, note, print_json, show_progress, with_spaces
+from dledger_cli.output import clear_progress, error_line, json_wanted, note, print_json, show_progress, with_spaces
 
 if TYPE_CHECKING:
     from dledger_client import Producer
@@ -46,6 +43,7 @@ STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of 
 def register(app: typer.Typer) -> None:
     app.command(
         "produce",
+        cls=AskingCommand,
         epilog=examples(
             "tail -f log | dledger produce logs",
             "dledger produce orders --file orders.txt --tag created",
@@ -75,9 +73,6 @@ def produce(
         str, typer.Option("--key-sep", metavar="SEP", help="Each line is KEY, SEP, body: the key also chooses the queue.")
     ] = "",
     json_lines: Annotated[bool, typer.Option("--json-lines", help=JSON_LINES_HELP)] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Send each line of stdin (or of a file) as one message.  Prints sent, failed and msgs/s.  A line ends with LF or CR LF."""
     from dledger_wire.names import check_topic
@@ -88,7 +83,7 @@ def produce(
     if bool(key_sep) + json_lines + bool(count) > 1:
         raise typer.BadParameter("--count, --key-sep and --json-lines are mutually exclusive")
     chunks = _generated(count, parse_size_option(size or "1KiB")) if count else _chunks(file)
-    bootstrap = bootstrap_of(config)
+    bootstrap = bootstrap_of()
     options = {"tags": tag, "keys": key, "delay_level": delay_level, "properties": _properties(properties or [])}
     if delay and delay_level:
         raise typer.BadParameter("--delay and --delay-level are mutually exclusive", param_hint="--delay")
@@ -97,10 +92,10 @@ def produce(
     compress_type = compress or ("none" if count else "zlib")
     read = None if is_plain else line_reader(key_sep, as_json=json_lines)
     try:
-        sending.send_all(bootstrap, chunks, read, timeout, compress_type)
+        sending.send_all(bootstrap, chunks, read, connection().timeout_s, compress_type)
     except KeyboardInterrupt:
         sending.interrupted = True
-    sending.report(as_json=as_json)
+    sending.report()
     if sending.interrupted:
         raise typer.Exit(130)
     if sending.failed:
@@ -245,11 +240,11 @@ class _Sending:
         per_s = with_spaces(self.acknowledged / max(now - start, 0.001))
         show_progress(f"acknowledged {with_spaces(self.acknowledged)}{of}  failed {self.failed}  {per_s} msgs/s")
 
-    def report(self, *, as_json: bool) -> None:
+    def report(self) -> None:
         clear_progress()
         per_s = self.acknowledged / self.took_s if self.took_s else 0.0
         unknown = self.sent - self.acknowledged - self.failed
-        if as_json:
+        if json_wanted():
             figures = {"sent": self.sent, "acknowledged": self.acknowledged, "failed": self.failed, "unknown": unknown}
             print_json(figures | {"messages_per_s": per_s, "bytes_per_s": self.bytes / self.took_s if self.took_s else 0.0})
             return

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import JsonOption, run, time_ms
-from dledger_cli.help_page import examples
-from dledger_cli.output import clear_progress, note, print_json, print_line, show_progress
+from dledger_cli.context import run, time_ms
+from dledger_cli.help_page import JsonCommand, examples
+from dledger_cli.output import clear_progress, json_wanted, note, print_json, print_line, show_progress
 
 if TYPE_CHECKING:
     from dledger_offline.backup.restore import RestoredNode
@@ -21,7 +21,7 @@ EPILOG = examples(
 
 
 def register(root: typer.Typer) -> None:
-    root.command("restore", epilog=EPILOG)(restore)
+    root.command("restore", cls=JsonCommand, epilog=EPILOG)(restore)
 
 
 def restore(
@@ -33,7 +33,6 @@ def restore(
         str, typer.Option("--backup", metavar="ID", help="Name of the backup. Default: the newest, if it has all groups.")
     ] = "",
     at: Annotated[str, typer.Option("--at", metavar="TIME", help="State as of this time, without messages that were stored later.")] = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Create data folders of a new cluster from a backup.  Then start its nodes.  The old cluster is not contacted and need not
     exist.
@@ -56,7 +55,7 @@ def restore(
     for name in restored.empty_groups:
         note(f"replica group {name} is not in the backup: it starts empty")
     made = [_row(node) for node in restored.nodes]
-    if as_json:
+    if json_wanted():
         print_json({"backup": restored.backup.id, "cluster": cluster.cluster, "nodes": made})
         return
     for row in made:

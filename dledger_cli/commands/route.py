@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import READ_S, ConfigOption, JsonOption, TimeoutOption, ask
+from dledger_cli.context import ask
 from dledger_cli.help_page import examples
-from dledger_cli.output import note, print_json, print_table
+from dledger_cli.output import json_wanted, note, print_answer
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -23,12 +23,9 @@ def register(root: typer.Typer) -> None:
     reading_command(root, "route", epilog=examples("dledger route orders", "dledger route orders --json"))(route)
 
 
-def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def route(topic: TopicArgument) -> None:
     """Show how clients route a topic.  Lists replica groups, queues, leaders and replicas, and the source of each route."""
-    found = ask(config, timeout, lambda admin: admin.route(topic))
-    if as_json:
-        print_json(_json(found))
-        return
+    found = ask(lambda admin: admin.route(topic))
     rows = [
         (
             part.group.name,
@@ -43,7 +40,9 @@ def route(topic: TopicArgument, config: ConfigOption = None, timeout: TimeoutOpt
         )
         for part in found.parts
     ]
-    print_table(HEADER, rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "TOPICS-VERSION"))
+    print_answer(_json(found), HEADER, rows, right=("READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "TOPICS-VERSION"))
+    if json_wanted():
+        return
     if not found.by_name_server:
         note(f"source: node {found.answered_by}; no name server answers")
     else:

@@ -13,9 +13,9 @@ import typer
 
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.connection import as_member
-from dledger_cli.context import ConfigOption, JsonOption, load_readable, run
+from dledger_cli.context import load_readable, run
 from dledger_cli.help_page import examples
-from dledger_cli.output import RED, error_line, note, print_json, print_line
+from dledger_cli.output import RED, error_line, json_wanted, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
 from dledger_cli.watching import IntervalCommand, WatchOption, pages
@@ -42,8 +42,6 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
     check: Annotated[str, typer.Option("--check", metavar="CHECK,...", help="Print only the findings of these checks, one a line.")] = "",
     watch: WatchOption = 0.0,
     until: Annotated[
@@ -62,7 +60,7 @@ def status(
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")
-    view = _View(load_readable(config), as_json, _parsed(check))
+    view = _View(load_readable(), _parsed(check))
     if not watch and not until:
         view.look()
         view.show()
@@ -74,7 +72,7 @@ def _repeat(view: _View, every_s: float, timeout_s: float) -> None:
     """Look until the cluster is healthy, with --watch showing each look.  Exit 1 after ``timeout_s``; infinite: without end."""
     deadline = time.monotonic() + timeout_s
     waits = timeout_s < math.inf
-    looks = pages(every_s, as_json=view.as_json, deadline=deadline) if every_s else _quietly()
+    looks = pages(every_s, as_json=json_wanted(), deadline=deadline) if every_s else _quietly()
     with contextlib.closing(looks) as found:
         for page in found:
             with page:
@@ -111,7 +109,6 @@ class _View:
     """What one look at the cluster found, and how it is shown."""
 
     cluster: ClusterConfig
-    as_json: bool
     checks: list[Check]
     groups: list[ReplicaGroupStatus] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -141,13 +138,13 @@ class _View:
     def show(self) -> None:
         say_removed(self.removed)
         if self.checks:
-            _show_findings(self.checks, self.findings, as_json=self.as_json)
+            _show_findings(self.checks, self.findings)
             return
         servers = ask_all(self.cluster) if self.cluster.name_server_processes else []
-        if self.as_json:
+        if json_wanted():
             print_json(groups_json(self.groups) | {"name_servers": [server_json(server) for server in servers]})
             return
-        show_status(self.cluster, self.groups, as_json=False)
+        show_status(self.cluster, self.groups)
         show_placement(self.cluster)
         if servers:
             print_line(*judge(servers))
@@ -168,8 +165,8 @@ async def _consumers(cluster: ClusterConfig) -> ConsumersStatus:
         return await admin.consumers_status()
 
 
-def _show_findings(checks: list[Check], findings: list[Finding], *, as_json: bool) -> None:
-    if as_json:
+def _show_findings(checks: list[Check], findings: list[Finding]) -> None:
+    if json_wanted():
         rows = [
             {
                 "check": each.check,

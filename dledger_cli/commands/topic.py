@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.commands import completion
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import note, note_unanswered, print_json, print_line, print_table, unanswered_json
+from dledger_cli.context import YesOption, ask, confirm
+from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.output import (
+    json_wanted,
+    note,
+    note_unanswered,
+    print_answer,
+    print_json,
+    print_line,
+    print_table,
+    report,
+    unanswered_json,
+)
 from dledger_cli.watching import reading_command
 from dledger_wire.names import MAX_TOPIC_QUEUES, group_of_topic
 from dledger_wire.status import Perm
@@ -55,11 +65,11 @@ UpdateGroupsOption = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = command_group("Create, change, list, describe and delete topics.")
-    app.command("create", epilog=CREATE_EXAMPLES)(create)
-    app.command("update", epilog=UPDATE_EXAMPLES)(update)
+    app.command("create", cls=AskingCommand, epilog=CREATE_EXAMPLES)(create)
+    app.command("update", cls=AskingCommand, epilog=UPDATE_EXAMPLES)(update)
     reading_command(app, "list", epilog=examples("dledger topic list", "dledger topic list --all --json"))(list_topics)
     reading_command(app, "describe", epilog=examples("dledger topic describe orders"))(describe)
-    app.command("delete", epilog=examples("dledger topic delete orders --yes"))(delete)
+    app.command("delete", cls=AskingCommand, epilog=examples("dledger topic delete orders --yes"))(delete)
     root.add_typer(app, name="topic")
 
 
@@ -72,9 +82,6 @@ def create(
     group: GroupOption = "",
     groups: CreateGroupsOption = "",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do not fail when the topic exists.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Create a topic.  Its queues are spread evenly over the replica groups.
 
@@ -95,7 +102,7 @@ def create(
             if_not_exists=if_not_exists,
         )
 
-    _show_change(ask(config, timeout, work), as_json=as_json)
+    _show_change(ask(work))
 
 
 def update(
@@ -107,9 +114,6 @@ def update(
     group: GroupOption = "",
     groups: UpdateGroupsOption = "",
     force: Annotated[bool, typer.Option("--force", help="Allow a change that makes messages unreadable.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Change queues, permission or replica groups of a topic.  Settings that are not given stay unchanged.
 
@@ -132,7 +136,7 @@ def update(
             force=force,
         )
 
-    _show_change(ask(config, timeout, work), as_json=as_json)
+    _show_change(ask(work))
 
 
 def delete(
@@ -140,24 +144,19 @@ def delete(
     yes: YesOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; only print what would be deleted.")] = False,
     group: GroupOption = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Delete a topic and its messages, in all replica groups."""
     if dry_run:
-        parts, queues = _described(config, timeout, name)
-        _show_deletion(name, group, parts, queues, as_json=as_json)
+        parts, queues = _described(name)
+        _show_deletion(name, group, parts, queues)
         return
     confirm(f"Delete topic {name} and all its messages?", yes)
-    ask(config, timeout, lambda admin: admin.delete_topic(name, replica_group=group))
-    if as_json:
-        print_json({"name": name, "group": group or None, "deleted": True})
-    else:
-        note(f"deleted topic {name}{f' in replica group {group}' if group else ''}")
+    ask(lambda admin: admin.delete_topic(name, replica_group=group))
+    where = f" in replica group {group}" if group else ""
+    report({"name": name, "group": group or None, "deleted": True}, f"deleted topic {name}{where}")
 
 
-def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: Listed[QueueRange], *, as_json: bool) -> None:
+def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: Listed[QueueRange]) -> None:
     from dledger_wire.errors import InvalidArgumentError
 
     names = [part.replica_group for part in parts if group in ("", part.replica_group)]
@@ -165,19 +164,12 @@ def _show_deletion(name: str, group: str, parts: list[TopicQueues], queues: List
         there = ", ".join(part.replica_group for part in parts)
         raise InvalidArgumentError(f"topic {name} is not in replica group {group!r}, it is in {there}")
     messages = sum(queue.messages for queue in queues if queue.replica_group in names)
-    if as_json:
-        print_json({"name": name, "group": ",".join(names), "messages": messages, "deleted": False} | unanswered_json(queues.unanswered))
-    else:
-        note(f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
+    answer = {"name": name, "group": ",".join(names), "messages": messages, "deleted": False} | unanswered_json(queues.unanswered)
+    report(answer, f"would delete topic {name} of {_in_groups(names)} with {messages} messages")
     note_unanswered(queues.unanswered)
 
 
-def list_topics(
-    everything: Annotated[bool, typer.Option("--all", help="Include topics of retries and dead letters.")] = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
-) -> None:
+def list_topics(everything: Annotated[bool, typer.Option("--all", help="Include topics of retries and dead letters.")] = False) -> None:
     """List topics with their queues and stored messages.
 
     Topics of retries and dead letters are left out; dledger dlq list shows dead letters.  MESSAGES is - if it is unknown.
@@ -191,18 +183,15 @@ def list_topics(
         held = await admin.offsets_of_topics({part.topic for part in wanted}, or_followers=True, partial=True)
         return Listed(wanted, topics.unanswered), held
 
-    found, held = ask(config, timeout, work)
+    found, held = ask(work)
     topics: dict[str, list[TopicQueues]] = {}
     for part in found:
         topics.setdefault(part.topic, []).append(part)
     shown = [_topic_json(parts) | {"messages": _stored(parts, held[name])} for name, parts in topics.items()]
-    if as_json:
-        print_json({"topics": shown} | unanswered_json(found.unanswered))
-        note_unanswered(found.unanswered)
-        return
     rows = [(*(each[name] for name in ("name", "group", "read_queues", "write_queues", "perm", "messages")),) for each in shown]
     counts = ("READ-QUEUES", "WRITE-QUEUES", "PERM", "MESSAGES")
-    print_table(("TOPIC", "REPLICA-GROUP", *counts), rows, right=counts)
+    answer = {"topics": shown} | unanswered_json(found.unanswered)
+    print_answer(answer, ("TOPIC", "REPLICA-GROUP", *counts), rows, right=counts)
     note_unanswered(found.unanswered)
 
 
@@ -211,11 +200,11 @@ def _stored(parts: Sequence[TopicQueues], held: Listed[QueueRange]) -> int | Non
     return None if any(part.replica_group in held.unanswered for part in parts) else sum(queue.messages for queue in held)
 
 
-def describe(name: NameArgument, config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def describe(name: NameArgument) -> None:
     """Show replica groups, permission and queues of a topic.  Lists the offsets of each queue."""
-    parts, queues = _described(config, timeout, name)
+    parts, queues = _described(name)
     topic = _topic_json(parts)
-    if as_json:
+    if json_wanted():
         print_json(topic | {"queues": [_queue_json(queue) for queue in queues]} | unanswered_json(queues.unanswered))
         note_unanswered(queues.unanswered)
         return
@@ -256,7 +245,7 @@ def _in_groups(names: Sequence[str]) -> str:
     return f"replica group{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
-def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[TopicQueues], Listed[QueueRange]]:
+def _described(name: str) -> tuple[list[TopicQueues], Listed[QueueRange]]:
     """The topic in every replica group that answers, and its queues there."""
     from dledger_wire.errors import TopicNotFoundError
 
@@ -267,7 +256,7 @@ def _described(config: str | None, timeout_s: float, name: str) -> tuple[list[To
             raise TopicNotFoundError(f"no topic {name!r} (dledger topic list shows all)") from None
         return parts, await admin.topic_offsets(name, partial=True)
 
-    return ask(config, timeout_s, work)
+    return ask(work)
 
 
 def _named(group: str, groups: str) -> list[str]:
@@ -277,8 +266,8 @@ def _named(group: str, groups: str) -> list[str]:
     return [name.strip() for name in (group or groups).split(",") if name.strip()]
 
 
-def _show_change(topic: ChangedTopic, *, as_json: bool) -> None:
-    if as_json:
+def _show_change(topic: ChangedTopic) -> None:
+    if json_wanted():
         print_json(_topic_json(topic.parts) | {"created": topic.created})
         return
     queues = f"{topic.read_queues} read queues, {topic.write_queues} write queues, perm {topic.perm}"

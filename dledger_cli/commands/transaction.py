@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, bootstrap_of, confirm
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import note, note_unanswered, print_json, print_table, unanswered_json
+from dledger_cli.connection import connection
+from dledger_cli.context import YesOption, ask, bootstrap_of, confirm
+from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, report, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -28,23 +29,18 @@ def register(root: typer.Typer) -> None:
     app = command_group("Transactions of producers.")
     reading_command(app, "list", epilog=examples("dledger transaction list --json"))(list_transactions)
     for command in (commit, rollback):
-        app.command(epilog=examples(f"dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes"))(command)
+        app.command(cls=AskingCommand, epilog=examples(f"dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes"))(
+            command
+        )
     root.add_typer(app, name="transaction")
 
 
 def list_transactions(
     name: Annotated[str, typer.Argument(metavar="[GROUP]", help="Producer group. Default: all.")] = "",
     max_transactions: Annotated[int, typer.Option("--max", metavar="N", min=1, max=1000, help="The N oldest of each replica group.")] = 100,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = READ_S,
-    as_json: JsonOption = False,
 ) -> None:
     """List open transactions, oldest first.  Also counts transactions that were parked because no producer knew their state."""
-    found = ask(config, timeout, lambda admin: admin.transactions(name, max_transactions=max_transactions, partial=True))
-    if as_json:
-        print_json({"groups": [_group_json(each) for each in found]} | unanswered_json(found.unanswered))
-        note_unanswered(found.unanswered)
-        return
+    found = ask(lambda admin: admin.transactions(name, max_transactions=max_transactions, partial=True))
     now_ms = time.time() * 1000
     rows = [
         (each.transaction_id, each.producer_group, each.topic, each.queue_id, f"{age_s:.1f}", each.check_times, each.replica_group)
@@ -52,45 +48,34 @@ def list_transactions(
         for each in of_group.transactions
         for age_s in [(now_ms - each.stored_ms) / 1000]
     ]
-    print_table(HEADER, rows, right=("QUEUE", "AGE-S", "CHECKS"))
-    for each in found:
+    answer = {"groups": [_group_json(each) for each in found]} | unanswered_json(found.unanswered)
+    print_answer(answer, HEADER, rows, right=("QUEUE", "AGE-S", "CHECKS"))
+    for each in found if not json_wanted() else ():
         producers = ", ".join(f"{group} {count}" for group, count in each.producers.items()) or "none"
         parked = f"{each.parked} parked in TRANS_CHECK_MAX_TIME_TOPIC"
         note(f"{each.replica_group}: {each.open} open, {parked}; connected producers: {producers}")
     note_unanswered(found.unanswered)
 
 
-def commit(
-    transaction_id: IdArgument,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def commit(transaction_id: IdArgument, yes: YesOption = False) -> None:
     """Commit an open or parked transaction.  The message of a parked one is sent to its topic.  Safe to repeat."""
     confirm(f"Commit transaction {transaction_id}? Consumers get its message.", yes)
-    _end(transaction_id, config, timeout, wanted="COMMITTED", as_json=as_json)
+    _end(transaction_id, wanted="COMMITTED")
 
 
-def rollback(
-    transaction_id: IdArgument,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def rollback(transaction_id: IdArgument, yes: YesOption = False) -> None:
     """Roll back an open transaction.  Consumers never receive its message, nor that of a parked one."""
     confirm(f"Roll back transaction {transaction_id}? Consumers never get its message.", yes)
-    _end(transaction_id, config, timeout, wanted="ROLLED_BACK", as_json=as_json)
+    _end(transaction_id, wanted="ROLLED_BACK")
 
 
-def _end(transaction_id: str, config: str | None, timeout_s: float, *, wanted: str, as_json: bool) -> None:
+def _end(transaction_id: str, *, wanted: str) -> None:
     """``wanted``: the outcome, by its name."""
     from dledger_client.transactions.resolver import TransactionState
     from dledger_wire.errors import InvalidArgumentError
     from dledger_wire.names import CHECK_MAX_TIME_TOPIC, is_system_topic
 
-    bootstrap = bootstrap_of(config)
+    bootstrap = bootstrap_of()
 
     async def work(admin: Admin) -> str:
         state = TransactionState.COMMIT if wanted == "COMMITTED" else TransactionState.ROLLBACK
@@ -103,18 +88,16 @@ def _end(transaction_id: str, config: str | None, timeout_s: float, *, wanted: s
         copies = {each.topic: each for each in (await admin.query_by_id(transaction_id)).messages}
         parked = copies.get(CHECK_MAX_TIME_TOPIC)
         if parked is not None:
-            return await _send_parked(bootstrap, parked, timeout_s) if wanted == "COMMITTED" else "PARKED"
+            return await _send_parked(bootstrap, parked, connection().timeout_s) if wanted == "COMMITTED" else "PARKED"
         if any(not is_system_topic(topic) for topic in copies):
             return "COMMITTED"  # before
         text = f"{transaction_id} is neither parked nor among the {MAX_LISTED} oldest open transactions of a replica group"
         raise InvalidArgumentError(f"{text}; it may have been rolled back (dledger transaction list)")
 
-    outcome = ask(config, timeout_s, work)
+    outcome = ask(work)
     ended = "ROLLED_BACK" if wanted == "ROLLED_BACK" and outcome == "PARKED" else outcome
-    if as_json:
-        print_json({"transaction_id": transaction_id, "outcome": outcome.lower()})
-    else:
-        note(f"transaction {transaction_id}: {OUTCOMES.get(outcome, outcome.lower())}")
+    text = f"transaction {transaction_id}: {OUTCOMES.get(outcome, outcome.lower())}"
+    report({"transaction_id": transaction_id, "outcome": outcome.lower()}, text)
     if ended != wanted:
         raise typer.Exit(1)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import LONG_S, ConfigOption, DataOption, JsonOption, cluster_status, config_path, run
-from dledger_cli.help_page import examples
-from dledger_cli.output import error_line, note, print_json, print_line
+from dledger_cli.context import LONG_S, DataOption, cluster_status, config_path, run
+from dledger_cli.help_page import FileCommand, JsonCommand, examples
+from dledger_cli.output import error_line, json_wanted, note, print_json, print_line
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,14 +28,12 @@ STOP_TIMEOUT_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("up", epilog=examples("dledger up", "dledger up --config cluster-configs/local-3.yaml --data /tmp/d"))(up)
-    app.command("down", epilog=examples("dledger down --data data", "dledger down --id n2"))(down)
+    app.command("up", cls=FileCommand, epilog=examples("dledger up", "dledger up --config cluster-configs/local-3.yaml --data /tmp/d"))(up)
+    app.command("down", cls=JsonCommand, epilog=examples("dledger down --data data", "dledger down --id n2"))(down)
 
 
 def up(
-    config: ConfigOption = None,
     data: DataOption = "data",
-    as_json: JsonOption = False,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up waiting for leaders after this time.")
     ] = LONG_S,
@@ -49,7 +47,7 @@ def up(
     from dledger_cli.local.processes import LocalCluster, make_data_folder
     from dledger_cli.status_text import show_placement
 
-    source = config_path(config, data)
+    source = config_path(data=data)
     text = read_cluster_text(source)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
     with one_at_a_time(cluster.data):
@@ -61,9 +59,9 @@ def up(
     if running:
         note(f"already running: {', '.join(f'{node_id} (pid {pid})' for node_id, pid in running.items())}")
     start = time.monotonic()
-    if not _wait_for_masters(cluster, started, timeout, as_json=as_json):
+    if not _wait_for_masters(cluster, started, timeout):
         raise typer.Exit(1)
-    if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start), as_json=as_json):
+    if cluster.name_server_ids() and not _wait_for_name_servers(cluster, started, timeout - (time.monotonic() - start)):
         raise typer.Exit(1)
     if new:
         run(_begin_at_newest_level(cluster.config, new))
@@ -105,7 +103,7 @@ def _check_replaced(cluster: LocalCluster, source: str) -> None:
             raise DataDirectoryError(f"{name} (pid {pid}) runs, and {source} does not name it; stop it first ({stop})")
 
 
-def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float, *, as_json: bool) -> bool:
+def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float) -> bool:
     """Wait until every group has a master and all its members are in order, and show the table; False, with an error, when that fails.
 
     Nodes that are not members only have to answer.  A member that its peers refuse fails soon: waiting does not change that.
@@ -125,14 +123,14 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
             return False
         missing = [node.id for group in groups for node in group.nodes if node.id in started and not node.reachable]
         if not missing and all(group.healthy for group in groups):
-            show_status(cluster.config, groups, as_json=as_json)
+            show_status(cluster.config, groups)
             return True
         now = time.monotonic()
         refused = [node.id for group in groups if group.leader for node in group.nodes if group.refusal(node.id)]
         refused_since = {node_id: refused_since.get(node_id, now) for node_id in refused}
         stay_refused = [node_id for node_id, since in refused_since.items() if now - since > REFUSED_S]
         if stay_refused or now - start > timeout_s:
-            show_status(cluster.config, groups, as_json=as_json)
+            show_status(cluster.config, groups)
             _explain(cluster, groups, started, stay_refused, timeout_s)
             return False
         time.sleep(POLL_S)
@@ -146,7 +144,7 @@ def _hint(error: DledgerError) -> str:
     return " (dledger up --user NAME)" if helps else ""
 
 
-def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float, *, as_json: bool) -> bool:
+def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float) -> bool:
     """Wait until every name server knows the whole cluster, and say so; False, with an error, when that fails."""
     from dledger_cli.commands.nameserver import ask_all, judge
 
@@ -156,7 +154,7 @@ def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.
             return False
         found = ask_all(cluster.config, as_node=True)
         if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
-            if not as_json:
+            if not json_wanted():
                 print_line(judge(found)[0])
             return True
         if time.monotonic() > deadline:
@@ -204,7 +202,6 @@ def down(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Give up on a node that does not stop within this time.")
     ] = STOP_TIMEOUT_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Stop all nodes and name servers of the data folder.  Followers are stopped first, then leaders, then name servers."""
     from broker.config.cluster_file import ClusterConfig
@@ -217,7 +214,7 @@ def down(
     if not cluster.file.is_file():
         if not cluster.recorded():
             note(f"nothing to stop: {cluster.file} does not exist")
-            if as_json:
+            if json_wanted():
                 print_json({"stopped": []})
             return
         why = f"{cluster.file} does not exist"
@@ -229,7 +226,7 @@ def down(
         if why:
             note(f"{why}; stopping what dledger up started in {folder}, by its pid files")
         stopped, failed = _stop(cluster, only, kill=kill, timeout=timeout)
-    if as_json:
+    if json_wanted():
         print_json({"stopped": stopped})
     if failed:
         raise typer.Exit(1)

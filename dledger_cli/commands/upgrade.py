@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm, load_config, nodes_of
-from dledger_cli.help_page import examples
-from dledger_cli.output import error_line, note, print_json, print_line, print_table
+from dledger_cli.context import YesOption, ask, confirm, load_config, nodes_of
+from dledger_cli.help_page import AskingCommand, ReadingCommand, examples
+from dledger_cli.output import error_line, json_wanted, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
@@ -23,23 +23,25 @@ NODE_KEYS = ("id", "reachable", "version", "lowest_level", "highest_level")
 
 def register_in(app: typer.Typer) -> None:
     """Add the commands to ``dledger cluster``."""
-    app.command("upgrade-check", epilog=examples("dledger cluster upgrade-check", "dledger cluster upgrade-check --json"))(upgrade_check)
+    app.command(
+        "upgrade-check", cls=ReadingCommand, epilog=examples("dledger cluster upgrade-check", "dledger cluster upgrade-check --json")
+    )(upgrade_check)
     finish = examples(
         "dledger cluster upgrade-finish",
         "dledger cluster upgrade-finish --yes --wait 600",
     )
-    app.command("upgrade-finish", epilog=finish)(upgrade_finish)
+    app.command("upgrade-finish", cls=AskingCommand, epilog=finish)(upgrade_finish)
 
 
-def upgrade_check(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def upgrade_check() -> None:
     """Check whether an upgrade or downgrade to this build works.  Shows builds, feature levels, and what upgrade-finish would enable.
 
     Exits with 1 if it does not: a node does not answer, writes would stop without a node, a disk is full, or this build does not support
     the feature level.
     """
-    nodes = nodes_of(load_config(config))
-    found = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
-    if as_json:
+    nodes = nodes_of(load_config())
+    found = ask(lambda admin: admin.upgrade_check(nodes=nodes))
+    if json_wanted():
         print_json(_json(found))
     else:
         _show(found)
@@ -89,9 +91,6 @@ def upgrade_finish(
         float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="How long to wait until every member supports it.")
     ] = 0.0,
     yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Raise the feature level of replica groups.  Enables features of the new release; older builds are rejected from then on.  It
     cannot be undone.
@@ -102,20 +101,20 @@ def upgrade_finish(
     deadline = time.monotonic() + wait
     while True:
         try:
-            raised = ask(config, timeout, lambda admin: admin.finish_upgrade(group, level=level))
+            raised = ask(lambda admin: admin.finish_upgrade(group, level=level))
             break
         except NotReadyError as error:
             if time.monotonic() > deadline:
                 raise
             note(error.message)
             time.sleep(POLL_S)
-    nodes = nodes_of(load_config(config))
-    running = ask(config, timeout, lambda admin: admin.upgrade_check(nodes=nodes))
-    _show_raised(raised, running, as_json=as_json)
+    nodes = nodes_of(load_config())
+    running = ask(lambda admin: admin.upgrade_check(nodes=nodes))
+    _show_raised(raised, running)
 
 
-def _show_raised(raised: list[RaisedLevel], running: UpgradeCheck, *, as_json: bool) -> None:
-    if as_json:
+def _show_raised(raised: list[RaisedLevel], running: UpgradeCheck) -> None:
+    if json_wanted():
         print_json({"groups": [asdict(each) for each in raised]})
         return
     for each in raised:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dledger_cli.context import CHANGE_S, READ_S, ConfigOption, JsonOption, TimeoutOption, YesOption, ask, confirm
-from dledger_cli.help_page import command_group, examples
-from dledger_cli.output import print_json, print_table
+from dledger_cli.context import YesOption, ask, confirm
+from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.output import print_answer
 from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
 
@@ -25,64 +26,38 @@ NoPasswordOption = Annotated[bool, typer.Option("--no-password", help="The user 
 
 def register(root: typer.Typer) -> None:
     users = command_group("Users of the cluster.")
-    users.command("create", epilog=examples("dledger user create billing"))(create)
-    users.command("update", epilog=examples("dledger user update billing --new-password-file new"))(update)
-    users.command("delete", epilog=examples("dledger user delete billing --yes"))(delete)
+    users.command("create", cls=AskingCommand, epilog=examples("dledger user create billing"))(create)
+    users.command("update", cls=AskingCommand, epilog=examples("dledger user update billing --new-password-file new"))(update)
+    users.command("delete", cls=AskingCommand, epilog=examples("dledger user delete billing --yes"))(delete)
     reading_command(users, "list", epilog=examples("dledger user list"))(list_users)
     root.add_typer(users, name="user")
 
 
-def create(
-    name: NameArgument,
-    new_password_file: PasswordFileOption = "",
-    no_password: NoPasswordOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def create(name: NameArgument, new_password_file: PasswordFileOption = "", no_password: NoPasswordOption = False) -> None:
     """Create a user without permissions.  dledger acl allow grants some."""
     password = _password(name, new_password_file, no_password=no_password)
-    show_change(ask(config, timeout, lambda admin: admin.create_user(name, password)), f"created user {name}", as_json=as_json)
+    show_change(ask(lambda admin: admin.create_user(name, password)), f"created user {name}")
 
 
-def update(
-    name: NameArgument,
-    new_password_file: PasswordFileOption = "",
-    no_password: NoPasswordOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def update(name: NameArgument, new_password_file: PasswordFileOption = "", no_password: NoPasswordOption = False) -> None:
     """Set a new password for a user.  Users may change their own."""
     password = _password(name, new_password_file, no_password=no_password)
-    show_change(
-        ask(config, timeout, lambda admin: admin.update_user(name, password)), f"changed the password of user {name}", as_json=as_json
-    )
+    show_change(ask(lambda admin: admin.update_user(name, password)), f"changed the password of user {name}")
 
 
-def delete(
-    name: NameArgument,
-    yes: YesOption = False,
-    config: ConfigOption = None,
-    timeout: TimeoutOption = CHANGE_S,
-    as_json: JsonOption = False,
-) -> None:
+def delete(name: NameArgument, yes: YesOption = False) -> None:
     """Delete a user and its rules.  Its connections are closed."""
     confirm(f"Delete user {name} and its rules?", yes)
-    show_change(ask(config, timeout, lambda admin: admin.delete_user(name)), f"deleted user {name}", as_json=as_json)
+    show_change(ask(lambda admin: admin.delete_user(name)), f"deleted user {name}")
 
 
-def list_users(config: ConfigOption = None, timeout: TimeoutOption = READ_S, as_json: JsonOption = False) -> None:
+def list_users() -> None:
     """Show users, and the administrators of the cluster file."""
-    found = ask(config, timeout, lambda admin: admin.list_users())
-    if as_json:
-        rows = [{"name": user.name, "has_password": user.has_password, "in_cluster_file": user.in_cluster_file} for user in found]
-        print_json({"users": rows})
-        return
+    found = ask(lambda admin: admin.list_users())
     shown = [
         (user.name, "password" if user.has_password else "certificate", "cluster file" if user.in_cluster_file else "-") for user in found
     ]
-    print_table(("USER", "COMES-IN-WITH", "ADMINISTRATOR-OF"), shown)
+    print_answer({"users": [asdict(user) for user in found]}, ("USER", "COMES-IN-WITH", "ADMINISTRATOR-OF"), shown)
 
 
 def _password(name: str, file: str, *, no_password: bool) -> str | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.context import LONG_S, ConfigOption, JsonOption, TimeoutOption, ask, load_config, nodes_of
-from dledger_cli.help_page import examples
-from dledger_cli.output import clear_progress, error_line, note, print_json, print_line, show_progress
+from dledger_cli.context import ask, load_config, nodes_of
+from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.output import clear_progress, error_line, json_wanted, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -28,16 +28,13 @@ EPILOG = examples(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("verify", epilog=EPILOG)(verify)
+    app.command("verify", cls=LongCommand, epilog=EPILOG)(verify)
 
 
 def verify(
     data: Annotated[str, typer.Option("--data", metavar="DIR", help="Data folder of one node, or of a local cluster.")] = "",
     online: Annotated[bool, typer.Option("--online", help="Compare the replicas of the running cluster instead.")] = False,
     backup: Annotated[str, typer.Option("--backup", metavar="URL", help="Check the backups at this place instead.")] = "",
-    config: ConfigOption = None,
-    timeout: TimeoutOption = LONG_S,
-    as_json: JsonOption = False,
 ) -> None:
     """Check logs, index units and queues offline, or backups.  Exits with 1 and prints the exact position if something is damaged.
 
@@ -45,15 +42,12 @@ def verify(
     """
     if online + bool(data) + bool(backup) != 1:
         raise typer.BadParameter("expected exactly one of --data DIR, --online and --backup URL")
-    if backup:
-        good = _verify_backup(backup, as_json=as_json)
-    else:
-        good = _verify_online(config, timeout, as_json=as_json) if online else _verify_offline(data, as_json=as_json)
+    good = _verify_backup(backup) if backup else _verify_online() if online else _verify_offline(data)
     if not good:
         raise typer.Exit(1)
 
 
-def _verify_backup(url: str, *, as_json: bool) -> bool:
+def _verify_backup(url: str) -> bool:
     from dledger_offline.backup.check import check_repository
     from dledger_offline.backup.repository import found_repository
 
@@ -61,7 +55,7 @@ def _verify_backup(url: str, *, as_json: bool) -> bool:
     damages = 0
     for found in check_repository(repository):
         damages += 1
-        if as_json:
+        if json_wanted():
             print_json({"file": found.details["file"], "pos": found.details["pos"], "text": found.message, "damage": True})
         else:
             print_line(f"DAMAGED  {found.message}")
@@ -72,13 +66,13 @@ def _verify_backup(url: str, *, as_json: bool) -> bool:
     return damages == 0
 
 
-def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bool:
+def _verify_online() -> bool:
     from broker.config.units import format_size
 
-    cluster = load_config(config)
-    results, removed = ask(config, timeout_s, lambda admin: _compared(admin, nodes_of(cluster)))
+    cluster = load_config()
+    results, removed = ask(lambda admin: _compared(admin, nodes_of(cluster)))
     say_removed(removed)
-    if as_json:
+    if json_wanted():
         print_json({"groups": [_comparison_json(result) for result in results]})
     for result in results:
         name = result.replica_group
@@ -88,7 +82,7 @@ def _verify_online(config: str | None, timeout_s: float, *, as_json: bool) -> bo
             answered = f"only {result.replicas[0]}" if result.replicas else f"none of {', '.join(result.unreachable)}"
             error_line(f"replica group {name}: {answered} answered, nothing was compared")
             continue
-        elif not as_json:
+        elif not json_wanted():
             size = format_size(result.compared_bytes)
             print_line(f"replica group {name}: {', '.join(result.replicas)} are equal over {size} up to position {result.end_pos}")
         if result.unreachable:
@@ -137,7 +131,7 @@ def node_folders(data: Path) -> list[Path]:
     return sorted(file.parent for file in data.glob("*/identity.json"))
 
 
-def _verify_offline(data: str, *, as_json: bool) -> bool:
+def _verify_offline(data: str) -> bool:
     from dledger_wire.errors import DataDirectoryError
 
     folders = node_folders(Path(data))
@@ -145,11 +139,11 @@ def _verify_offline(data: str, *, as_json: bool) -> bool:
         raise DataDirectoryError(f"{data}: no node's data folder (expected identity.json in it or in its sub-folders)")
     damaged = 0
     for folder in folders:
-        damaged += asyncio.run(_verify_node(folder, as_json=as_json))
+        damaged += asyncio.run(_verify_node(folder))
     return damaged == 0
 
 
-async def _verify_node(folder: Path, *, as_json: bool) -> int:
+async def _verify_node(folder: Path) -> int:
     """Print what is wrong with one node's files; the number of damages."""
     from dledger_offline.files.check import verify
 
@@ -162,7 +156,7 @@ async def _verify_node(folder: Path, *, as_json: bool) -> int:
     async for finding in verify(str(folder), progress):
         damages += finding.is_damage
         remarks += not finding.is_damage
-        if as_json:
+        if json_wanted():
             print_json(_finding_json(finding))
         else:
             print_line(f"{'DAMAGED' if finding.is_damage else 'remark '}  {finding}")

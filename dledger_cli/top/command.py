@@ -16,7 +16,7 @@ import typer
 from dledger_cli.connection import as_member
 from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
 from dledger_cli.help_page import examples
-from dledger_cli.output import print_json, print_line, show_errors_as_json
+from dledger_cli.output import print_json, print_line, use_json
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -47,7 +47,7 @@ def top(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print a line of JSON at each update; with --once only one.", callback=show_errors_as_json),
+        typer.Option("--json", help="Print a line of JSON at each update; with --once only one.", callback=use_json),
     ] = False,
 ) -> None:
     """Show a running cluster live.  Lists replica groups, nodes, consumer groups and leader changes.

@@ -32,7 +32,7 @@ def invoke(*arguments: str, **environment: str) -> Any:
 
 def test_addresses_stand_for_a_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
-    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda config, *_: taken.append(bootstrap_of(config)))
+    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda *_: taken.append(bootstrap_of()))
     assert invoke("topic", "delete", "orders", "--yes", "--bootstrap", "a:1, [::1]:2").exit_code == 0
     assert taken == ["a:1,[::1]:2"]
 

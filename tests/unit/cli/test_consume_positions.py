@@ -13,7 +13,7 @@ import pytest
 
 from dledger_cli.commands.consume import _Committing, _Places, _Printer, _Selection, _Start
 from dledger_cli.message_text import LineFormat
-from dledger_cli.output import _StandardOutput
+from dledger_cli.output import _StandardOutput, use_json
 from dledger_cli.queue_readers import Place
 from dledger_client.fetch.records import QueueOffsets
 
@@ -78,14 +78,15 @@ def printed_into(raw: io.RawIOBase, printer: _Printer, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("line", [None, LineFormat("%o %b\\n")])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_nothing_is_committed_when_nothing_can_be_written(as_json: bool, line: LineFormat | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    printer = _Printer(0, as_json=as_json, line=line)
+    use_json(as_json)
+    printer = _Printer(0, line=line)
     with open("/dev/full", "wb") as full:
         assert printed_into(_StandardOutput(full.fileno(), "wb", closefd=False), printer, monkeypatch) == {}
     assert printer.count == 0
 
 
 def test_a_batch_that_was_not_written_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, printer = SmallDisk(1), _Printer(0, as_json=False)
+    disk, printer = SmallDisk(1), _Printer(0)
     assert printed_into(disk, printer, monkeypatch) == {("orders", 0): FIRST + 50}
     assert printer.count == disk.lines == 50
 
@@ -102,7 +103,7 @@ def test_a_commit_that_an_interrupt_ends_is_made_at_the_end(capfdbinary: pytest.
             await super().commit(offsets, replica_group, topic_epoch)
 
     async def scenario() -> None:
-        group, printer = SlowGroup(), _Printer(0, as_json=False)
+        group, printer = SlowGroup(), _Printer(0)
         committing = _Committing(group, printer)  # type: ignore[arg-type]
         printer.show(messages(5))
         under_way = asyncio.create_task(committing.all(), name="commit")
@@ -139,6 +140,7 @@ def test_a_replica_group_that_answers_late_is_read_from_the_time_when_reading_it
 
 
 def test_of_json_lines_each_that_was_written_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, printer = SmallDisk(70), _Printer(0, as_json=True)
+    use_json(True)
+    disk, printer = SmallDisk(70), _Printer(0)
     assert printed_into(disk, printer, monkeypatch) == {("orders", 0): FIRST + 70}
     assert printer.count == disk.lines == 70

@@ -100,7 +100,7 @@ def test_a_password_that_is_typed_stays_in_the_process(monkeypatch: pytest.Monke
 
 def test_commands_of_one_process_do_not_influence_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda config, *_: seen.append((bootstrap_of(config), connection().login())))
+    monkeypatch.setattr("dledger_cli.commands.topic.ask", lambda *_: seen.append((bootstrap_of(), connection().login())))
     monkeypatch.setenv("DLEDGER_BOOTSTRAP", "c:1")
     file = tmp_path / "shop.yaml"
     file.write_text("tls_ca: ca.crt\n")

@@ -135,7 +135,7 @@ def test_consume_shows_a_terminal_what_it_can_bear_and_a_pipe_everything(line: L
     for escaped in (True, False):
         stdout = Terminal(terminal=escaped)
         monkeypatch.setattr(sys, "stdout", stdout)
-        _Printer(0, as_json=False, line=line, escaped=escaped).show([received(b"\xff\x1b[31m body")])
+        _Printer(0, line=line, escaped=escaped).show([received(b"\xff\x1b[31m body")])
         shown = stdout.bytes.getvalue()
         if escaped:
             assert_harmless(shown.decode())

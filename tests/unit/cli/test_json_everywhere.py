@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from dledger_cli import output
 from dledger_cli.app import app
-from dledger_cli.output import error_line, show_errors_as_json
+from dledger_cli.output import error_line, use_json
 from dledger_client.aio import Admin
 from dledger_wire.errors import TopicNotFoundError
 from tests.unit.cli.command_tree import commands, options
@@ -22,32 +21,24 @@ ROOT = Path(__file__).resolve().parents[3]
 NOTHING_TO_PRINT = {"dledger nameserver"}  # runs until it is stopped
 
 
-@pytest.fixture
-def as_text() -> Iterator[None]:
-    yield
-    output._errors_as_json = False
-
-
 def test_every_command_with_a_timeout_can_answer_as_json() -> None:
     lacking = [path for path, command in commands() if options(command, "--timeout") and not options(command, "--json")]
     assert [path for path in lacking if path not in NOTHING_TO_PRINT] == []
 
 
-@pytest.mark.usefixtures("as_text")
 def test_errors_of_every_command_with_json_are_json() -> None:
     flags = [(path, param) for path, command in commands() for param in options(command, "--json") if param.is_flag]
     assert len(flags) > 60
     for path, param in flags:
-        output._errors_as_json = False
+        output._as_json = False
         param.callback(None, param, True)
-        assert output._errors_as_json, path
+        assert output._as_json, path
 
 
-@pytest.mark.usefixtures("as_text")
 def test_an_error_is_one_object_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     error_line("a\nb", TopicNotFoundError("a"))
     assert capsys.readouterr().err == "dledger: a\ndledger: b\n"
-    show_errors_as_json(True)
+    use_json(True)
     error_line("a\nb", TopicNotFoundError("a"))
     error_line("")
     assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
@@ -65,7 +56,6 @@ def test_the_process_tells_an_error_as_json_and_prints_no_data() -> None:
     assert error["message"].startswith("nowhere.yaml: ")
 
 
-@pytest.mark.usefixtures("as_text")
 @pytest.mark.parametrize(
     ("kind", "answer"), [("group", {"name": "x", "deleted": True}), ("topic", {"name": "x", "group": None, "deleted": True})]
 )

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dledger_cli.app import app
 from dledger_cli.commands import dlq, topic, verify
 from dledger_cli.commands.produce import _Sending
+from dledger_cli.output import use_json
 from dledger_client.admin.calls import Listed, Sources
 from dledger_client.admin.dead_letters import DeadLetters
 from dledger_client.admin.directory import ClusterDirectory
@@ -106,7 +107,7 @@ class LettersOf:
 def test_a_redrive_that_is_broken_off_tells_how_many_were_sent(
     monkeypatch: pytest.MonkeyPatch, ends: BaseException | None, status: int, as_json: bool
 ) -> None:
-    def ask(_config: str | None, _timeout_s: float, work: Callable[[Any], Any]) -> Any:
+    def ask(work: Callable[[Any], Any]) -> Any:
         coroutine = work(LettersOf([4, 7], ends))
         with pytest.raises(StopIteration):
             coroutine.send(None)
@@ -132,6 +133,7 @@ def test_bytes_that_were_not_acknowledged_are_in_no_rate(capsys: pytest.CaptureF
         sending._done(1, size_bytes, one)
     outcomes = [SimpleNamespace(first=0, count=1, error=late), SimpleNamespace(first=1, count=3, error=None)]
     sending._many_done(3, [b"lost", b"a", b"bc", b"def"], SimpleNamespace(outcomes=lambda: outcomes))
-    sending.report(as_json=True)
+    use_json(True)
+    sending.report()
     figures = json.loads(capsys.readouterr().out)
     assert figures == {"sent": 6, "acknowledged": 4, "failed": 2, "unknown": 0, "messages_per_s": 4.0, "bytes_per_s": 106.0}

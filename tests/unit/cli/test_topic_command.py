@@ -25,20 +25,20 @@ from dledger_wire.errors import DledgerError, NotLeaderError
     ],
 )
 def test_a_part_that_a_broken_off_command_left_closed_is_named(perm: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _show_change(joined([TopicQueues("t", "g0", 2, 2, 6, ""), TopicQueues("t", "g1", 2, 2, perm, "")], created=False), as_json=False)
+    _show_change(joined([TopicQueues("t", "g0", 2, 2, 6, ""), TopicQueues("t", "g1", 2, 2, perm, "")], created=False))
     assert capsys.readouterr().err.strip() == said
 
 
 def test_a_part_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """``create --if-not-exists`` of a topic whose creation was broken off leaves it as it is, and says so."""
     part = TopicQueues("t", "g0", 2, 2, 6, "", replica_groups=("g0", "g1"))
-    _show_change(joined([part], created=False), as_json=False)
+    _show_change(joined([part], created=False))
     assert capsys.readouterr().err.splitlines() == [
         "topic t in replica group g0: 2 read queues, 2 write queues, perm 6",
         "topic t was not seen in g1: it does not answer, or the creation is under way, or was broken off; if it was, this creates the rest"
         ": dledger topic create t --replica-groups g0,g1 --if-not-exists",
     ]
-    _show_change(joined([part, TopicQueues("t", "g1", 2, 2, 6, "", replica_groups=("g0", "g1"))], created=False), as_json=False)
+    _show_change(joined([part, TopicQueues("t", "g1", 2, 2, 6, "", replica_groups=("g0", "g1"))], created=False))
     assert "not seen" not in capsys.readouterr().err
 
 
