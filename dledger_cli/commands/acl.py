@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
+from dledger_cli.commands.user import show_change
 from dledger_cli.context import ask
 from dledger_cli.help_page import AskingCommand, ReadingCommand, command_group, examples
 from dledger_cli.output import json_wanted, print_answer, print_json, print_line
-from dledger_cli.security_text import show_change
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:

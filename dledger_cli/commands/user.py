@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dledger_cli.context import YesOption, ask, confirm
 from dledger_cli.help_page import AskingCommand, command_group, examples
-from dledger_cli.output import print_answer
-from dledger_cli.security_text import show_change
+from dledger_cli.output import note, print_answer, report
 from dledger_cli.watching import reading_command
+
+if TYPE_CHECKING:
+    from dledger_client.admin.security import SecurityChange
 
 MAX_PASSWORD = 1024
 
@@ -77,3 +79,10 @@ def _password(name: str, file: str, *, no_password: bool) -> str | None:
     if not given or len(given) > MAX_PASSWORD:
         raise typer.BadParameter(f"expected a password of 1 to {MAX_PASSWORD} characters in the first line of stdin")
     return given
+
+
+def show_change(change: SecurityChange, *done: str) -> None:
+    """The lines ``done``, or JSON; then which replica groups have not confirmed it."""
+    report({"version": change.version, "waiting": list(change.waiting)}, *done)
+    if change.waiting:
+        note(f"replica groups that have not confirmed it yet: {', '.join(change.waiting)}; they apply it as soon as they can")

@@ -40,7 +40,6 @@ CONCERNS = {
         "dledger_cli/commands/security.py",
         "dledger_cli/commands/user.py",
         "dledger_cli/connection.py",
-        "dledger_cli/security_text.py",
     ),
     "admin API": ("dledger_client/admin",),
     "command line": ("dledger_cli",),
