@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from grpc_reflection.v1alpha.reflection_pb2 import ExtensionRequest, ServerReflectionRequest, ServerReflectionResponse
 
 from broker.api.health import HealthService
-from broker.api.reflection import INVALID_ARGUMENT, NOT_FOUND, V1, V1ALPHA, ReflectedServer, Reflection
+from broker.api.reflection import V1, V1ALPHA, ReflectedServer, Reflection
 from broker.security.permissions import check_of, nothing
 from dledger_cli.local.ports import free_ports
 from dledger_wire._pb import admin_pb2
@@ -27,6 +27,7 @@ from dledger_wire.tcp.mixed_network import MixedNetwork
 from tests.contract import secured
 from tests.contract.secured import NODE, Users, tls
 
+INVALID_ARGUMENT, NOT_FOUND = 3, 5  # of gRPC's status codes
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 
 
