@@ -2,7 +2,7 @@
 
 Owns how records are rendered and what is bound to each: group and node, and the Raft term where there is one.  Callers use the standard
 ``logging`` module, so that code under the simulator needs nothing of this.  The keys of a line: ``at`` (UTC), ``level``, what is bound,
-``event`` (a stable name, see ``log_events``), ``text``, ``logger``, and the fields of the event.
+``event`` (a stable name, see docs/reference/events.md), ``text``, ``logger``, and the fields of the event.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ CONCERNS = {
     "console": ("dledger_console",),
     "metrics, top, logs, tracing": (
         "broker/metrics",
-        "broker/process/log_events.py",
         "broker/process/log_repeats.py",
         "broker/process/log_ring.py",
         "broker/process/logging_setup.py",

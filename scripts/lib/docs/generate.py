@@ -8,7 +8,6 @@ from pathlib import Path
 import cli_page
 import client_metrics_page
 import errors_page
-import events_page
 import metrics_page
 import pictures
 
@@ -31,7 +30,6 @@ def wanted() -> dict[Path, str]:
         reference / "cli.md": cli_page.page(app),
         reference / "client-metrics.md": client_metrics_page.page(),
         reference / "errors.md": errors_page.page(),
-        reference / "events.md": events_page.page(),
         reference / "metrics.md": metrics_page.page(),
         reference / "api" / "types.md": types_page(),
     }
