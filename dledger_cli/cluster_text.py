@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.output import json_wanted, note, print_json, print_line, print_table
+from dledger_cli.output import fields_of, json_wanted, note, print_json, print_line, print_table
 from dledger_wire.addresses import host_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ HEADER = (
     "DISK",
     "TOPICS",
 )
+GROUP_FIELDS = (
+    *("name", "state", "term", "wanted_voters", "wanted_learners"),
+    *("messages_in_per_s", "bytes_in_per_s", "disk_used_percent", "topics"),
+)
+NODE_FIELDS = ("id", "address", "host", "rack", "voter", "member", "in_sync", "state", "version")
 MAX_WARNINGS = 8  # with 30 groups everything fits one screen
 NUMBERS = ("TERM", "VOTERS", "LEARNERS", "MSG/S", "BYTES/S", "DISK", "TOPICS")
 
@@ -119,40 +124,18 @@ def _json(cluster: ClusterDirectory) -> dict[str, Any]:
         "from_name_server": cluster.from_name_server,
         "groups": [_group_json(group) for group in cluster.groups],
         "leaders_by_host": dict(leaders_by_host(cluster)),
-        "spares": [{"id": node.id, "address": node.address, "host": node.host, "rack": node.rack} for node in cluster.spares],
+        "spares": [fields_of(node, "id", "address", "host", "rack") for node in cluster.spares],
         "warnings": warnings_of(cluster),
     }
 
 
 def _group_json(group: RegisteredGroup) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "state": group.state,
+    return fields_of(group, *GROUP_FIELDS) | {
         "leader": group.leader_id or None,
-        "term": group.term,
-        "wanted_voters": group.wanted_voters,
-        "wanted_learners": group.wanted_learners,
         "in_sync": [node.id for node in group.nodes if node.in_sync],
         "lagging": [node.id for node in group.lagging],
         "missing": [node.id for node in group.missing],
         "spare": group.spare or None,
         "replaces": group.absent or None,
-        "messages_in_per_s": group.messages_in_per_s,
-        "bytes_in_per_s": group.bytes_in_per_s,
-        "disk_used_percent": group.disk_used_percent,
-        "topics": group.topics,
-        "nodes": [
-            {
-                "id": node.id,
-                "address": node.address,
-                "host": node.host,
-                "rack": node.rack,
-                "voter": node.voter,
-                "member": node.member,
-                "in_sync": node.in_sync,
-                "state": node.state,
-                "version": node.version,
-            }
-            for node in group.nodes
-        ],
+        "nodes": [fields_of(node, *NODE_FIELDS) for node in group.nodes],
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dledger_cli.output import print_line
+from dledger_cli.output import fields_of, print_line
 from dledger_wire.names import SCHEDULE_TOPIC
 from dledger_wire.printable import printable, printable_body
 
@@ -34,18 +34,8 @@ def consumed_json(message: ReceivedMessage) -> dict[str, Any]:
         body: dict[str, str] = {"body": message.body.decode()}
     except UnicodeDecodeError:
         body = {"body_base64": base64.b64encode(message.body).decode("ascii")}
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "born_at": message.born_timestamp,
-        "stored_at": message.store_timestamp,
-        "properties": message.properties,
-        **body,
-    }
+    names = ("topic", "queue_id", "queue_offset", "msg_id", "keys", "tags", "properties")
+    return fields_of(message, *names, born_at="born_timestamp", stored_at="store_timestamp") | body
 
 
 class LineFormat:
@@ -93,14 +83,8 @@ def body_line(message: ReceivedMessage, *, escaped: bool) -> bytes:
 
 def message_json(message: ReceivedMessage) -> dict[str, Any]:
     """Every field of a message."""
-    return consumed_json(message) | {
-        "group": message.replica_group,
-        "offset_msg_id": message.offset_msg_id,
-        "physical_offset": message.physical_offset,
-        "born_host": message.born_host,
-        "reconsume_times": message.reconsume_times,
-        "replica": message.replica,
-    }
+    names = ("offset_msg_id", "physical_offset", "born_host", "reconsume_times", "replica")
+    return consumed_json(message) | fields_of(message, *names, group="replica_group")
 
 
 def trace_json(trace: Trace) -> dict[str, Any]:
@@ -109,16 +93,11 @@ def trace_json(trace: Trace) -> dict[str, Any]:
 
 def _copy_json(copy: TracedCopy) -> dict[str, Any]:
     context = copy.message.trace_context
-    return {
-        "kind": copy.kind,
+    return fields_of(copy, "kind", "consumer_group") | {
         "trace_id": context.trace_id if context else "",
-        "consumer_group": copy.consumer_group,
         "message": message_json(copy.message),
-        "replicas": [{"id": replica.node_id, "state": replica.state} for replica in copy.replicas],
-        "consumers": [
-            {"group": each.group, "state": each.state, "committed": each.committed, "after": each.after_ms, "by": each.by_ms}
-            for each in copy.consumers
-        ],
+        "replicas": [fields_of(replica, "state", id="node_id") for replica in copy.replicas],
+        "consumers": [fields_of(each, "group", "state", "committed", after="after_ms", by="by_ms") for each in copy.consumers],
     }
 
 

@@ -95,6 +95,11 @@ def print_json(value: object) -> None:
     print(printable_json(value), flush=True)
 
 
+def fields_of(record: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Attributes of a record for JSON; ``group="replica_group"`` shows one under another name."""
+    return {name: getattr(record, attribute) for name, attribute in ({name: name for name in names} | renamed).items()}
+
+
 def print_line(text: str, colour: str = "") -> None:
     """One line for people on stdout, whatever is in ``text``."""
     print(paint(printable(text), colour) if colour else printable(text), flush=True)

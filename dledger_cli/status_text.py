@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.output import GREEN, RED, YELLOW, json_wanted, note, print_json, print_line, print_table
+from dledger_cli.output import GREEN, RED, YELLOW, fields_of, json_wanted, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
-    from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
+    from dledger_client.admin.cluster_status import NodeStatus, PeerStatus, ReplicaGroupStatus
 
 HEADER = (
     "REPLICA-GROUP",
@@ -29,6 +29,11 @@ HEADER = (
 )
 NUMBERS = ("TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "LAG", "DISK", "LAST-SEEN", "PID")
 ROLE_ORDER = {"leader": 0, "follower": 1, "pre_candidate": 1, "candidate": 1, "learner": 2}
+PEER_FIELDS = ("id", "match_index", "state", "last_contact_ms", "unheard", "connected", "acknowledges")
+STATUS_FIELDS = (
+    *("state", "leader_confirmed", "role_state", "role_log", "warnings", "voters", "learners", "store_id", "committed_pos"),
+    *("disk_used_percent", "rss_bytes", "anonymous_bytes", "version", "started_at_ms", "uncommitted_ms", "sync_ms"),
+)
 FIELDS = ("role", "term", "pid", "first_index", "last_index", "committed_index", "applied_index")
 
 
@@ -98,44 +103,14 @@ def _group_json(group: ReplicaGroupStatus) -> dict[str, Any]:
 
 
 def _node_json(node: NodeStatus) -> dict[str, Any]:
-    result: dict[str, Any] = {"id": node.id, "address": node.address, "reachable": node.reachable}
-    result |= {name: getattr(node, name) if node.reachable else None for name in FIELDS}
+    result = fields_of(node, "id", "address", "reachable")
     if not node.reachable:
-        return result | {"error": node.error}
-    peers = [
-        {
-            "id": peer.id,
-            "match_index": peer.match_index,
-            "state": peer.state,
-            "last_contact_ms": peer.last_contact_ms,
-            "unheard": peer.unheard,
-            "connected": peer.connected,
-            "acknowledges": peer.acknowledges,
-            "refused": peer.refused or None,
-            "cannot_lead": peer.cannot_lead or None,
-        }
-        for peer in node.peers
-    ]
-    return result | {
-        "state": node.state,
-        "leader": node.leader or None,
-        "leader_confirmed": node.leader_confirmed,
-        "store_id": node.store_id,
-        "committed_pos": node.committed_pos,
-        "disk_used_percent": node.disk_used_percent,
-        "rss_bytes": node.rss_bytes,
-        "anonymous_bytes": node.anonymous_bytes,
-        "version": node.version,
-        "started_at_ms": node.started_at_ms,
-        "voters": list(node.voters),
-        "learners": list(node.learners),
-        "peers": peers,
-        "role_state": node.role_state,
-        "services_term": node.services_term or None,
-        "role_log": list(node.role_log),
-        "certificate_expires_at_ms": node.certificate_expires_at_ms or None,
-        "warnings": list(node.warnings),
-        "cannot_lead": node.cannot_lead or None,
-        "uncommitted_ms": node.uncommitted_ms,
-        "sync_ms": node.sync_ms,
-    }
+        return result | dict.fromkeys(FIELDS) | {"error": node.error}
+    peers = [fields_of(peer, *PEER_FIELDS) | _known(peer, "refused", "cannot_lead") for peer in node.peers]
+    unknown = _known(node, "leader", "services_term", "certificate_expires_at_ms", "cannot_lead")
+    return result | fields_of(node, *FIELDS, *STATUS_FIELDS) | unknown | {"peers": peers}
+
+
+def _known(record: NodeStatus | PeerStatus, *names: str) -> dict[str, Any]:
+    """None for what is empty."""
+    return {name: value or None for name, value in fields_of(record, *names).items()}

@@ -9,7 +9,7 @@ import typer
 from dledger_cli.commands.user import show_change
 from dledger_cli.context import ask
 from dledger_cli.help_page import AskingCommand, ReadingCommand, command_group, examples
-from dledger_cli.output import json_wanted, print_answer, print_json, print_line
+from dledger_cli.output import fields_of, json_wanted, print_answer, print_json, print_line
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -128,5 +128,5 @@ def _change(rules: list[AccessRule], *, remove: bool) -> None:
 
 def _show_rules(rules: list[AccessRule]) -> None:
     fields = ("effect", "user", "action", "resource", "pattern")
-    answer = {"rules": [{field: getattr(rule, field) for field in fields} for rule in rules]}
+    answer = {"rules": [fields_of(rule, *fields) for rule in rules]}
     print_answer(answer, tuple(field.upper() for field in fields), [tuple(getattr(rule, field) for field in fields) for rule in rules])

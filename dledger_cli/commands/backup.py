@@ -19,6 +19,7 @@ from dledger_cli.context import (
 from dledger_cli.help_page import LongCommand, examples
 from dledger_cli.output import (
     clear_progress,
+    fields_of,
     json_wanted,
     note,
     note_unanswered,
@@ -162,15 +163,7 @@ def _json(done: Taken) -> dict[str, object]:
 
 
 def _group_json(backup: GroupBackup) -> dict[str, object]:
-    return {
-        "node": backup.node,
-        "first_index": backup.first_index,
-        "index": backup.last_index,
-        "term": backup.last_term,
-        "end_pos": backup.end_pos,
-        "stored_ms": backup.stored_ms,
-        "size_bytes": backup.size_bytes,
-    }
+    return fields_of(backup, "node", "first_index", "end_pos", "stored_ms", "size_bytes", index="last_index", term="last_term")
 
 
 def _list(repository: Repository) -> None:

@@ -14,7 +14,7 @@ from dledger_cli.commands import upgrade
 from dledger_cli.connection import connection
 from dledger_cli.context import YesOption, ask, confirm, load_config
 from dledger_cli.help_page import AskingCommand, LongCommand, command_group, examples
-from dledger_cli.output import error_line, json_wanted, note, print_json
+from dledger_cli.output import error_line, fields_of, json_wanted, note, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
 
@@ -199,11 +199,8 @@ def drain(
 
 def _show_state(state: ReplicaGroupDescription) -> None:
     if json_wanted():
-        rows = [
-            {"kind": row.kind, "topic": row.topic, "consumer_group": row.consumer_group or None, "messages": row.messages}
-            for row in state.left
-        ]
-        print_json({"group": state.replica_group, "state": state.state, "since_ms": state.since_ms, "left": rows})
+        rows = [fields_of(row, "kind", "topic", "messages") | {"consumer_group": row.consumer_group or None} for row in state.left]
+        print_json(fields_of(state, "state", "since_ms", group="replica_group") | {"left": rows})
         return
     note(f"replica group {state.replica_group} is {state.state}")
     for row in state.left:

@@ -13,6 +13,7 @@ from dledger_cli.context import ask
 from dledger_cli.help_page import AskingCommand, command_group, examples
 from dledger_cli.output import (
     clear_progress,
+    fields_of,
     json_wanted,
     note,
     note_unanswered,
@@ -148,13 +149,5 @@ def _some(name: str, found: list[DeadLetters]) -> list[DeadLetters]:
 
 
 def _json(letters: DeadLetters) -> dict[str, Any]:
-    return {
-        "consumer_group": letters.consumer_group,
-        "group": letters.replica_group,
-        "topic": letters.topic,
-        "perm": letters.perm,
-        "min_offset": letters.min_offset,
-        "max_offset": letters.max_offset,
-        "redriven_upto": letters.redriven_end,
-        "waiting": letters.waiting,
-    }
+    names = ("consumer_group", "topic", "perm", "min_offset", "max_offset", "waiting")
+    return fields_of(letters, *names, group="replica_group", redriven_upto="redriven_end")

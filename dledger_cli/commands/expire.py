@@ -14,7 +14,7 @@ from dledger_cli.context import (
     replica_group_of,
 )
 from dledger_cli.help_page import LongCommand, examples
-from dledger_cli.output import error_line, json_wanted, note, print_answer
+from dledger_cli.output import error_line, fields_of, json_wanted, note, print_answer
 
 if TYPE_CHECKING:
     from dledger_client.admin.replica_groups import NodeExpiry
@@ -65,11 +65,4 @@ def _show(group: str, found: list[NodeExpiry]) -> None:
 
 
 def _json(done: NodeExpiry) -> dict[str, object]:
-    return {
-        "id": done.node_id,
-        "segments": done.segments,
-        "size_bytes": done.size_bytes,
-        "first_index": done.first_index,
-        "first_pos": done.first_pos,
-        "held_by": done.held_by,
-    }
+    return fields_of(done, "segments", "size_bytes", "first_index", "first_pos", "held_by", id="node_id")

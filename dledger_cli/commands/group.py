@@ -10,7 +10,7 @@ import typer
 from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import YesOption, ask, confirm, time_ms
 from dledger_cli.help_page import AskingCommand, command_group, examples
-from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, print_json, print_table, report, unanswered_json
+from dledger_cli.output import fields_of, json_wanted, note, note_unanswered, print_answer, print_json, print_table, report, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _group_row(group: GroupProgress) -> tuple[Any, ...]:
 
 
 def _group_json(group: GroupProgress) -> dict[str, Any]:
-    counts = {"members": group.members, "lag": group.lag, "waiting_ms": group.longest_waiting_ms}
-    return {"name": group.name, "topics": list(group.group.topics)} | counts | {"state": group.state().text}
+    counts = fields_of(group, "name", "members", "lag", waiting_ms="longest_waiting_ms")
+    return counts | {"topics": list(group.group.topics), "state": group.state().text}
 
 
 def _shown(waits_ms: int | None) -> str:
@@ -137,7 +137,7 @@ def reset_offset(
 
     moves = ask(work)
     if json_wanted():
-        rows = [{"group": move.replica_group, "queue_id": move.queue_id, "from": move.before, "offset": move.after} for move in moves]
+        rows = [fields_of(move, "queue_id", group="replica_group", **{"from": "before"}, offset="after") for move in moves]
         print_json({"name": name, "topic": topic, "dry_run": dry_run, "queues": rows})
         return
     print_table(
@@ -212,9 +212,7 @@ def _description_json(found: ConsumerGroupDescription, waiting: dict[QueueId, in
 
 
 def _queue_json(row: QueueLag) -> dict[str, Any]:
-    place = {"topic": row.topic, "group": row.replica_group, "queue_id": row.queue_id}
-    offsets = {"offset": row.offset, "min_offset": row.min_offset, "max_offset": row.max_offset, "lag": row.lag}
-    return place | offsets | {"readable": row.readable}
+    return fields_of(row, "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "readable", group="replica_group")
 
 
 def _member_json(member: GroupMember, lags: dict[QueueId, int]) -> dict[str, Any]:
@@ -222,13 +220,5 @@ def _member_json(member: GroupMember, lags: dict[QueueId, int]) -> dict[str, Any
         {"topic": topic, "group": group, "queue_id": queue_id, "epoch": epoch, "lag": lags.get((topic, group, queue_id))}
         for (topic, group, queue_id), epoch in sorted(member.queues.items())
     ]
-    return {
-        "client_id": member.client_id,
-        "address": member.address,
-        "kind": member.kind,
-        "strategy": member.strategy,
-        "subscriptions": dict(member.subscriptions),
-        "joined_at": member.joined_ms,
-        "oldest_call_ms": member.oldest_call_ms,
-        "queues": queues,
-    }
+    names = ("client_id", "address", "kind", "strategy", "subscriptions", "oldest_call_ms")
+    return fields_of(member, *names, joined_at="joined_ms") | {"queues": queues}

@@ -8,7 +8,7 @@ import typer
 
 from dledger_cli.context import ask, replica_group_of
 from dledger_cli.help_page import AskingCommand, examples
-from dledger_cli.output import print_answer
+from dledger_cli.output import fields_of, print_answer
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def update(
 
 
 def _show(found: list[ConsumerGroupSettings]) -> None:
-    answer = {"groups": [{field: getattr(each, field) for field in FIELDS} for each in found]}
+    answer = {"groups": [fields_of(each, *FIELDS) for each in found]}
     header = ("CONSUMER-GROUP", "RETRIES", "RETRY-QUEUES", "CONSUME")
     rows = [tuple(_cell(getattr(each, field)) for field in FIELDS) for each in found]
     print_answer(answer, header, rows, right=("RETRIES", "RETRY-QUEUES"))

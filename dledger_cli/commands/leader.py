@@ -9,7 +9,7 @@ import typer
 from dledger_cli.context import ask, replica_group_of
 from dledger_cli.help_page import AskingCommand, command_group, examples
 from dledger_cli.message_text import time_text
-from dledger_cli.output import json_wanted, note, print_answer, print_json
+from dledger_cli.output import fields_of, json_wanted, note, print_answer, print_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def transfer(
 
     done = ask(work)
     if json_wanted():
-        names = {"old_leader": done.old_leader, "new_leader": done.new_leader, "term": done.term, "took_ms": done.took_ms}
-        print_json({"group": done.replica_group} | names)
+        print_json(fields_of(done, "old_leader", "new_leader", "term", "took_ms", group="replica_group"))
     elif done.old_leader == done.new_leader:
         note(f"replica group {done.replica_group}: {done.new_leader} leads already (term {done.term})")
     else:
@@ -92,16 +91,5 @@ def _seconds(ms: int | None) -> str:
 
 
 def _change_json(change: LeaderChange) -> dict[str, Any]:
-    return {
-        "at": time_text(change.at_ms),
-        "at_ms": change.at_ms,
-        "group": change.replica_group,
-        "term": change.term,
-        "leader": change.leader,
-        "previous": change.previous or None,
-        "took_ms": change.took_ms,
-        "kind": change.kind,
-        "cause": change.cause,
-        "reason": change.reason,
-        "accounts": dict(change.accounts),
-    }
+    found = fields_of(change, "at_ms", "term", "leader", "took_ms", "kind", "cause", "reason", "accounts", group="replica_group")
+    return found | {"at": time_text(change.at_ms), "previous": change.previous or None}

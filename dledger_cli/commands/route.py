@@ -9,7 +9,7 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.context import ask
 from dledger_cli.help_page import examples
-from dledger_cli.output import json_wanted, note, print_answer
+from dledger_cli.output import fields_of, json_wanted, note, print_answer
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
@@ -50,28 +50,12 @@ def route(topic: TopicArgument) -> None:
 
 
 def _json(found: TopicRoute) -> dict[str, object]:
-    return {
-        "topic": found.topic,
-        "version": f"{found.version:016x}",
-        "answered_by": found.answered_by,
-        "by_name_server": found.by_name_server,
-        "complete": found.complete,
-        "parts": [_part(part) for part in found.parts],
-    }
+    names = ("topic", "answered_by", "by_name_server", "complete")
+    return fields_of(found, *names) | {"version": f"{found.version:016x}", "parts": [_part(part) for part in found.parts]}
 
 
 def _part(part: RoutePart) -> dict[str, object]:
-    return {
-        "group": part.group.name,
-        "state": part.state,
-        "term": part.group.term,
-        "leader": part.group.leader_id,
-        "leader_address": part.group.leader_address,
-        "nodes": [{"id": node.id, "address": node.address, "voter": node.voter} for node in part.group.nodes],
-        "read_queues": part.queues.read_queues,
-        "write_queues": part.queues.write_queues,
-        "perm": part.queues.perm,
-        "topic_epoch": part.queues.topic_epoch,
-        "topics_version": part.queues.version,
-        "version": f"{part.version:016x}",
-    }
+    group = fields_of(part.group, "term", "leader_address", group="name", leader="leader_id")
+    queues = fields_of(part.queues, "read_queues", "write_queues", "perm", "topic_epoch", topics_version="version")
+    nodes = [fields_of(node, "id", "address", "voter") for node in part.group.nodes]
+    return group | queues | {"state": part.state, "nodes": nodes, "version": f"{part.version:016x}"}

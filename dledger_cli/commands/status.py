@@ -15,7 +15,7 @@ from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.connection import as_member
 from dledger_cli.context import load_readable, run
 from dledger_cli.help_page import examples
-from dledger_cli.output import RED, error_line, json_wanted, note, print_json, print_line
+from dledger_cli.output import RED, error_line, fields_of, json_wanted, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
 from dledger_cli.watching import IntervalCommand, WatchOption, pages
@@ -167,16 +167,8 @@ async def _consumers(cluster: ClusterConfig) -> ConsumersStatus:
 
 def _show_findings(checks: list[Check], findings: list[Finding]) -> None:
     if json_wanted():
-        rows = [
-            {
-                "check": each.check,
-                "group": each.replica_group or None,
-                "node": each.node or None,
-                "consumer_group": each.consumer_group or None,
-                "text": each.text,
-            }
-            for each in findings
-        ]
+        rows = [fields_of(each, "check", "node", "consumer_group", "text", group="replica_group") for each in findings]
+        rows = [{name: value or None for name, value in row.items()} for row in rows]
         print_json({"checks": [str(check) for check in checks], "findings": rows})
         return
     for finding in findings:

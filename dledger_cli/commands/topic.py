@@ -11,6 +11,7 @@ from dledger_cli.commands import completion
 from dledger_cli.context import YesOption, ask, confirm
 from dledger_cli.help_page import AskingCommand, command_group, examples
 from dledger_cli.output import (
+    fields_of,
     json_wanted,
     note,
     note_unanswered,
@@ -302,19 +303,9 @@ def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
         "read_queues": sum(part.read_queues for part in parts),
         "write_queues": sum(part.write_queues for part in parts),
         "perm": perm,
-        "groups": [
-            {"group": part.replica_group, "read_queues": part.read_queues, "write_queues": part.write_queues, "perm": part.perm}
-            for part in parts
-        ],
+        "groups": [fields_of(part, "read_queues", "write_queues", "perm", group="replica_group") for part in parts],
     }
 
 
 def _queue_json(queue: QueueRange) -> dict[str, Any]:
-    return {
-        "group": queue.replica_group,
-        "queue_id": queue.queue_id,
-        "min_offset": queue.min_offset,
-        "max_offset": queue.max_offset,
-        "messages": queue.messages,
-        "readable": queue.readable,
-    }
+    return fields_of(queue, "queue_id", "min_offset", "max_offset", "messages", "readable", group="replica_group")

@@ -10,11 +10,11 @@ import typer
 from dledger_cli.connection import connection
 from dledger_cli.context import YesOption, ask, bootstrap_of, confirm
 from dledger_cli.help_page import AskingCommand, command_group, examples
-from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, report, unanswered_json
+from dledger_cli.output import fields_of, json_wanted, note, note_unanswered, print_answer, report, unanswered_json
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
-    from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+    from dledger_client.admin.open_transactions import GroupTransactions
     from dledger_client.aio import Admin
     from dledger_client.fetch.records import ReceivedMessage
 
@@ -116,24 +116,6 @@ async def _send_parked(bootstrap: str, parked: ReceivedMessage, timeout_s: float
 
 
 def _group_json(found: GroupTransactions) -> dict[str, Any]:
-    return {
-        "group": found.replica_group,
-        "open": found.open,
-        "parked": found.parked,
-        "transactions": [_transaction_json(each) for each in found.transactions],
-        "attending": dict(found.producers),
-    }
-
-
-def _transaction_json(found: OpenTransaction) -> dict[str, Any]:
-    return {
-        "transaction_id": found.transaction_id,
-        "producer_group": found.producer_group,
-        "topic": found.topic,
-        "queue_id": found.queue_id,
-        "group": found.replica_group,
-        "half_offset": found.half_offset,
-        "stored_ms": found.stored_ms,
-        "check_times": found.check_times,
-        "checked_ms": found.checked_ms,
-    }
+    names = ("transaction_id", "producer_group", "topic", "queue_id", "half_offset", "stored_ms", "check_times", "checked_ms")
+    transactions = [fields_of(each, *names, group="replica_group") for each in found.transactions]
+    return fields_of(found, "open", "parked", group="replica_group", attending="producers") | {"transactions": transactions}

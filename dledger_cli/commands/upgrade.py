@@ -10,7 +10,7 @@ import typer
 
 from dledger_cli.context import YesOption, ask, confirm, load_config, nodes_of
 from dledger_cli.help_page import AskingCommand, ReadingCommand, examples
-from dledger_cli.output import error_line, json_wanted, note, print_json, print_line, print_table
+from dledger_cli.output import error_line, fields_of, json_wanted, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
@@ -54,12 +54,9 @@ def upgrade_check() -> None:
 def _json(found: UpgradeCheck) -> dict[str, Any]:
     groups = []
     for group in found.groups:
-        builds = [
-            {name: getattr(node, name) for name in NODE_KEYS} | {"member": group.status.is_member(node.id)} for node in group.status.nodes
-        ]
-        groups.append({name: getattr(group, name) for name in GROUP_KEYS} | {"nodes": builds})
-    levels = {"version": found.version, "lowest_level": found.lowest_level, "highest_level": found.highest_level}
-    return {**levels, "groups": groups, "problems": found.problems}
+        builds = [fields_of(node, *NODE_KEYS) | {"member": group.status.is_member(node.id)} for node in group.status.nodes]
+        groups.append(fields_of(group, *GROUP_KEYS) | {"nodes": builds})
+    return fields_of(found, "version", "lowest_level", "highest_level", "problems") | {"groups": groups}
 
 
 def _show(found: UpgradeCheck) -> None:

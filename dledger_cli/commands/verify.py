@@ -10,7 +10,7 @@ import typer
 
 from dledger_cli.context import ask, load_config, nodes_of
 from dledger_cli.help_page import LongCommand, examples
-from dledger_cli.output import clear_progress, error_line, json_wanted, note, print_json, print_line, show_progress
+from dledger_cli.output import clear_progress, error_line, fields_of, json_wanted, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
@@ -113,15 +113,8 @@ async def _compared(admin: Admin, nodes: dict[str, dict[str, str]]) -> tuple[lis
 
 
 def _comparison_json(result: ReplicaComparison) -> dict[str, object]:
-    return {
-        "group": result.replica_group,
-        "upto_pos": result.end_pos,
-        "compared_bytes": result.compared_bytes,
-        "replicas": result.replicas,
-        "unreachable": result.unreachable,
-        "difference": result.difference,
-        "equal": result.equal,
-    }
+    names = ("compared_bytes", "replicas", "unreachable", "difference", "equal")
+    return fields_of(result, *names, group="replica_group", upto_pos="end_pos")
 
 
 def node_folders(data: Path) -> list[Path]:
@@ -169,5 +162,4 @@ async def _verify_node(folder: Path) -> int:
 
 
 def _finding_json(finding: Finding) -> dict[str, object]:
-    place = {"file": finding.file, "pos": finding.pos, "index": finding.index}
-    return place | {"kind": finding.kind.value, "text": finding.text, "damage": finding.is_damage}
+    return fields_of(finding, "file", "pos", "index", "text", damage="is_damage") | {"kind": finding.kind.value}
