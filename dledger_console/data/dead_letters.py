@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from dledger_client.aio import Admin, DeadLetters, DledgerError, ReadAt
+from dledger_client.admin.calls import Listed
+from dledger_client.aio import Admin, DeadLetters, DledgerError
 from dledger_console.data.browse import MessagePage, Start, page
 from dledger_wire.errors import InvalidArgumentError
 
@@ -42,19 +43,7 @@ class LetterRow:
     parts: Sequence[DeadLetters]
 
 
-@dataclass(frozen=True, slots=True)
-class LetterList:
-    """Dead letters by consumer group, most waiting first.
-
-    ``unanswered``: the replica groups that did not answer; ``read_at``: the replicas that answered for the others.
-    """
-
-    rows: Sequence[LetterRow]
-    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
-    read_at: Mapping[str, ReadAt] = field(default_factory=dict)
-
-
-async def list_letters(admin: Admin, consumer_group: str = "", *, at_leader: bool = False) -> LetterList:
+async def list_letters(admin: Admin, consumer_group: str = "", *, at_leader: bool = False) -> Listed[LetterRow]:
     """Of one consumer group, or of all.  ``at_leader``: before something is done with them."""
     found = await admin.dead_letters(consumer_group, partial=True, at_leader=at_leader)
     parts: dict[str, list[DeadLetters]] = {}
@@ -70,12 +59,12 @@ async def list_letters(admin: Admin, consumer_group: str = "", *, at_leader: boo
         )
         for name, of_group in parts.items()
     ]
-    return LetterList(sorted(rows, key=lambda row: (-row.waiting, row.consumer_group)), found.unanswered, found.read_at)
+    return Listed(sorted(rows, key=lambda row: (-row.waiting, row.consumer_group)), found.unanswered, found.read_at)
 
 
 async def newest_row(admin: Admin, consumer_group: str) -> LetterRow | None:
     """Those of one consumer group as the leaders have them, before something is done with them; None when there are none."""
-    return next(iter((await list_letters(admin, consumer_group, at_leader=True)).rows), None)
+    return next(iter(await list_letters(admin, consumer_group, at_leader=True)), None)
 
 
 async def look(admin: Admin, letters: DeadLetters, start: Start | None = None, *, rows: int = 50) -> MessagePage:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from dledger_client.admin.calls import Listed
 from dledger_client.admin.group_progress import GroupProgress
-from dledger_client.aio import Admin, ConsumerGroupDescription, DledgerError, OffsetReset, QueueLag, ReadAt
+from dledger_client.aio import Admin, ConsumerGroupDescription, OffsetReset, QueueLag
 from dledger_console.history.groups import GroupRates
 
 ResetTarget: TypeAlias = Literal["first", "last"] | int
@@ -24,18 +25,6 @@ class GroupRow:
 
     progress: GroupProgress
     rate: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupList:
-    """All consumer groups, the one with the largest lag first.
-
-    ``unanswered``: the replica groups that did not answer; ``read_at``: the replicas that answered for the others.
-    """
-
-    rows: Sequence[GroupRow]
-    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
-    read_at: Mapping[str, ReadAt] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ class ResetPlan:
         return " and ".join(parts) or "no message is read again or skipped"
 
 
-async def list_groups(admin: Admin, rates: GroupRates | None = None) -> GroupList:
+async def list_groups(admin: Admin, rates: GroupRates | None = None) -> Listed[GroupRow]:
     """All consumer groups, the one with the largest lag first; ``rates`` remembers what was seen before."""
     found = await admin.describe_groups(partial=True)
     seen = await admin.group_progress(found)
@@ -96,7 +85,7 @@ async def list_groups(admin: Admin, rates: GroupRates | None = None) -> GroupLis
     if seen:
         rates.take(seen[0].at_ms, found)
     rows = sorted((GroupRow(each, rates.rate(each.name)) for each in seen), key=lambda row: (-(row.progress.lag or 0), row.progress.name))
-    return GroupList(rows, found.unanswered, found.read_at)
+    return Listed(rows, found.unanswered, found.read_at)
 
 
 def queue_rows(progress: GroupProgress) -> list[QueueRow]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dledger_client.admin.calls import Listed
 from dledger_client.admin.diagnostics import NodeTraffic
-from dledger_client.aio import Admin, DledgerError
-from dledger_console.data.topics import TopicList, TopicRow, TopicTotals, kind_of, list_topics, totals
+from dledger_client.aio import Admin, DledgerError, QueueRange
+from dledger_console.data.topics import TopicRow, kind_of, list_topics, ranges
 from dledger_console.history.series import GAP_MS
 
 RATE_MS = 10_000  # rates are over at least so long: a list that jumps cannot be read
@@ -17,23 +18,23 @@ RATE_MS = 10_000  # rates are over at least so long: a list that jumps cannot be
 class TopicsSeen:
     """All topics at one time, what each holds, and what each node has given to readers since its start."""
 
-    topics: TopicList
-    totals: Mapping[str, TopicTotals] = field(default_factory=dict)
+    topics: Listed[TopicRow]
+    ranges: Mapping[str, Listed[QueueRange]] = field(default_factory=dict)
     traffic: Sequence[NodeTraffic] = ()
 
 
 async def look_at_topics(admin: Admin) -> TopicsSeen:
     """Two or three calls to each replica group, however many topics there are."""
     found = await list_topics(admin)
-    held = await totals(admin, [row.name for row in found.rows])
+    held = await ranges(admin, [row.name for row in found])
     return TopicsSeen(found, held, await _traffic(admin))
 
 
 async def look_at_topic(admin: Admin, name: str) -> TopicsSeen:
     """One topic alone.  TopicNotFoundError when there is none."""
     parts = await admin.describe_topic(name)
-    held = await totals(admin, [name])
-    return TopicsSeen(TopicList([TopicRow(name, kind_of(name), parts)], held[name].unanswered), held, await _traffic(admin))
+    held = await ranges(admin, [name])
+    return TopicsSeen(Listed([TopicRow(name, kind_of(name), parts)], held[name].unanswered), held, await _traffic(admin))
 
 
 async def _traffic(admin: Admin) -> Sequence[NodeTraffic]:
@@ -54,7 +55,7 @@ class TopicRates:
         rates start again."""
         if self._looks and at_ms - self._looks[-1][0] > GAP_MS:
             self._looks.clear()
-        written = {name: each.written for name, each in seen.totals.items() if not each.unanswered}
+        written = {name: sum(queue.max_offset for queue in each) for name, each in seen.ranges.items() if not each.unanswered}
         self._looks.append((at_ms, written, {(node.node, node.started_at_ms): node for node in seen.traffic}))
         while len(self._looks) > 2 and at_ms - self._looks[1][0] >= RATE_MS:
             del self._looks[0]

@@ -6,9 +6,10 @@ Owns which part of thousands of topics is asked for more than its name: the page
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dledger_client.aio import Admin, DledgerError, Perm, QueueRange, ReadAt, TopicQueues
+from dledger_client.admin.calls import Listed
+from dledger_client.aio import Admin, Perm, QueueRange, TopicQueues
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
 NORMAL, RETRY, DEAD_LETTERS = "topic", "retries", "dead letters"
@@ -54,45 +55,13 @@ class TopicRow:
         return ", ".join(words) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicList:
-    """All topics by name, and the replica groups that did not answer; ``read_at``: the replicas that answered for the others."""
-
-    rows: Sequence[TopicRow]
-    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
-    read_at: Mapping[str, ReadAt] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicTotals:
-    """What a topic holds.
-
-    Attributes:
-        queues: Its readable queues, by replica group and number.
-        unanswered: The replica groups that did not answer, and why.
-    """
-
-    queues: Sequence[QueueRange]
-    unanswered: Mapping[str, DledgerError] = field(default_factory=dict)
-
-    @property
-    def messages(self) -> int:
-        """Messages that are stored now."""
-        return sum(queue.messages for queue in self.queues)
-
-    @property
-    def written(self) -> int:
-        """Messages that were ever stored: it only rises, so that its rise is the rate of writes."""
-        return sum(queue.max_offset for queue in self.queues)
-
-
-async def list_topics(admin: Admin) -> TopicList:
+async def list_topics(admin: Admin) -> Listed[TopicRow]:
     """All topics of applications, with the retries and dead letters of consumer groups."""
     found = await admin.list_topics(or_followers=True, partial=True)
     parts: dict[str, list[TopicQueues]] = {}
     for part in found:
         parts.setdefault(part.topic, []).append(part)
-    return TopicList([TopicRow(name, kind_of(name), parts[name]) for name in sorted(parts)], found.unanswered, found.read_at)
+    return Listed([TopicRow(name, kind_of(name), parts[name]) for name in sorted(parts)], found.unanswered, found.read_at)
 
 
 def kind_of(name: str) -> str:
@@ -100,10 +69,13 @@ def kind_of(name: str) -> str:
     return RETRY if name.startswith(RETRY_PREFIX) else DEAD_LETTERS if name.startswith(DLQ_PREFIX) else NORMAL
 
 
-async def totals(admin: Admin, names: Iterable[str]) -> dict[str, TopicTotals]:
-    """What some topics hold."""
-    found = await admin.offsets_of_topics(names, or_followers=True, partial=True)
-    return {name: TopicTotals(tuple(queues), queues.unanswered) for name, queues in found.items()}
+async def ranges(admin: Admin, names: Iterable[str]) -> Mapping[str, Listed[QueueRange]]:
+    """What the queues of topics hold."""
+    return await admin.offsets_of_topics(names, or_followers=True, partial=True)
+
+
+def messages_in(queues: Iterable[QueueRange]) -> int:
+    return sum(queue.messages for queue in queues)
 
 
 async def oldest_ms(admin: Admin, topic: str, queues: Iterable[QueueRange]) -> dict[tuple[str, int], int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from dledger_client.aio import DledgerError, ReadAt
+from dledger_client.admin.calls import Listed
 from dledger_console.data.cluster import ClusterSamplers
 from dledger_console.data.topic_history import TopicRates, look_at_topics
 from dledger_console.history.sampler import Sampler
@@ -15,24 +15,12 @@ from dledger_console.layout.view import View
 
 TOPICS_S = 5.0
 LIST_S = 4.0
-Row = TypeVar("Row", covariant=True)
 Each = TypeVar("Each")
-
-
-class Listing(Protocol[Row]):
-    """Rows, and the replica groups that did not answer; ``read_at``: the replicas that answered for the others."""
-
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def unanswered(self) -> Mapping[str, DledgerError]: ...
-    @property
-    def read_at(self) -> Mapping[str, ReadAt]: ...
 
 
 async def list_page(
     view: View,
-    poll: Callable[[], Awaitable[Listing[Each]]],
+    poll: Callable[[], Awaitable[Listed[Each]]],
     columns: Sequence[Column],
     cells: Callable[[Each], Mapping[str, Cell]],
     *,
@@ -43,13 +31,13 @@ async def list_page(
 
     ``poll`` asks for all pages of the session with this ``label``, so it may not hold on to the page that was opened first.
     """
-    sampler: Sampler[Listing[Each]] = view.session.keep(label, lambda: Sampler(poll, interval_s=LIST_S))
+    sampler: Sampler[Listed[Each]] = view.session.keep(label, lambda: Sampler(poll, interval_s=LIST_S))
     missing = Missing()
     table = BoundedTable(columns, key="key", search=True, empty=empty, label=label)
 
     def show() -> None:
         if sampler.newest is not None:
-            table.set_rows([cells(row) for row in sampler.newest.rows])
+            table.set_rows([cells(row) for row in sampler.newest])
             missing.show(sampler.newest.unanswered, read_at=sampler.newest.read_at)
 
     await view.follow(sampler, show)
@@ -71,7 +59,7 @@ class WatchedTopics:
     def forget_deleted(self) -> None:
         """Keep nothing of topics that are not there any more."""
         if self.sampler.newest is not None:
-            for name in self.oldest.keys() - self.sampler.newest.totals.keys():
+            for name in self.oldest.keys() - self.sampler.newest.ranges.keys():
                 del self.oldest[name]
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ def _running(view: View) -> RunningRedrives:
 
 async def _of_group(view: View, name: str) -> None:
     found = await dead_letters.list_letters(view.admin, name)
-    if not found.rows and not found.unanswered:
+    if not found and not found.unanswered:
         await view.admin.describe_group(name, partial=True)  # the page says so when there is none
     running = _running(view)
     with ui.element("div").classes("row-line"):
@@ -120,7 +120,7 @@ async def _of_group(view: View, name: str) -> None:
 
     async def show() -> None:
         found = await dead_letters.list_letters(view.admin, name)
-        row = found.rows[0] if found.rows else None
+        row = found[0] if found else None
         missing.show(found.unanswered, read_at=found.read_at)
         figures.show(
             {

@@ -7,8 +7,9 @@ import asyncio
 from nicegui import ui
 
 from dledger_client.aio import ReceivedMessage
+from dledger_client.types import Trace
 from dledger_console.data import bodies, trace
-from dledger_console.data.trace import Traced
+from dledger_console.data.rows import row_of
 from dledger_console.layout.parts import Missing, facts, heading, toolbar
 from dledger_console.layout.tables import BoundedTable, Cell, Column, Link, Mark, link
 from dledger_console.layout.view import View, console_page
@@ -42,18 +43,18 @@ async def message_page(view: View, id: str = "", topic: str = "", group: str = "
     _field(id)
     found: ReceivedMessage | None = None
     if topic and offset >= 0:
-        found = await trace.at_place(view.admin, topic, group, queue, offset)
+        found = await view.admin.query_by_offset(topic, queue, offset, replica_group=group)
         if found is None:
             raise InvalidArgumentError(f"queue {queue} of topic {topic} in {group} has no message at offset {offset} yet")
         await _show(found)
-        traced = await trace.trace_of(view.admin, found)
+        traced = await view.admin.trace(msg_id=found.msg_id)
     elif id:
-        traced = await trace.by_id(view.admin, id)
-        if traced.message is None:
+        traced = await view.admin.trace(msg_id=id.strip())
+        if not traced.copies:
             ui.label(printable(f"no message with the id {id} is stored")).classes("empty")
             Missing().show(traced.unanswered, *_incomplete(traced))
             return
-        await _show(traced.message)
+        await _show(traced.copies[0].message)
     else:
         ui.label("A message is found by its id here, and by key, offset, time or filter on the page of its topic.").classes("empty")
         return
@@ -117,13 +118,13 @@ async def _show_body(body: bytes) -> None:
     await show()
 
 
-def _show_trace(traced: Traced) -> None:
+def _show_trace(traced: Trace) -> None:
     heading("Copies and replicas")
     Missing().show(traced.unanswered, *_incomplete(traced))
     copies: list[dict[str, Cell]] = []
     consumers: list[dict[str, Cell]] = []
     for number, copy in enumerate(traced.copies):
-        row = trace.copy_row(copy)
+        row = row_of(copy.message)
         place = {"topic": row.topic, "group": row.replica_group, "queue": str(row.queue_id), "offset": str(row.offset)}
         kind = f"{copy.kind} of {copy.consumer_group}" if copy.consumer_group else copy.kind
         copies.append(
@@ -158,5 +159,5 @@ def _when(after_ms: int, by_ms: int) -> str:
     return f"between {stored_at(after_ms)} and {stored_at(by_ms)}" if after_ms else f"by {stored_at(by_ms)}"
 
 
-def _incomplete(traced: Traced) -> list[str]:
+def _incomplete(traced: Trace) -> list[str]:
     return [] if traced.complete or traced.unanswered else [f"{INCOMPLETE}: there may be more copies"]

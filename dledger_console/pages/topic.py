@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from nicegui import ui
 
+from dledger_client.admin.calls import Listed
 from dledger_client.aio import Perm, QueueRange
 from dledger_console.data import topics
 from dledger_console.data.rows import Queue
 from dledger_console.data.topic_history import TopicRates, look_at_topic
-from dledger_console.data.topics import TopicRow, TopicTotals
+from dledger_console.data.topics import TopicRow
 from dledger_console.history.sampler import Sampler
 from dledger_console.layout.actions import act, act_when_answered, action_button, confirm
 from dledger_console.layout.browser import MessageBrowser
@@ -51,17 +52,17 @@ async def topic_page(view: View, name: str = "") -> None:
     oldest: dict[Queue, int] = {}
 
     def show() -> None:
-        if seen.newest is None or not seen.newest.topics.rows:
+        if seen.newest is None or not seen.newest.topics:
             return
-        (row,), totals = seen.newest.topics.rows, seen.newest.totals[name]
-        figures.show(_figures(row, totals, rates, oldest))
-        browser.set_queues([(queue.replica_group, queue.queue_id) for queue in totals.queues])
-        queues.set_rows([_queue_row(queue, oldest.get((queue.replica_group, queue.queue_id))) for queue in totals.queues])
-        missing.show(totals.unanswered, read_at=seen.newest.topics.read_at)
+        (row,), held = seen.newest.topics, seen.newest.ranges[name]
+        figures.show(_figures(row, held, rates, oldest))
+        browser.set_queues([(queue.replica_group, queue.queue_id) for queue in held])
+        queues.set_rows([_queue_row(queue, oldest.get((queue.replica_group, queue.queue_id))) for queue in held])
+        missing.show(held.unanswered, read_at=seen.newest.topics.read_at)
 
     async def find_oldest() -> None:
-        if seen.newest is not None and name in seen.newest.totals:
-            found = await topics.oldest_ms(view.admin, name, seen.newest.totals[name].queues)
+        if seen.newest is not None and name in seen.newest.ranges:
+            found = await topics.oldest_ms(view.admin, name, seen.newest.ranges[name])
             oldest.clear()
             oldest.update(found)
             show()
@@ -71,10 +72,10 @@ async def topic_page(view: View, name: str = "") -> None:
     await view.every(OLDEST_S, find_oldest)
 
 
-def _figures(row: TopicRow, totals: TopicTotals, rates: TopicRates, oldest: Mapping[Queue, int]) -> dict[str, str]:
+def _figures(row: TopicRow, held: Listed[QueueRange], rates: TopicRates, oldest: Mapping[Queue, int]) -> dict[str, str]:
     first_ms = min(oldest.values(), default=0)
     return {
-        "Messages": number(totals.messages) if totals.queues else "–",
+        "Messages": number(topics.messages_in(held)) if held else "–",
         "In / s": number(rates.rate(row.name)),
         "Out / s": number(rates.rate_out(row.name)),
         "Oldest message": span(time.time() * 1000 - first_ms) if first_ms else "–",
@@ -123,9 +124,9 @@ async def change(view: View, name: str) -> None:
 
 async def delete(view: View, name: str) -> None:
     """Ask, with the number of messages that go, and delete the topic."""
-    held = (await topics.totals(view.admin, [name]))[name]
+    messages = topics.messages_in((await topics.ranges(view.admin, [name]))[name])
     text = (
-        f"Its {held.messages:,} stored messages are deleted on all replicas.\n"
+        f"Its {messages:,} stored messages are deleted on all replicas.\n"
         "Consumer groups lose their positions in it.  This cannot be undone."
     )
     if not await confirm(f"Delete topic {name}?", text, "Delete topic", dangerous=True, type_to_confirm=name):
@@ -133,7 +134,7 @@ async def delete(view: View, name: str) -> None:
 
     async def work() -> str:
         await view.admin.delete_topic(name)
-        return f"topic {name} was deleted, with {held.messages:,} messages"
+        return f"topic {name} was deleted, with {messages:,} messages"
 
     if await act(view, work):
         ui.navigate.to("/topics")

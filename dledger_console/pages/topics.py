@@ -43,7 +43,7 @@ async def topics_page(view: View) -> None:
         newest = seen.sampler.newest
         if newest is not None:
             seen.forget_deleted()
-            rows = [row for row in newest.topics.rows if internal.value or row.kind == topics.NORMAL]
+            rows = [row for row in newest.topics if internal.value or row.kind == topics.NORMAL]
             table.set_rows([_row(row, newest, seen) for row in rows])
             missing.show(newest.topics.unanswered, read_at=newest.topics.read_at)
 
@@ -53,8 +53,8 @@ async def topics_page(view: View) -> None:
             return
         now_s = time.monotonic()
         for name in [str(row["key"]) for row in table.table.rows]:
-            if name in newest.totals and seen.oldest.get(name, (-OLDEST_S, None))[0] + OLDEST_S <= now_s:
-                found = await topics.oldest_ms(view.admin, name, newest.totals[name].queues)
+            if name in newest.ranges and seen.oldest.get(name, (-OLDEST_S, None))[0] + OLDEST_S <= now_s:
+                found = await topics.oldest_ms(view.admin, name, newest.ranges[name])
                 seen.oldest[name] = (now_s, min(found.values(), default=None))
         show()
 
@@ -64,8 +64,7 @@ async def topics_page(view: View) -> None:
 
 
 def _row(row: topics.TopicRow, seen: TopicsSeen, watched_topics: WatchedTopics) -> dict[str, Cell]:
-    totals = seen.totals.get(row.name)
-    known = totals is not None and bool(totals.queues)
+    held = seen.ranges.get(row.name)
     oldest = watched_topics.oldest.get(row.name, (0.0, None))[1]
     age_ms, rate = time.time() * 1000 - (oldest or 0), watched_topics.rates.rate(row.name)
     out = watched_topics.rates.rate_out(row.name)
@@ -73,10 +72,10 @@ def _row(row: topics.TopicRow, seen: TopicsSeen, watched_topics: WatchedTopics) 
     return {
         "key": row.name,
         "name": Link.to(row.name, "/topic", name=row.name),
-        "messages": totals.messages if totals is not None and known else Amount("–", -1),
+        "messages": topics.messages_in(held) if held else Amount("–", -1),
         "rate": Amount(number(rate), -1 if rate is None else rate),
         "out": Amount(number(out), -1 if out is None else out),
-        "oldest": Amount(span(age_ms), age_ms) if oldest and known else Amount("–", -1),
+        "oldest": Amount(span(age_ms), age_ms) if oldest and held else Amount("–", -1),
         "queues": queues,
         "groups": ", ".join(part.replica_group for part in row.parts),
         "may": row.perm_text,

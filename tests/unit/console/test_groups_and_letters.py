@@ -26,15 +26,15 @@ def test_topics_with_what_they_hold_and_those_of_groups_apart() -> None:
         await back(rig, [0], level=DEAD_LETTER)
         async with rig.admin(read_from="follower") as admin:
             found = await topics.list_topics(admin)
-            assert [row.name for row in found.rows if row.kind == topics.NORMAL] == ["closed", "t"]
-            kinds = {row.name: row.kind for row in found.rows}
+            assert [row.name for row in found if row.kind == topics.NORMAL] == ["closed", "t"]
+            kinds = {row.name: row.kind for row in found}
             assert kinds[DEAD] == topics.DEAD_LETTERS
-            row = next(row for row in found.rows if row.name == "t")
+            row = next(row for row in found if row.name == "t")
             assert (row.read_queues, row.write_queues, row.perm_text) == (4, 4, "read, write")
-            totals = await topics.totals(admin, [row.name for row in found.rows])
-            assert (totals["t"].messages, totals["t"].written) == (3, 3)
-            assert list(totals["closed"].queues) == []  # nobody may read it
-            oldest = await topics.oldest_ms(admin, "t", totals["t"].queues)
+            held = await topics.ranges(admin, [row.name for row in found])
+            assert topics.messages_in(held["t"]) == 3
+            assert held["closed"] == []  # nobody may read it
+            oldest = await topics.oldest_ms(admin, "t", held["t"])
             first = (await browse.page(admin, "t", await browse.oldest(admin, "t"))).rows[0]
             assert oldest == {("g0", 0): first.stored_ms}
 
@@ -49,7 +49,7 @@ def test_the_group_that_lags_comes_first_and_a_reset_says_what_it_does() -> None
             for name, offset in (("ahead", 10), ("behind", 4)):
                 async with rig.consumer(name) as consumer:
                     await consumer.commit({("t", 0): offset})
-            found = (await groups.list_groups(admin)).rows
+            found = await groups.list_groups(admin)
             assert [(row.progress.name, row.progress.lag, row.progress.state().text) for row in found] == [
                 ("behind", 6, "no member reads it"),
                 ("ahead", 0, "has read everything"),
@@ -100,13 +100,13 @@ def test_dead_letters_are_looked_at_once_they_are_open_and_sent_again_at_a_rate(
         await send(rig, 30)
         await back(rig, list(range(30)), level=DEAD_LETTER)
         async with rig.admin(read_from="follower") as admin:
-            (row,) = (await dead_letters.list_letters(admin)).rows
+            (row,) = await dead_letters.list_letters(admin)
             assert (row.consumer_group, row.stored, row.waiting, row.readable) == (GROUP, 30, 30, False)
             with pytest.raises(TopicPermissionError):
                 await dead_letters.look(admin, row.parts[0])
             await admin.open_dead_letters(GROUP)
             await asyncio.sleep(1)
-            (row,) = (await dead_letters.list_letters(admin, GROUP)).rows
+            (row,) = await dead_letters.list_letters(admin, GROUP)
             letters = (await dead_letters.look(admin, row.parts[0], rows=10)).rows
             assert [letter.preview for letter in letters] == [str(number) for number in range(10)]
             assert dead_letters.upto(row.parts[0], letters[2].offset) == 3
@@ -114,19 +114,19 @@ def test_dead_letters_are_looked_at_once_they_are_open_and_sent_again_at_a_rate(
             await redrive.run()
             assert (redrive.sent, redrive.text) == (3, "3 of 3 dead letters were sent again")
             started = rig.cluster.loop.now_s
-            (row,) = (await dead_letters.list_letters(admin, GROUP, at_leader=True)).rows
+            (row,) = await dead_letters.list_letters(admin, GROUP, at_leader=True)
             slow = dead_letters.Redrive(admin, row.parts, rate=5)
             running = asyncio.ensure_future(slow.run(lambda: slow.stop() if slow.sent >= 10 else None))
             await running
             assert 1.5 < rig.cluster.loop.now_s - started < 3.5
             assert 10 <= slow.sent <= 12
             assert slow.text == f"{slow.sent} of 27 dead letters were sent again; stopped"
-            (row,) = (await dead_letters.list_letters(admin, GROUP, at_leader=True)).rows
+            (row,) = await dead_letters.list_letters(admin, GROUP, at_leader=True)
             assert row.waiting == 27 - slow.sent
             rest = dead_letters.Redrive(admin, row.parts, to_group=True)
             await rest.run()
             await asyncio.sleep(1)
-            assert (await topics.totals(admin, [RETRY]))[RETRY].messages == rest.sent == row.waiting
+            assert topics.messages_in((await topics.ranges(admin, [RETRY]))[RETRY]) == rest.sent == row.waiting
             with pytest.raises(InvalidArgumentError):
                 dead_letters.Redrive(admin, row.parts, rate=-1)
 
@@ -139,7 +139,7 @@ def test_a_slow_redrive_stops_at_once_and_no_other_begins_meanwhile() -> None:
         await send(rig, 5)
         await back(rig, list(range(5)), level=DEAD_LETTER)
         async with rig.admin() as admin:
-            (row,) = (await dead_letters.list_letters(admin)).rows
+            (row,) = await dead_letters.list_letters(admin)
             running, session = RunningRedrives(), SessionTable(1e9).make("u", admin)
             slow = dead_letters.Redrive(admin, row.parts, rate=0.1)
             task = running.start(session, GROUP, slow)
@@ -162,7 +162,7 @@ def test_a_redrive_that_fails_says_why() -> None:
         await back(rig, [0, 1], level=DEAD_LETTER)
         async with rig.admin() as admin:
             await admin.delete_topic("t")
-            (row,) = (await dead_letters.list_letters(admin)).rows
+            (row,) = await dead_letters.list_letters(admin)
             redrive = dead_letters.Redrive(admin, row.parts)
             await redrive.run()
             assert redrive.done

@@ -48,13 +48,13 @@ def test_lists_without_a_leader_are_those_of_a_follower_that_says_so() -> None:
         async with rig.admin(read_from="follower") as admin:
             assert (await dead_letters.list_letters(admin, at_leader=True)).read_at["g0"].node == rig.master
             assert (await dead_letters.list_letters(admin)).read_at["g0"].node in rig.followers
-            lag = (await groups.list_groups(admin)).rows[0].progress.lag
+            lag = (await groups.list_groups(admin))[0].progress.lag
             last, *others = rig.followers
             for node_id in (rig.master, *others):
                 rig.cluster.kill(node_id)
             await asyncio.sleep(5)
             found = await groups.list_groups(admin)
-            assert [(row.progress.lag, row.progress.members, row.progress.state().text) for row in found.rows] == [(lag, None, "unknown")]
+            assert [(row.progress.lag, row.progress.members, row.progress.state().text) for row in found] == [(lag, None, "unknown")]
             assert list(found.unanswered) == ["g0"]
             assert (found.read_at["g0"].node, found.read_at["g0"].is_silent) == (last, True)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dledger_client.admin.calls import Listed
 from dledger_client.admin.diagnostics import NodeTraffic, TopicCounts
 from dledger_client.aio import QueueRange
 from dledger_console.data.topic_history import TopicRates, TopicsSeen
-from dledger_console.data.topics import TopicList, TopicTotals
 from dledger_wire.errors import UnreachableError
 
 
 def seen(written: int, *nodes: tuple[str, int, int], silent: bool = False) -> TopicsSeen:
     """``nodes``: (id, when it was started, messages out)."""
     unanswered = {"g1": UnreachableError("no answer")} if silent else {}
-    totals = {"t": TopicTotals((QueueRange("g0", 0, 0, written, written),), unanswered)}
+    totals = {"t": Listed([QueueRange("g0", 0, 0, written, written)], unanswered)}
     traffic = [NodeTraffic("g0", node, started, {"t": TopicCounts(0, 0, out, 0)}) for node, started, out in nodes]
-    return TopicsSeen(TopicList([]), totals, traffic)
+    return TopicsSeen(Listed(), totals, traffic)
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
