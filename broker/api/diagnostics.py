@@ -18,6 +18,7 @@ from broker.delivery.waiting_messages import WaitingMessages
 from broker.leadership.leader_history import LeaderHistory
 from broker.process import audit_file
 from broker.support.limits import in_slices
+from broker.support.messages import message_of
 from broker.support.process_stats import ProcessStats
 from dledger.log import quarantine
 from dledger.log.segment import UNITS_FOLDER
@@ -73,16 +74,7 @@ class DiagnosticsService:
         settings = self._context.settings
         reply = diagnostics_pb2.LeaderHistoryReply(group=settings.group.name, node=settings.node.id)
         for change in self._history.changes(request.max_changes):
-            reply.changes.add(
-                term=change.term,
-                leader=change.leader,
-                previous=change.previous,
-                at_ms=change.at_ms,
-                took_ms=change.took_ms,
-                kind=change.kind,
-                cause=change.cause,
-                reason=change.reason,
-            )
+            reply.changes.append(message_of(diagnostics_pb2.LeaderChange, change))
         return reply
 
     # What the node holds and is set to
@@ -90,19 +82,17 @@ class DiagnosticsService:
     async def node_details(self, _request: diagnostics_pb2.NodeDetailsRequest, _caller: CallContext) -> diagnostics_pb2.NodeDetailsReply:
         settings, disk, process = self._context.settings, self._context.env.disk, self._process()
         space = await space_of(disk)
-        reply = diagnostics_pb2.NodeDetailsReply(
+        reply = message_of(
+            diagnostics_pb2.NodeDetailsReply,
+            process,
             group=settings.group.name,
             node=settings.node.id,
-            rss_bytes=process.rss_bytes,
-            anonymous_bytes=process.anonymous_bytes,
             machine_memory_bytes=process.memory_bytes,
-            cpu_s=process.cpu_s,
             disk_free_bytes=space.free_bytes,
             disk_total_bytes=space.total_bytes,
             versions=await _versions(process),
             started_at_ms=self._started_at_ms,
             data_folder=disk.local_path(""),
-            connections=process.connections,
         )
         for folder in FOLDERS:
             size = await disk.measure(folder)

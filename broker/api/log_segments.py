@@ -11,6 +11,7 @@ import asyncio
 from dataclasses import dataclass
 
 from broker.context import ServiceContext
+from broker.support.messages import message_of
 from dledger.log.log import Log
 from dledger_wire._pb import admin_pb2, retention_pb2
 from dledger_wire.checksum import crc32c
@@ -119,29 +120,20 @@ class LogSegmentService:
     async def segment_checksums(self, request: admin_pb2.ChecksumRequest, _caller: CallContext) -> admin_pb2.ChecksumReply:
         log, raft = self._context.raft.log, self._context.raft
         committed_pos = await committed_end(log, raft.commit_index)
-        asked = request
-        wanted = asked.upto_pos or committed_pos
+        wanted = request.upto_pos or committed_pos
         if wanted > committed_pos:
             raise InvalidArgumentError(f"position {wanted} is not committed here yet (committed: {committed_pos})")
-        if asked.HasField("checked_segment"):
+        if request.HasField("checked_segment"):
             try:
-                await check_segment(log, asked.checked_segment, wanted)
+                await check_segment(log, request.checked_segment, wanted)
             except StorageDamagedError as damage:
                 log.measures.corruptions += self._damage.add(damage)
                 raise
         reply = admin_pb2.ChecksumReply(committed_pos=committed_pos, first_pos=log.first_pos)
         for found in await segment_sums(log, wanted):
-            reply.segments.add(start_pos=found.start_pos, size_bytes=found.size_bytes, crc=found.crc)
+            reply.segments.append(message_of(admin_pb2.SegmentChecksum, found))
         return reply
 
     async def expire(self, request: retention_pb2.ExpireRequest, _caller: CallContext) -> retention_pb2.ExpireReply:
         done = await self._context.store.expiry.expire(request.reserved_ms if request.has_reserved else None)
-        reply = retention_pb2.ExpireReply(
-            id=self._context.settings.node.id,
-            segments=done.segments,
-            size_bytes=done.size_bytes,
-            first_index=done.first_index,
-            first_pos=done.first_pos,
-            held_by=done.held_by,
-        )
-        return reply
+        return message_of(retention_pb2.ExpireReply, done, id=self._context.settings.node.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.process.log_ring import LEVELS, LogRing
+from broker.support.messages import message_of
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.rpc import methods
@@ -35,13 +36,5 @@ class LogTailService:
                 break
             taken.append(line)
         for line in reversed(taken):
-            reply.lines.add(
-                number=line.number,
-                at_ms=line.at_ms,
-                level=line.level,
-                event=line.event,
-                text=line.text,
-                logger=line.logger,
-                fields=line.fields,
-            )
+            reply.lines.append(message_of(diagnostics_pb2.LogLine, line))
         return reply

@@ -11,6 +11,7 @@ from functools import partial
 from broker.context import ServiceContext
 from broker.routes.known_groups import KnownGroups
 from broker.support.limits import at_most, in_slices
+from broker.support.messages import message_of
 from dledger.core.types import Role
 from dledger_wire._pb import broker_pb2
 from dledger_wire.names import is_system_topic
@@ -44,10 +45,7 @@ class MetadataService:
             if name == context.settings.group.name:
                 reply.groups.append(self._own_group())
             else:
-                known = self._groups.nodes_of(name)
-                reply.groups.add(
-                    name=name, nodes=[broker_pb2.NodeInfo(id=node.id, address=node.address, voter=node.voter) for node in known]
-                )
+                reply.groups.add(name=name, nodes=[message_of(broker_pb2.NodeInfo, node) for node in self._groups.nodes_of(name)])
         if request.all_topics:
             shown = [topic for topic in context.store.topics if not is_system_topic(topic.name) and sees(topic.name)]
             async for topic in in_slices(shown):
@@ -76,16 +74,8 @@ class MetadataService:
         return group
 
     def _topic(self, topic: Topic) -> broker_pb2.TopicInfo:
-        return broker_pb2.TopicInfo(
-            name=topic.name,
-            group=self._context.settings.group.name,
-            read_queues=topic.read_queues,
-            write_queues=topic.write_queues,
-            perm=self._context.store.topics.client_perm(topic),
-            found=True,
-            incarnation=topic.topic_epoch,
-            groups=topic.groups,
-        )
+        group, perm = self._context.settings.group.name, self._context.store.topics.client_perm(topic)
+        return message_of(broker_pb2.TopicInfo, topic, group=group, perm=perm, found=True, incarnation=topic.topic_epoch)
 
 
 def _role_of(node: str, leader: str | None, *, voter: bool) -> str:

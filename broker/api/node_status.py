@@ -9,6 +9,7 @@ from broker.api.node_state import Condition, cannot_lead, conditions_of, states_
 from broker.context import ServiceContext
 from broker.leadership.transfer import unfit_voters
 from broker.security.certificate_watch import CertificateWatch
+from broker.support.messages import message_of
 from broker.support.process_stats import ProcessStats
 from dledger.core.types import Role
 from dledger.runtime.env import space_of
@@ -106,16 +107,7 @@ def _add_peers(reply: admin_pb2.NodeStatusReply, raft: RaftStatus, unfit: Mappin
     for peer in raft.peers:
         if peer.node_id != raft.node_id:
             state = peer.state if peer.connected or not peer.state else f"{peer.state}, lost"
-            reply.peers.add(
-                id=peer.node_id,
-                match_index=max(0, peer.match_index),
-                state=state,
-                last_contact_ms=peer.silent_ms,
-                unheard=peer.silent_ms >= 0 and not peer.has_answered,
-                voter=peer.voter,
-                connected=peer.connected,
-                refused=peer.refused,
-                acknowledges=peer.acknowledges,
-                address=peer.address,
-                cannot_lead=unfit.get(peer.node_id, ""),
-            )
+            shown = message_of(admin_pb2.PeerStatus, peer, id=peer.node_id, state=state, match_index=max(0, peer.match_index))
+            shown.last_contact_ms, shown.unheard = peer.silent_ms, peer.silent_ms >= 0 and not peer.has_answered
+            shown.cannot_lead = unfit.get(peer.node_id, "")
+            reply.peers.append(shown)

@@ -13,6 +13,7 @@ from broker.context import ServiceContext
 from broker.delivery.waiting_for_topic import waiting_for
 from broker.support.keyed_lock import KeyedLock
 from broker.support.limits import in_slices
+from broker.support.messages import message_of
 from dledger_wire._pb import admin_pb2, topics_pb2
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError, UnsafeShrinkError
 from dledger_wire.names import AUTO_CREATE_TOPIC, check_new_topic, is_system_topic
@@ -41,8 +42,7 @@ class TopicService:
         methods.LIST_TOPICS.serve(server, self.list_topics)
         methods.AUTO_CREATE_TOPIC.serve(server, self.auto_create)
 
-    async def create_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
-        spec = request
+    async def create_topic(self, spec: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         self._check_topic(spec)
         check_new_topic(spec.name)
         default = self._context.settings.cluster.broker.defaultTopicQueueNums
@@ -56,8 +56,7 @@ class TopicService:
         )
         return await self._change_topic(command)
 
-    async def update_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
-        spec = request
+    async def update_topic(self, spec: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         self._check_topic(spec)
         command = UpdateTopic(
             name=spec.name,
@@ -69,8 +68,7 @@ class TopicService:
         )
         return await self._change_topic(command)
 
-    async def delete_topic(self, request: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
-        spec = request
+    async def delete_topic(self, spec: admin_pb2.TopicSpec, _caller: CallContext) -> admin_pb2.TopicReply:
         self._check_topic(spec)
         async with self._deletions.hold(spec.name):
             if spec.only_if:
@@ -125,14 +123,7 @@ class TopicService:
     async def _change_topic(self, command: Command[TopicResult]) -> admin_pb2.TopicReply:
         topic = await self._context.command(command, COMMAND_TIMEOUT_S)
         await self._registered()  # routes that are read after this reply have the change
-        return admin_pb2.TopicReply(
-            name=topic.name,
-            group=self._context.settings.group.name,
-            read_queues=topic.read_queues,
-            write_queues=topic.write_queues,
-            perm=topic.perm,
-            created=topic.created,
-        )
+        return message_of(admin_pb2.TopicReply, topic, group=self._context.settings.group.name)
 
     async def list_topics(self, _request: admin_pb2.Empty, caller: CallContext) -> admin_pb2.TopicList:
         group = self._context.settings.group.name
@@ -140,7 +131,7 @@ class TopicService:
         sees = partial(self._context.access.may_topic, caller.principal, Action.DESCRIBE)
         shown = [topic for topic in self._context.store.topics if not is_system_topic(topic.name) and sees(topic.name)]
         async for topic in in_slices(shown):
-            reply.topics.add(name=topic.name, read_queues=topic.read_queues, write_queues=topic.write_queues, perm=topic.perm, group=group)
+            reply.topics.append(message_of(admin_pb2.TopicReply, topic, group=group))
         return reply
 
     # For producers

@@ -21,6 +21,7 @@ from broker.groups.lock_manager import LockManager
 from broker.groups.session_table import GroupSessions, Session, SessionTable
 from broker.support.limits import at_most
 from broker.support.member_stream import MemberStream
+from broker.support.messages import message_of
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError, NotReadyError
 from dledger_wire.names import MAX_ID_CHARS, check_group
@@ -106,16 +107,7 @@ class TermSessions:
             self._locks.withdraw_requests(session)  # it repeats them on the new stream
         session.last_seen_ms = self._clock.monotonic_ms()
         session.stream = stream
-        session.info = sessions_pb2.GroupMember(
-            client_id=join.client_id,
-            subscriptions=join.subscriptions,
-            queues=join.queues,
-            orderly=join.orderly,
-            broadcast=join.broadcast,
-            address=address,
-            strategy=join.strategy,
-            joined_ms=self._clock.wall_ms(),
-        )
+        session.info = message_of(sessions_pb2.GroupMember, join, address=address, joined_ms=self._clock.wall_ms())
         self._expect_known_members(self.table.of(join.group), join)
         stream.send(methods.encode(sessions_pb2.MasterMessage(welcome=self._welcome(session))))
         self._mark_changed(join.group)

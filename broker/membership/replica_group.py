@@ -7,7 +7,8 @@ anything was written after the check, and the check is made again.
 from __future__ import annotations
 
 from broker.context import ServiceContext
-from broker.membership.drain_check import DISCARDABLE, Left, remaining_messages
+from broker.membership.drain_check import DISCARDABLE, remaining_messages
+from broker.support.messages import message_of
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnsafeShrinkError
 from dledger_wire.rpc import methods
@@ -82,18 +83,8 @@ class ReplicaGroupService:
     async def _reply(self) -> admin_pb2.ReplicaGroupReply:
         context = self._context
         now, wanted = context.store.replica_group.settings, context.wanted_replicas()
-        reply = admin_pb2.ReplicaGroupReply(
-            group=context.settings.group.name,
-            state=now.state,
-            since_ms=now.since_ms,
-            voters=wanted.voters,
-            learners=wanted.learners,
-            replace_after_ms=wanted.replace_after_ms,
-        )
+        group = context.settings.group.name
+        reply = message_of(admin_pb2.ReplicaGroupReply, wanted, group=group, state=now.state, since_ms=now.since_ms)
         for row in (await remaining_messages(context))[:MAX_ROWS]:
-            reply.left.append(_row(row))
+            reply.left.append(message_of(admin_pb2.LeftInGroup, row))
         return reply
-
-
-def _row(row: Left) -> admin_pb2.LeftInGroup:
-    return admin_pb2.LeftInGroup(kind=row.kind, topic=row.topic, consumer_group=row.consumer_group, messages=row.messages)

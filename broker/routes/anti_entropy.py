@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from broker.routes.group_table import GroupRow, NodeRow
 from broker.routes.route_table import RouteTable
+from broker.support.messages import message_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import REMOVED
 
@@ -44,32 +45,21 @@ def tombstone(group: GroupRow, cluster: str) -> routes_pb2.Registration:
 
 
 def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -> routes_pb2.Registration:
-    registration = routes_pb2.Registration(
+    registration = message_of(
+        routes_pb2.Registration,
+        row,
         cluster=cluster,
         group=group.name,
         node_id=row.id,
-        address=row.address,
-        host=row.host,
-        rack=row.rack,
-        version=row.version,
         started_at_ms=row.order.started_at_ms,
         sequence=row.order.sequence,
         term=row.order.term,
-        role=row.role,
-        master=row.master,
-        in_sync=row.in_sync,
         topics_version=group.topics_version,
         state=group.state,
         state_version=max(0, group.state_rank[0]),
         wanted_voters=group.wanted[0],
         wanted_learners=group.wanted[1],
         group_epoch=group.epoch,
-        node_state=row.node_state,
-        disk_used_percent=row.disk_used_percent,
-        messages_in_per_s=row.messages_in_per_s,
-        bytes_in_per_s=row.bytes_in_per_s,
-        applied_index=row.applied_index,
-        committed_index=row.committed_index,
         replacing=row.replacing[0],
         spare=row.replacing[1],
         absent=row.replacing[2],
@@ -77,15 +67,8 @@ def _registration(row: NodeRow, cluster: str, group: GroupRow, *, whole: bool) -
     if whole:
         registration.configuration_index = max(0, group.members_rank[0])
         for member in group.members:
-            registration.members.add(id=member.id, address=member.address, voter=member.voter, host=member.host, rack=member.rack)
+            registration.members.append(message_of(routes_pb2.Member, member))
         registration.has_topics = group.topics_known
         for name, topic in group.topics.items():
-            registration.topics.add(
-                topic=name,
-                read_queues=topic.read_queues,
-                write_queues=topic.write_queues,
-                perm=topic.perm,
-                topic_epoch=topic.epoch,
-                groups=topic.groups,
-            )
+            registration.topics.append(message_of(routes_pb2.RouteQueues, topic, topic=name, topic_epoch=topic.epoch))
     return registration

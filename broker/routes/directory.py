@@ -8,6 +8,7 @@ from broker.config.cluster_file import GroupConfig
 from broker.routes.encoding import leader_of, nodes_of
 from broker.routes.group_table import GroupRow, NodeRow
 from broker.routes.route_table import RouteTable
+from broker.support.messages import message_of
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.names import is_system_topic
 from dledger_wire.status import ACTIVE, REMOVED
@@ -58,21 +59,8 @@ def _group(group: GroupRow, now_ms: int, oldest_ms: int) -> routes_pb2.Registere
 
 
 def _registered(row: NodeRow, now_ms: int) -> routes_pb2.RegisteredNode:
-    return routes_pb2.RegisteredNode(
-        id=row.id,
-        address=row.address,
-        host=row.host,
-        rack=row.rack,
-        role=row.role,
-        term=row.order.term,
-        version=row.version,
-        state=row.node_state,
-        age_ms=max(0, now_ms - row.seen_ms),
-        disk_used_percent=row.disk_used_percent,
-        applied_index=row.applied_index,
-        committed_index=row.committed_index,
-        expired=row.expired,
-    )
+    age_ms = max(0, now_ms - row.seen_ms)
+    return message_of(routes_pb2.RegisteredNode, row, term=row.order.term, state=row.node_state, age_ms=age_ms, in_sync=False)
 
 
 def metadata_reply(
@@ -106,16 +94,7 @@ def metadata_reply(
         if not route.found:
             reply.topics.add(name=name)
         for queues in route.queues:
-            reply.topics.add(
-                name=name,
-                group=queues.group,
-                read_queues=queues.read_queues,
-                write_queues=queues.write_queues,
-                perm=queues.perm,
-                found=True,
-                incarnation=queues.topic_epoch,
-                groups=queues.groups,
-            )
+            reply.topics.append(message_of(broker_pb2.TopicInfo, queues, name=name, found=True, incarnation=queues.topic_epoch))
     return reply
 
 

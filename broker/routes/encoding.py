@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from broker.routes.group_table import GroupRow, NodeRow, TopicRow
+from broker.support.messages import message_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import DRAINING, REMOVED, Perm
 
@@ -43,15 +44,8 @@ def topic_route(name: str, queues: Sequence[tuple[GroupRow, TopicRow]]) -> Route
     content = []
     for group, row in queues:
         perm = row.perm & ~int(Perm.WRITE) if group.state == DRAINING else row.perm
-        route.queues.add(
-            group=group.name,
-            read_queues=row.read_queues,
-            write_queues=row.write_queues,
-            perm=perm,
-            topic_epoch=row.epoch,
-            topics_version=group.topics_version,
-            groups=row.groups,
-        )
+        where = {"group": group.name, "topics_version": group.topics_version}
+        route.queues.append(message_of(routes_pb2.GroupQueues, row, perm=perm, topic_epoch=row.epoch, **where))
         content.append((group.name, row.read_queues, row.write_queues, perm, row.epoch, row.groups))
     route.version = version_of(("topic", name, tuple(content)))
     return _topic_field(route)

@@ -14,6 +14,7 @@ from broker.routes.encoding import Route, unseen_topic
 from broker.routes.route_table import Change, RouteTable
 from broker.routes.route_waiters import RouteWaiters
 from broker.support.limits import at_most
+from broker.support.messages import message_of
 from broker.support.process_stats import ProcessStats
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock
@@ -218,14 +219,12 @@ class NameService:
         reply.name_servers.extend(self.servers())
         figures, process = self.figures, self._process()
         reply.figures.CopyFrom(
-            routes_pb2.NameServerFigures(
+            message_of(
+                routes_pb2.NameServerFigures,
+                figures,
                 id=self.place.server_id,
                 topics=self.table.topic_count,
                 waiting_clients=len(self._waiters),
-                registrations=figures.registrations,
-                refused_registrations=figures.refused_registrations,
-                routes_requests=figures.routes_requests,
-                routes_bytes=figures.routes_bytes,
                 rss_bytes=process.rss_bytes,
                 cpu_s=process.cpu_s,
                 started_at_ms=self._started_at_ms,

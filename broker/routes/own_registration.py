@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from broker.config.cluster_file import NodeConfig
 from broker.context import ServiceContext
+from broker.support.messages import message_of
 from broker.support.process_stats import ProcessStats
 from dledger.core.types import NodeId
 from dledger_wire._pb import routes_pb2
@@ -176,14 +177,7 @@ def _labels(node: NodeConfig | None) -> tuple[str, str]:
 
 
 def _queues(topic: Topic) -> routes_pb2.RouteQueues:
-    return routes_pb2.RouteQueues(
-        topic=topic.name,
-        read_queues=topic.read_queues,
-        write_queues=topic.write_queues,
-        perm=topic.perm,
-        topic_epoch=topic.topic_epoch,
-        groups=topic.groups,
-    )
+    return message_of(routes_pb2.RouteQueues, topic, topic=topic.name)
 
 
 def _state_of(failed: str, copying: str, *, full: bool) -> str:
