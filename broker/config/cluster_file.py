@@ -18,7 +18,7 @@ from broker.config.metrics import MetricsConfig
 from broker.config.mistakes import kind_of, problem_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ConfigModel as _Model
-from broker.config.replicas import Label, ReplaceAfter, ReplicasConfig, SpareConfig
+from broker.config.replicas import ReplaceAfter, ReplicasConfig, ServerConfig, SpareConfig
 from broker.config.rules import problems_between
 from broker.config.security import SecurityConfig
 from broker.config.values import (
@@ -69,29 +69,18 @@ def _check_length(text: str, file: str) -> None:
         raise ConfigError(f"{file}: more than {MAX_FILE_BYTES} characters; expected a cluster file")
 
 
-class NodeConfig(_Model):
+class NodeConfig(ServerConfig):
     """One replica: its id, the address it is reached at, the address the other replicas use when theirs is a network of its own, and
     where the node listens for either when that is elsewhere (a container, NAT).
 
     ``advertised_address`` beside ``address`` says the same the other way round: ``address`` is then where the node listens.
     """
 
-    id: Name
-    address: Address
-    listen: ListenAddress | None = None
     replica_address: Address | None = None
     replica_listen: ListenAddress | None = None
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
     priority: Annotated[int, Field(ge=-1, le=100)] = 0
-    host: Label = ""
-    rack: Label = ""
-    metrics: ListenAddress | None = None
-
-    @property
-    def host_label(self) -> str:
-        """The machine it runs on: its label, or else the host of its address."""
-        return self.host or split_address(self.address)[0]
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from broker.config.placement import is_loopback
-from broker.config.replicas import ConfigModel, Label
+from broker.config.replicas import ConfigModel, ServerConfig
 from broker.config.security import cluster_secret
 from broker.config.values import Address, ListenAddress, duration, node_name, reachable_address, split_address
 from dledger_wire.errors import ConfigError
@@ -32,19 +32,14 @@ def _id(value: object) -> str:
     return "" if value is _PLAIN else node_name(value)
 
 
-class NameServerConfig(ConfigModel):
+class NameServerConfig(ServerConfig):
     """A name server.  ``id`` is empty for a plain address."""
 
     id: Annotated[str, BeforeValidator(_id)]
-    address: Address
     # Where the other name servers reach it; by default the port of address and 10000 more, or less where that is above 65535.
     quorum_address: Address | None = None
-    # Where it listens when that is elsewhere (a container, NAT): for clients and nodes, and for the other name servers.
-    listen: ListenAddress | None = None
+    # Where it listens for the other name servers when that is elsewhere.
     quorum_listen: ListenAddress | None = None
-    host: Label = ""
-    rack: Label = ""
-    metrics: ListenAddress | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -81,9 +81,8 @@ def ports_of(config: ClusterConfig) -> Iterator[Port]:
         yield from _ports(config, f"spare node {spare.id}", spare.host_label, spare.addresses, spare.metrics, ("spares", number))
     for number, server in enumerate(config.name_servers):
         if server.id:
-            host = server.host or split_address(server.address)[0]
             listens = (server.listened, server.quorum_listened)
-            yield from _ports(config, f"name server {server.id}", host, listens, server.metrics, ("name_servers", number))
+            yield from _ports(config, f"name server {server.id}", server.host_label, listens, server.metrics, ("name_servers", number))
 
 
 def _ports(config: ClusterConfig, owner: str, host: str, listens: tuple[str, ...], metrics: str | None, place: Place) -> Iterator[Port]:

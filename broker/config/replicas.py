@@ -39,8 +39,8 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class SpareConfig(ConfigModel):
-    """A node of the cluster that belongs to no replica group yet."""
+class ServerConfig(ConfigModel):
+    """A process of the cluster: where it is reached, where it listens when that is elsewhere (a container, NAT), and where it runs."""
 
     id: Name
     address: Address
@@ -50,14 +50,18 @@ class SpareConfig(ConfigModel):
     metrics: ListenAddress | None = None
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where it listens."""
-        return (self.listen or self.address,)
-
-    @property
     def host_label(self) -> str:
         """The machine it runs on: its label, or else the host of its address."""
         return self.host or split_address(self.address)[0]
+
+
+class SpareConfig(ServerConfig):
+    """A node of the cluster that belongs to no replica group yet."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens."""
+        return (self.listen or self.address,)
 
 
 class ReplicasConfig(ConfigModel):

@@ -5,10 +5,10 @@ Owns the checks before a step goes into the log: once committed, a bad name or a
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
+from dataclasses import replace
 
-from broker.config.values import split_address
+from broker.config.values import is_any_host, split_address
 from dledger.core.types import Membership, NodeId
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import is_node_name
@@ -22,18 +22,11 @@ def check_new_member(node: str, address: str, others: Mapping[str, str]) -> None
         host, _ = split_address(address)
     except ValueError as error:
         raise InvalidArgumentError(f"address of {node}: {error}") from None
-    if _is_wildcard(host):
+    if is_any_host(host):
         raise InvalidArgumentError(f"address of {node}: {address} is a wildcard; expected the address that clients connect to")
     for other, known in others.items():
         if other != node and known.lower() == address.lower():
             raise InvalidArgumentError(f"address of {node}: {address} is the address of {other}; expected one of its own")
-
-
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def membership_steps(now: Membership, action: str, node: str, replaces: str = "", known_address: str = "") -> list[Membership]:
@@ -50,18 +43,18 @@ def membership_steps(now: Membership, action: str, node: str, replaces: str = ""
         return [Membership(now.voters, (*now.learners, node_id))]
     if action == "promote":
         _require(node_id in now.learners, f"{node} is not a learner; the learners are {', '.join(now.learners) or 'none'}")
-        return [_promoted(now, node_id)]
+        return [Membership((*now.voters, node_id), without(now, node).learners)]
     if action == "remove":
         _require(node_id in now, f"{node} is not a member; the members are {', '.join((*now.voters, *now.learners))}")
         _require(now.voters != (node_id,), f"{node} is the only voter; a group cannot lose it")
-        return [_without(now, node_id)]
+        return [without(now, node_id)]
     if action == "replace":
         gone = NodeId(replaces)
         members = ", ".join((*now.voters, *now.learners))
         todo = f"if it was removed already: dledger member add --id {node}"
         _require(node_id not in now, is_there)
         _require(gone in now, f"{replaces} is not a member; the members are {members}; {todo}")
-        removed = _without(now, gone)
+        removed = without(now, gone)
         return [removed, Membership(removed.voters, (*removed.learners, node_id))]
     raise InvalidArgumentError(f"action {action!r}: expected add, promote, remove or replace")
 
@@ -71,9 +64,6 @@ def _require(condition: bool, text: str) -> None:
         raise InvalidArgumentError(text)
 
 
-def _promoted(now: Membership, node: NodeId) -> Membership:
-    return Membership((*now.voters, node), tuple(learner for learner in now.learners if learner != node))
-
-
-def _without(now: Membership, node: NodeId) -> Membership:
-    return Membership(tuple(voter for voter in now.voters if voter != node), tuple(learner for learner in now.learners if learner != node))
+def without(now: Membership, node: str) -> Membership:
+    voters, learners = ([each for each in nodes if each != node] for nodes in (now.voters, now.learners))
+    return replace(now, voters=tuple(voters), learners=tuple(learners))

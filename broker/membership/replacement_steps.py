@@ -10,8 +10,9 @@ votes: a spare node that fails in between then costs no quorum, since the voters
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from broker.membership.membership_steps import without
 from dledger.core.types import Membership, NodeId
 from dledger_wire._pb import routes_pb2
 from dledger_wire.status import Turn
@@ -111,17 +112,17 @@ def _voter_step(now: Membership, under_way: Replacement, seen: Seen) -> Step | N
         return Change(f"{spare} becomes a voter in place of {absent}", Membership((*now.voters, NodeId(spare)), learners))
     if absent not in seen.settled:
         return None  # a new master listens for a while before it removes a member
-    return Change(f"{absent} is removed, {spare} has caught up", _without(now, absent))
+    return Change(f"{absent} is removed, {spare} has caught up", without(now, absent))
 
 
 def _given_up(now: Membership, spare: str, seen: Seen) -> Change | None:
     """The end of a spare node that will not catch up; None while it may."""
     if spare in seen.late:
-        return Change(f"spare node {spare} is away, too", _without(now, spare), dropped=True)
+        return Change(f"spare node {spare} is away, too", without(now, spare), dropped=True)
     if spare in seen.full:
-        return Change(f"spare node {spare} has no room on its disk", _without(now, spare), dropped=True)
+        return Change(f"spare node {spare} has no room on its disk", without(now, spare), dropped=True)
     if spare in seen.stuck:
-        return Change(f"spare node {spare} does not catch up", _without(now, spare), dropped=True)
+        return Change(f"spare node {spare} does not catch up", without(now, spare), dropped=True)
     return None
 
 
@@ -134,16 +135,8 @@ def _learner_step(now: Membership, under_way: Replacement, wanted_learners: int,
     if spare in seen.late or spare not in seen.in_sync:
         return _given_up(now, spare, seen)
     if absent in now.learners:
-        return Change(f"learner {absent} is removed, {spare} has caught up", _without(now, absent))
+        return Change(f"learner {absent} is removed, {spare} has caught up", without(now, absent))
     return End(f"{spare} is a learner")
-
-
-def _without(now: Membership, node: str) -> Membership:
-    voters, learners = ([each for each in nodes if each != node] for nodes in (now.voters, now.learners))
-    return replace(now, voters=tuple(voters), learners=tuple(learners))
-
-
-# Which group, and which spare node
 
 
 def turns_of_others(own: str, directories: Iterable[routes_pb2.DirectoryReply]) -> dict[str, int]:
