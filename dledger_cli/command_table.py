@@ -108,6 +108,8 @@ def _built(name: str) -> Any:
     import_module(TABLE[name][0]).register(root)
     _set_class(root)
     built = typer.main.get_group(root).commands[name]
+    if hasattr(built, "commands"):
+        built.help = TABLE[name][1]
     if name not in ASK_NO_CLUSTER:
         for command in getattr(built, "commands", {name: built}).values():
             _connect(command, login_only=name in LOGIN_ONLY)

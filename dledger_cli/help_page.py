@@ -23,9 +23,11 @@ def examples(*commands: str) -> str:
     return "\n".join(commands)
 
 
-def command_group(summary: str, *, no_args_is_help: bool = True) -> typer.Typer:
-    """A group of commands."""
-    return typer.Typer(cls=HelpGroup, help=summary, no_args_is_help=no_args_is_help, rich_markup_mode=None)
+def command_group(root: typer.Typer, name: str, *, no_args_is_help: bool = True) -> typer.Typer:
+    """A group of commands.  Its summary is the one in ``command_table``."""
+    group = typer.Typer(cls=HelpGroup, no_args_is_help=no_args_is_help, rich_markup_mode=None)
+    root.add_typer(group, name=name)
+    return group
 
 
 def declared_options(declaration: Callable[..., None]) -> list[Any]:

@@ -31,12 +31,11 @@ RemoveOption = Annotated[bool, typer.Option("--remove", help="Remove these rules
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Permissions of users: rules that allow and deny.")
+    app = command_group(root, "acl")
     app.command("allow", cls=AskingCommand, epilog=examples("dledger acl allow billing read --topic 'orders*' --group billing"))(allow)
     app.command("deny", cls=AskingCommand, epilog=examples("dledger acl deny '*' read --topic salaries"))(deny)
     reading_command(app, "list", epilog=examples("dledger acl list billing"))(list_rules)
     app.command("check", cls=ReadingCommand, epilog=examples("dledger acl check billing read --topic orders"))(check)
-    root.add_typer(app, name="acl")
 
 
 def allow(

@@ -23,10 +23,9 @@ MOST = 10_000
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("The audit log: administrative actions and refusals.")
+    app = command_group(root, "audit")
     app.callback()(_group)
     app.command("tail", cls=ReadingCommand, epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
-    root.add_typer(app, name="audit")
 
 
 def _group() -> None:

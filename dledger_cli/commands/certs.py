@@ -26,10 +26,9 @@ AUTHORITY = "ca"
 
 
 def register(app: typer.Typer) -> None:
-    commands = command_group("Create certificates, and list when they expire.")
+    commands = command_group(app, "certs")
     commands.command("create", epilog=examples("dledger certs create certs --user admin --hosts db.example.org"))(create)
     commands.command("list", cls=WatchedJsonCommand, epilog=examples("dledger certs list certs"))(list_certificates)
-    app.add_typer(commands, name="certs")
 
 
 def create(

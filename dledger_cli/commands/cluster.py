@@ -33,7 +33,7 @@ POLL_S = 0.5
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Replica groups of a cluster: add, drain, remove, upgrade.")
+    app = command_group(root, "cluster")
     reading_command(app, "status", epilog=examples("dledger cluster status", "dledger cluster status --json"))(status)
     app.command("add-group", cls=LongCommand, epilog=examples("dledger cluster add-group g1.yaml"))(add_group)
     app.command(
@@ -42,7 +42,6 @@ def register(root: typer.Typer) -> None:
     app.command("drain", cls=AskingCommand, epilog=examples("dledger cluster drain g1", "dledger cluster drain g1 --undo"))(drain)
     app.command("remove-group", cls=AskingCommand, epilog=examples("dledger cluster remove-group g1 --yes"))(remove_group)
     upgrade.register_in(app)
-    root.add_typer(app, name="cluster")
 
 
 def status() -> None:

@@ -35,7 +35,7 @@ POLL_S = 0.2
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Dead letters of consumer groups.")
+    app = command_group(root, "dlq")
     reading_command(app, "list", epilog=examples("dledger dlq list --json", "dledger dlq list audit --wait 60"))(list_letters)
     app.command("open", cls=AskingCommand, epilog=examples("dledger dlq open audit", "dledger dlq open audit --close"))(open_letters)
     app.command(
@@ -43,7 +43,6 @@ def register(root: typer.Typer) -> None:
         cls=AskingCommand,
         epilog=examples("dledger dlq redrive audit --rate 100", "dledger dlq redrive audit --max 10 --to-group"),
     )(redrive)
-    root.add_typer(app, name="dlq")
 
 
 def list_letters(

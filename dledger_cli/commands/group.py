@@ -38,13 +38,12 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer grou
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Consumer groups: positions and lag.")
+    app = command_group(root, "group")
     reading_command(app, "list")(list_groups)
     reading_command(app, "describe", epilog=examples("dledger group describe audit", "dledger group describe audit --watch 1"))(describe)
     app.command("reset-offset", cls=AskingCommand, epilog=RESET_EXAMPLES)(reset_offset)
     app.command("delete", cls=AskingCommand, epilog=examples("dledger group delete audit --yes"))(delete)
     group_settings.register(app)
-    root.add_typer(app, name="group")
 
 
 def list_groups() -> None:

@@ -26,14 +26,13 @@ _BOUND = ("group", "node")
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("The logs of nodes and name servers.")
+    app = command_group(root, "log")
     app.callback()(lambda: None)
     app.command(
         "tail",
         cls=ReadingCommand,
         epilog=examples("dledger log tail --node n1 -n 50", "dledger log tail --node n1 --level warning --follow"),
     )(tail)
-    root.add_typer(app, name="log")
 
 
 def _level(text: str) -> str:

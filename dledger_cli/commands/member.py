@@ -34,7 +34,7 @@ AddressOption = Annotated[
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Members of a replica group: learners and voters.")
+    app = command_group(root, "member")
     app.command("add", cls=AskingCommand, epilog=examples("dledger member add --id n3 --address 127.0.0.1:10914"))(add)
     app.command(
         "promote", cls=AskingCommand, epilog=examples("dledger member promote --id n3", "dledger member promote --id n3 --wait 600")
@@ -46,7 +46,6 @@ def register(root: typer.Typer) -> None:
     app.command("unsafe-recover", cls=FileCommand, epilog=examples("dledger member unsafe-recover --id n0 --data /var/lib/dledger"))(
         unsafe_recover
     )
-    root.add_typer(app, name="member")
 
 
 def add(node_id: IdOption, address: AddressOption = "", group: GroupOption = "") -> None:

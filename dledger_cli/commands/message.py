@@ -39,10 +39,9 @@ MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="At mo
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Find and trace single messages.")
+    app = command_group(root, "message")
     reading_command(app, "query", epilog=QUERY_EXAMPLES)(query)
     reading_command(app, "trace", epilog=TRACE_EXAMPLES)(trace)
-    root.add_typer(app, name="message")
 
 
 def query(

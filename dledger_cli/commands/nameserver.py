@@ -30,10 +30,9 @@ NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", 
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Run a name server, or show all of them.", no_args_is_help=False)
+    app = command_group(root, "nameserver", no_args_is_help=False)
     app.callback(invoke_without_command=True, epilog=RUN_EXAMPLE)(nameserver)
     reading_command(app, "status", epilog=STATUS_EXAMPLES)(status)
-    root.add_typer(app, name="nameserver")
 
 
 def nameserver(

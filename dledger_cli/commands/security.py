@@ -15,14 +15,13 @@ FILE_MODE = 0o600
 
 
 def register(root: typer.Typer) -> None:
-    security = command_group("Prepare the security settings of a cluster.")
+    security = command_group(root, "security")
     security.command(
         "init",
         epilog=examples(
             "dledger security init admin --password-file admin.password", "dledger security init --certs certs >> cluster.yaml"
         ),
     )(init)
-    root.add_typer(security, name="security")
 
 
 def init(

@@ -22,11 +22,10 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Spark jobs over the log.")
+    app = command_group(root, "spark")
     app.callback()(lambda: None)
     for name, text in JOBS.items():
         app.command(name, help=text, context_settings=_PASSED_ON)(_run)
-    root.add_typer(app, name="spark")
 
 
 def _run(context: typer.Context, config: ConfigOption = None) -> None:

@@ -65,13 +65,12 @@ UpdateGroupsOption = Annotated[
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Create, change, list, describe and delete topics.")
+    app = command_group(root, "topic")
     app.command("create", cls=AskingCommand, epilog=CREATE_EXAMPLES)(create)
     app.command("update", cls=AskingCommand, epilog=UPDATE_EXAMPLES)(update)
     reading_command(app, "list", epilog=examples("dledger topic list", "dledger topic list --all --json"))(list_topics)
     reading_command(app, "describe", epilog=examples("dledger topic describe orders"))(describe)
     app.command("delete", cls=AskingCommand, epilog=examples("dledger topic delete orders --yes"))(delete)
-    root.add_typer(app, name="topic")
 
 
 def create(

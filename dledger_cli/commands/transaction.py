@@ -26,13 +26,12 @@ HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", 
 
 
 def register(root: typer.Typer) -> None:
-    app = command_group("Transactions of producers.")
+    app = command_group(root, "transaction")
     reading_command(app, "list", epilog=examples("dledger transaction list --json"))(list_transactions)
     for command in (commit, rollback):
         app.command(cls=AskingCommand, epilog=examples(f"dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes"))(
             command
         )
-    root.add_typer(app, name="transaction")
 
 
 def list_transactions(

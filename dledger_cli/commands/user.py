@@ -27,12 +27,11 @@ NoPasswordOption = Annotated[bool, typer.Option("--no-password", help="The user 
 
 
 def register(root: typer.Typer) -> None:
-    users = command_group("Users of the cluster.")
+    users = command_group(root, "user")
     users.command("create", cls=AskingCommand, epilog=examples("dledger user create billing"))(create)
     users.command("update", cls=AskingCommand, epilog=examples("dledger user update billing --new-password-file new"))(update)
     users.command("delete", cls=AskingCommand, epilog=examples("dledger user delete billing --yes"))(delete)
     reading_command(users, "list", epilog=examples("dledger user list"))(list_users)
-    root.add_typer(users, name="user")
 
 
 def create(name: NameArgument, new_password_file: PasswordFileOption = "", no_password: NoPasswordOption = False) -> None:

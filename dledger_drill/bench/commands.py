@@ -19,12 +19,11 @@ QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1
 
 
 def register(app: typer.Typer) -> None:
-    bench = command_group("Measure: produce, consume, latency, failover.")
+    bench = command_group(app, "bench")
     bench.command("produce", epilog=examples("dledger bench produce --messages 1000000 --size 100"))(produce)
     bench.command("consume", epilog=examples("dledger bench consume --follower"))(consume)
     bench.command("latency", epilog=examples("dledger bench latency --messages 1000"))(latency)
     bench.command("failover", epilog=examples("dledger bench failover --rounds 5"))(failover)
-    app.add_typer(bench, name="bench")
 
 
 def produce(
