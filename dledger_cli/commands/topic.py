@@ -293,17 +293,11 @@ def _note_absent(topic: ChangedTopic) -> None:
 
 def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
     """One topic over its replica groups: totals, and what each of them has."""
-    perm = 0
-    for part in parts:
-        perm |= part.perm
-    return {
-        "name": parts[0].topic,
-        "group": ",".join(part.replica_group for part in parts),
-        "read_queues": sum(part.read_queues for part in parts),
-        "write_queues": sum(part.write_queues for part in parts),
-        "perm": perm,
-        "groups": [fields_of(part, "read_queues", "write_queues", "perm", group="replica_group") for part in parts],
-    }
+    from dledger_client.admin.topics import joined
+
+    topic, counts = joined(parts, created=False), ("read_queues", "write_queues", "perm")
+    groups = [fields_of(part, *counts, group="replica_group") for part in topic.parts]
+    return fields_of(topic, *counts, name="topic", group="replica_group") | {"groups": groups}
 
 
 def _queue_json(queue: QueueRange) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from dledger_client.admin.calls import Listed
 from dledger_client.admin.group_progress import GroupProgress
-from dledger_client.aio import Admin, ConsumerGroupDescription, OffsetReset, QueueLag
+from dledger_client.aio import Admin, OffsetReset, QueueLag
 from dledger_console.history.groups import GroupRates
 
 ResetTarget: TypeAlias = Literal["first", "last"] | int
@@ -99,14 +99,6 @@ def queue_rows(progress: GroupProgress) -> list[QueueRow]:
         behind = progress.waiting_ms(queue.key) if queue.lag else 0
         rows.append(QueueRow(queue, owner, epoch, behind, stands.get(queue.key, 0)))
     return rows
-
-
-def lag_by_topic(group: ConsumerGroupDescription) -> dict[str, int]:
-    """Lag by topic, for a curve of each."""
-    found: dict[str, int] = {}
-    for queue in group.queues:
-        found[queue.topic] = found.get(queue.topic, 0) + queue.lag
-    return found
 
 
 async def plan_reset(admin: Admin, name: str, topic: str, to: ResetTarget) -> ResetPlan:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from dledger_client.admin.calls import Listed
 from dledger_client.admin.diagnostics import NodeTraffic
+from dledger_client.admin.topics import ChangedTopic, joined
 from dledger_client.aio import Admin, DledgerError, QueueRange
-from dledger_console.data.topics import TopicRow, kind_of, list_topics, ranges
+from dledger_console.data.topics import list_topics, ranges
 from dledger_console.history.series import GAP_MS
 
 RATE_MS = 10_000  # rates are over at least so long: a list that jumps cannot be read
@@ -18,7 +19,7 @@ RATE_MS = 10_000  # rates are over at least so long: a list that jumps cannot be
 class TopicsSeen:
     """All topics at one time, what each holds, and what each node has given to readers since its start."""
 
-    topics: Listed[TopicRow]
+    topics: Listed[ChangedTopic]
     ranges: Mapping[str, Listed[QueueRange]] = field(default_factory=dict)
     traffic: Sequence[NodeTraffic] = ()
 
@@ -26,7 +27,7 @@ class TopicsSeen:
 async def look_at_topics(admin: Admin) -> TopicsSeen:
     """Two or three calls to each replica group, however many topics there are."""
     found = await list_topics(admin)
-    held = await ranges(admin, [row.name for row in found])
+    held = await ranges(admin, [row.topic for row in found])
     return TopicsSeen(found, held, await _traffic(admin))
 
 
@@ -34,7 +35,7 @@ async def look_at_topic(admin: Admin, name: str) -> TopicsSeen:
     """One topic alone.  TopicNotFoundError when there is none."""
     parts = await admin.describe_topic(name)
     held = await ranges(admin, [name])
-    return TopicsSeen(Listed([TopicRow(name, kind_of(name), parts)], held[name].unanswered), held, await _traffic(admin))
+    return TopicsSeen(Listed([joined(parts, created=False)], held[name].unanswered), held, await _traffic(admin))
 
 
 async def _traffic(admin: Admin) -> Sequence[NodeTraffic]:

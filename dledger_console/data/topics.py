@@ -5,10 +5,10 @@ Owns which part of thousands of topics is asked for more than its name: the page
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from dledger_client.admin.calls import Listed
+from dledger_client.admin.topics import ChangedTopic, joined
 from dledger_client.aio import Admin, Perm, QueueRange, TopicQueues
 from dledger_wire.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -16,52 +16,19 @@ NORMAL, RETRY, DEAD_LETTERS = "topic", "retries", "dead letters"
 OLDEST_QUEUES = 32  # of one topic that are asked for their oldest message
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """One topic.
-
-    Attributes:
-        name: The topic.
-        kind: ``topic``, ``retries`` or ``dead letters`` of a consumer group.
-        parts: The topic in each replica group.
-    """
-
-    name: str
-    kind: str
-    parts: Sequence[TopicQueues]
-
-    @property
-    def read_queues(self) -> int:
-        """Queues that consumers read."""
-        return sum(part.read_queues for part in self.parts)
-
-    @property
-    def write_queues(self) -> int:
-        """Queues that producers write."""
-        return sum(part.write_queues for part in self.parts)
-
-    @property
-    def perm(self) -> int:
-        """Permission bits of any replica group."""
-        found = 0
-        for part in self.parts:
-            found |= part.perm
-        return found
-
-    @property
-    def perm_text(self) -> str:
-        """``read, write``, ``read``, ``write`` or ``none``."""
-        words = [word for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "write")) if self.perm & bit]
-        return ", ".join(words) or "none"
+def perm_text(perm: int) -> str:
+    """``read, write``, ``read``, ``write`` or ``none``."""
+    words = [word for bit, word in ((Perm.READ, "read"), (Perm.WRITE, "write")) if perm & bit]
+    return ", ".join(words) or "none"
 
 
-async def list_topics(admin: Admin) -> Listed[TopicRow]:
+async def list_topics(admin: Admin) -> Listed[ChangedTopic]:
     """All topics of applications, with the retries and dead letters of consumer groups."""
     found = await admin.list_topics(or_followers=True, partial=True)
     parts: dict[str, list[TopicQueues]] = {}
     for part in found:
         parts.setdefault(part.topic, []).append(part)
-    return Listed([TopicRow(name, kind_of(name), parts[name]) for name in sorted(parts)], found.unanswered, found.read_at)
+    return Listed([joined(parts[name], created=False) for name in sorted(parts)], found.unanswered, found.read_at)
 
 
 def kind_of(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_groups import ConsumerGroupDescription
 from dledger_client.admin.group_progress import GroupProgress, GroupState
+from dledger_console.history.groups import lag_by_topic
 from dledger_console.history.series import Rate, Series
 
 TREND_MS = 60_000  # a consumer group's lag is compared with that of so long ago
@@ -86,9 +87,7 @@ def furthest_behind(groups: Sequence[GroupProgress], history: ClusterHistory, mo
 
 
 def _behind(group: GroupProgress, series: Series | None) -> Behind:
-    by_topic: dict[str, int] = {}
-    for queue in group.group.queues:
-        by_topic[queue.topic] = by_topic.get(queue.topic, 0) + queue.lag
+    by_topic = lag_by_topic(group.group)
     topic = max(by_topic, key=lambda name: by_topic[name], default="")
     growing = _grows(series.points()) if series is not None else None
     return Behind(group.name, group.lag or 0, topic, group.state(), growing)

@@ -41,3 +41,11 @@ class GroupRates:
             return None
         passed = sum(max(0, after[name][queue] - before[name][queue]) for queue in both)
         return passed * 1000 / (now_ms - then_ms)
+
+
+def lag_by_topic(group: ConsumerGroupDescription) -> dict[str, int]:
+    """Lag by topic, for a curve of each."""
+    found: dict[str, int] = {}
+    for queue in group.queues:
+        found[queue.topic] = found.get(queue.topic, 0) + queue.lag
+    return found

@@ -8,7 +8,7 @@ from dledger_client.admin.group_progress import GroupProgress
 from dledger_client.aio import ConsumerGroupDescription
 from dledger_console.data import groups
 from dledger_console.data.groups import QueueRow, ResetPlan, ResetTarget
-from dledger_console.history.groups import GroupRates
+from dledger_console.history.groups import GroupRates, lag_by_topic
 from dledger_console.history.sampler import Sampler
 from dledger_console.history.series import Series
 from dledger_console.layout.actions import act, act_when_answered, action_button, confirm, say
@@ -68,7 +68,7 @@ class WatchedGroup:
     def _take(self, at_ms: int, progress: GroupProgress) -> None:
         found = progress.group
         self.rates.take(at_ms, [found])
-        lags = groups.lag_by_topic(found)
+        lags = lag_by_topic(found)
         for topic in lags.keys() | self.lag.keys():
             if found.unanswered:  # a gap, not a fall
                 self.lag.setdefault(topic, Series()).add(at_ms, None)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from nicegui import ui
 
 from dledger_client.admin.calls import Listed
+from dledger_client.admin.topics import ChangedTopic, joined
 from dledger_client.aio import Perm, QueueRange
 from dledger_console.data import topics
 from dledger_console.data.rows import Queue
 from dledger_console.data.topic_history import TopicRates, look_at_topic
-from dledger_console.data.topics import TopicRow
 from dledger_console.history.sampler import Sampler
 from dledger_console.layout.actions import act, act_when_answered, action_button, confirm
 from dledger_console.layout.browser import MessageBrowser
@@ -72,15 +72,15 @@ async def topic_page(view: View, name: str = "") -> None:
     await view.every(OLDEST_S, find_oldest)
 
 
-def _figures(row: TopicRow, held: Listed[QueueRange], rates: TopicRates, oldest: Mapping[Queue, int]) -> dict[str, str]:
+def _figures(row: ChangedTopic, held: Listed[QueueRange], rates: TopicRates, oldest: Mapping[Queue, int]) -> dict[str, str]:
     first_ms = min(oldest.values(), default=0)
     return {
         "Messages": number(topics.messages_in(held)) if held else "–",
-        "In / s": number(rates.rate(row.name)),
-        "Out / s": number(rates.rate_out(row.name)),
+        "In / s": number(rates.rate(row.topic)),
+        "Out / s": number(rates.rate_out(row.topic)),
         "Oldest message": span(time.time() * 1000 - first_ms) if first_ms else "–",
         "Queues": f"{row.read_queues} read, {row.write_queues} written",
-        "Clients may": row.perm_text,
+        "Clients may": topics.perm_text(row.perm),
     }
 
 
@@ -98,10 +98,8 @@ def _queue_row(queue: QueueRange, oldest_ms: int | None) -> dict[str, Cell]:
 
 async def change(view: View, name: str) -> None:
     """Ask for what to change, and do it."""
-    parts = await view.admin.describe_topic(name)
-    read, write, perm = sum(part.read_queues for part in parts), sum(part.write_queues for part in parts), 0
-    for part in parts:
-        perm |= part.perm
+    now = joined(await view.admin.describe_topic(name), created=False)
+    read, write, perm = now.read_queues, now.write_queues, now.perm
     with Question(f"Change topic {name}", "Change topic") as question:
         ui.label("Fewer queues: take away written queues first, read queues when every consumer group has read them.").classes(
             "small muted"

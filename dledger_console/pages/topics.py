@@ -6,6 +6,7 @@ import time
 
 from nicegui import ui
 
+from dledger_client.admin.topics import ChangedTopic
 from dledger_console.data import topics
 from dledger_console.data.topic_history import TopicsSeen
 from dledger_console.layout.actions import act_when_answered, action_button
@@ -43,7 +44,7 @@ async def topics_page(view: View) -> None:
         newest = seen.sampler.newest
         if newest is not None:
             seen.forget_deleted()
-            rows = [row for row in newest.topics if internal.value or row.kind == topics.NORMAL]
+            rows = [row for row in newest.topics if internal.value or topics.kind_of(row.topic) == topics.NORMAL]
             table.set_rows([_row(row, newest, seen) for row in rows])
             missing.show(newest.topics.unanswered, read_at=newest.topics.read_at)
 
@@ -63,22 +64,22 @@ async def topics_page(view: View) -> None:
     await view.every(TOPICS_S, find_oldest)
 
 
-def _row(row: topics.TopicRow, seen: TopicsSeen, watched_topics: WatchedTopics) -> dict[str, Cell]:
-    held = seen.ranges.get(row.name)
-    oldest = watched_topics.oldest.get(row.name, (0.0, None))[1]
-    age_ms, rate = time.time() * 1000 - (oldest or 0), watched_topics.rates.rate(row.name)
-    out = watched_topics.rates.rate_out(row.name)
+def _row(row: ChangedTopic, seen: TopicsSeen, watched_topics: WatchedTopics) -> dict[str, Cell]:
+    held = seen.ranges.get(row.topic)
+    oldest = watched_topics.oldest.get(row.topic, (0.0, None))[1]
+    age_ms, rate = time.time() * 1000 - (oldest or 0), watched_topics.rates.rate(row.topic)
+    out = watched_topics.rates.rate_out(row.topic)
     queues: Cell = row.read_queues if row.read_queues == row.write_queues else f"{row.read_queues} read, {row.write_queues} written"
     return {
-        "key": row.name,
-        "name": Link.to(row.name, "/topic", name=row.name),
+        "key": row.topic,
+        "name": Link.to(row.topic, "/topic", name=row.topic),
         "messages": topics.messages_in(held) if held else Amount("–", -1),
         "rate": Amount(number(rate), -1 if rate is None else rate),
         "out": Amount(number(out), -1 if out is None else out),
         "oldest": Amount(span(age_ms), age_ms) if oldest and held else Amount("–", -1),
         "queues": queues,
         "groups": ", ".join(part.replica_group for part in row.parts),
-        "may": row.perm_text,
+        "may": topics.perm_text(row.perm),
     }
 
 
