@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
@@ -30,40 +31,38 @@ ClusterOption = Annotated[bool, typer.Option("--cluster", help="The cluster itse
 RemoveOption = Annotated[bool, typer.Option("--remove", help="Remove these rules.")]
 
 
+Effect = Literal["allow", "deny"]
+EFFECTS: dict[Effect, tuple[str, str]] = {
+    "allow": ("Grant permissions to a user.  Default: deny.", "dledger acl allow billing read --topic 'orders*' --group billing"),
+    "deny": ("Deny permissions to a user, whatever other rules allow.", "dledger acl deny '*' read --topic salaries"),
+}
+
+
 def register(root: typer.Typer) -> None:
     app = command_group(root, "acl")
-    app.command("allow", cls=AskingCommand, epilog=examples("dledger acl allow billing read --topic 'orders*' --group billing"))(allow)
-    app.command("deny", cls=AskingCommand, epilog=examples("dledger acl deny '*' read --topic salaries"))(deny)
+    for effect, (text, example) in EFFECTS.items():
+        app.command(effect, cls=AskingCommand, help=text, epilog=examples(example))(_changing(effect))
     reading_command(app, "list", epilog=examples("dledger acl list billing"))(list_rules)
     app.command("check", cls=ReadingCommand, epilog=examples("dledger acl check billing read --topic orders"))(check)
 
 
-def allow(
-    user: UserArgument,
-    actions: ActionsArgument,
-    topic: TopicOption = None,
-    group: GroupOption = None,
-    producer: ProducerOption = None,
-    cluster: ClusterOption = False,
-    remove: RemoveOption = False,
-) -> None:
-    """Grant permissions to a user.  Default: deny."""
-    rules = _rules("allow", user, actions, _named(topic, group, producer, cluster=cluster))
-    _change(rules, remove=remove)
+def _changing(effect: Effect) -> Callable[..., None]:
+    """The command that adds rules of one effect, and takes them away."""
 
+    def change_rules(
+        user: UserArgument,
+        actions: ActionsArgument,
+        topic: TopicOption = None,
+        group: GroupOption = None,
+        producer: ProducerOption = None,
+        cluster: ClusterOption = False,
+        remove: RemoveOption = False,
+    ) -> None:
+        rules = _rules(effect, user, actions, _named(topic, group, producer, cluster=cluster))
+        change = ask(lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
+        show_change(change, *(f"{'removed' if remove else 'added'}: {rule}" for rule in rules))
 
-def deny(
-    user: UserArgument,
-    actions: ActionsArgument,
-    topic: TopicOption = None,
-    group: GroupOption = None,
-    producer: ProducerOption = None,
-    cluster: ClusterOption = False,
-    remove: RemoveOption = False,
-) -> None:
-    """Deny permissions to a user, whatever other rules allow."""
-    rules = _rules("deny", user, actions, _named(topic, group, producer, cluster=cluster))
-    _change(rules, remove=remove)
+    return change_rules
 
 
 def list_rules(
@@ -106,7 +105,7 @@ def _named(topics: list[str] | None, groups: list[str] | None, producers: list[s
     return found
 
 
-def _rules(effect: Literal["allow", "deny"], user: str, actions: str, named: list[tuple[str, str]]) -> list[AccessRule]:
+def _rules(effect: Effect, user: str, actions: str, named: list[tuple[str, str]]) -> list[AccessRule]:
     from dledger_client.admin.security import AccessRule
 
     wanted = [action.strip() for action in actions.split(",")]
@@ -118,11 +117,6 @@ def _rules(effect: Literal["allow", "deny"], user: str, actions: str, named: lis
         for resource, name in named
         for action in wanted
     ]
-
-
-def _change(rules: list[AccessRule], *, remove: bool) -> None:
-    change = ask(lambda admin: admin.change_rules([], rules) if remove else admin.change_rules(rules))
-    show_change(change, *(f"{'removed' if remove else 'added'}: {rule}" for rule in rules))
 
 
 def _show_rules(rules: list[AccessRule]) -> None:

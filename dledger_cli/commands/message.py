@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,8 +63,20 @@ def query(
     span = time_ms(begin, "--from"), time_ms(end, "--to")
     if end and span[0] > span[1]:
         raise typer.BadParameter(f"{begin} is after {end}; expected a time before --to", param_hint="--from")
-    search = _Search(topic, key, msg_id, *span, queue, offset, group, max_messages)
-    found = ask(search.run)
+
+    async def search(admin: Admin) -> QueryResult:
+        from dledger_client.admin.message_query import QueryResult
+
+        if key:
+            return await admin.query_by_key(topic, key, begin_ms=span[0], end_ms=span[1], max_messages=max_messages)
+        if msg_id:
+            return await admin.query_by_id(msg_id, topic, max_messages=max_messages)
+        if offset < 0:
+            return await admin.query_by_time(topic, *span, max_messages=max_messages)
+        message = await admin.query_by_offset(topic, queue, offset, replica_group=group or None)
+        return QueryResult([message] if message is not None else [])
+
+    found = ask(search)
     answer = {"messages": [message_json(each) for each in found.messages], "complete": found.complete}
     header = ("TOPIC", "REPLICA-GROUP", "QUEUE", "OFFSET", "ID", "KEYS", "TAGS", "STORED", "SIZE", "BODY")
     rows = [
@@ -116,32 +127,3 @@ def _note_incomplete(found: QueryResult | Trace) -> None:
 
 def _body_text(body: bytes) -> str:
     return printable(body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")) + ("..." if len(body) > SHOWN_BODY_BYTES else "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """What the options of ``query`` ask for; exactly one way is set."""
-
-    topic: str
-    key: str
-    msg_id: str
-    begin_ms: int
-    end_ms: int
-    queue_id: int
-    offset: int
-    replica_group: str
-    max_messages: int
-
-    async def run(self, admin: Admin) -> QueryResult:
-        from dledger_client.admin.message_query import QueryResult
-
-        if self.key:
-            return await admin.query_by_key(
-                self.topic, self.key, begin_ms=self.begin_ms, end_ms=self.end_ms, max_messages=self.max_messages
-            )
-        if self.msg_id:
-            return await admin.query_by_id(self.msg_id, self.topic, max_messages=self.max_messages)
-        if self.offset < 0:
-            return await admin.query_by_time(self.topic, self.begin_ms, self.end_ms, max_messages=self.max_messages)
-        message = await admin.query_by_offset(self.topic, self.queue_id, self.offset, replica_group=self.replica_group or None)
-        return QueryResult([message] if message is not None else [])

@@ -5,6 +5,8 @@ The arguments are the job's own (``dledger spark NAME --help``), the same as tho
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import typer
 
 from dledger_cli.connection import connection
@@ -34,7 +36,9 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
     name, arguments = context.info_name or "", list(context.args)
     wants_help = any(argument in ("-h", "--help") for argument in arguments)
     try:
-        from pyspark_dledger.jobs import archive, audit, common, finish, replay, stats
+        from pyspark_dledger.jobs import common
+
+        job = import_module(f"pyspark_dledger.jobs.{name}")
     except ModuleNotFoundError as error:
         from dledger_wire.extras import install_command
 
@@ -51,5 +55,4 @@ def _run(context: typer.Context, config: ConfigOption = None) -> None:
         for option, variable, *_ in common.CREDENTIALS:
             if option not in options and given.get(variable):
                 arguments += [option, given[variable]]
-    main = {"archive": archive.main, "audit": audit.main, "stats": stats.main, "replay": replay.main, "finish": finish.main}[name]
-    common.run_program(main, arguments)
+    common.run_program(job.main, arguments)
