@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from broker.context import ServiceContext
@@ -92,8 +93,17 @@ class TransactionResolver:
                 await asyncio.wait({self._claims[offset]: None for offset in left}, return_when=asyncio.FIRST_COMPLETED)
         answers += [known[end.offset] for end in ends]
 
-    def _claimed(self, offsets: Sequence[int]) -> _Claim:
-        return _Claim(self._claims, offsets)
+    @contextmanager
+    def _claimed(self, offsets: Sequence[int]) -> Iterator[None]:
+        """Half messages that are being ended; released when the log has decided or the term is over."""
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._claims.update(dict.fromkeys(offsets, released))
+        try:
+            yield
+        finally:
+            for offset in offsets:
+                del self._claims[offset]
+            released.set_result(None)
 
     async def _decide(self, ends: Sequence[EndRequest]) -> dict[int, EndResult]:
         """Ends with rising offsets, claimed by the caller."""
@@ -201,24 +211,6 @@ class TransactionResolver:
             return {part[0].offset: EndResult(error=problem)}
         half = len(part) // 2
         return await self._store(part[:half]) | await self._store(part[half:])
-
-
-class _Claim:
-    """Half messages that are being ended; released when the log has decided or the term is over."""
-
-    def __init__(self, claims: dict[int, asyncio.Future[None]], offsets: Sequence[int]) -> None:
-        self._claims = claims
-        self._offsets = offsets
-        self._released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def __enter__(self) -> None:
-        for offset in self._offsets:
-            self._claims[offset] = self._released
-
-    def __exit__(self, *_: object) -> None:
-        for offset in self._offsets:
-            del self._claims[offset]
-        self._released.set_result(None)
 
 
 def _command(part: Sequence[_Ready]) -> EndTransactions:
