@@ -18,30 +18,16 @@ if TYPE_CHECKING:
     from dledger_client.admin.replica_groups import ReplicaGroupDescription
 
 
-@dataclass(frozen=True)
-class PolicyChange:
-    """The wishes of a group as its file has them; None: as they are."""
-
-    group: str
-    voters: int | None = None
-    learners: int | None = None
-    replace_after_ms: int | None = None
-
-    @property
-    def text(self) -> str:
-        given = {"voters": self.voters, "learners": self.learners, "replaceAfter": self.replace_after_ms}
-        return f"set the policy of {self.group}: " + ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
-
-
 @dataclass
 class Plan:
     """In the order in which it is carried out; ``notes`` are for the operator.
 
+    ``policies``: the wishes to set, by group.
     ``forget``: removed groups that topics still name, as after a command that died; ``removed``: all that were removed before.
     """
 
     add: list[GroupConfig] = field(default_factory=list)
-    policies: list[PolicyChange] = field(default_factory=list)
+    policies: dict[str, dict[str, int]] = field(default_factory=dict)
     drain: list[str] = field(default_factory=list)
     forget: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -53,7 +39,7 @@ class Plan:
         added = [f"add replica group {name}: {text}" for name, text in nodes.items()]
         leaving = [f"drain replica group {name}, then remove it" for name in self.drain]
         leaving += [f"complete the removal of replica group {name}: topics still name it" for name in self.forget]
-        return [change.text for change in self.policies] + added + leaving
+        return [_policy_text(name, wishes) for name, wishes in self.policies.items()] + added + leaving
 
 
 def make_plan(
@@ -72,8 +58,8 @@ def make_plan(
             plan.add.append(group)
             continue
         plan.notes += _differences(group, registered, {spare.id for spare in config.spares})
-        if group.name in states and (change := _policy(config, group, states[group.name])):
-            plan.policies.append(change)
+        if group.name in states and (wishes := _policy(config, group, states[group.name])):
+            plan.policies[group.name] = wishes
     up = {node.id for group in running.groups for node in group.nodes} | {node.id for node in running.spares}
     idle = [spare.id for spare in config.spares if running.from_name_server and spare.id not in up]
     plan.notes += [f"spare node {each} does not run: dledger up, or dledger node --id {each}" for each in idle]
@@ -141,12 +127,12 @@ def _differences(group: GroupConfig, registered: RegisteredGroup, spares: Collec
     return sorted(notes)
 
 
-def _policy(config: ClusterConfig, group: GroupConfig, state: ReplicaGroupDescription) -> PolicyChange | None:
-    replace_after = config.replace_after_ms(group)
-    change = PolicyChange(
-        group.name,
-        group.wanted_voters if group.wanted_voters != state.voters else None,
-        group.learners if group.learners != state.learners else None,
-        replace_after if replace_after != state.replace_after_ms else None,
-    )
-    return change if change != PolicyChange(group.name) else None
+def _policy(config: ClusterConfig, group: GroupConfig, state: ReplicaGroupDescription) -> dict[str, int]:
+    """The wishes of the file's group that are not those of the running one."""
+    wanted = {"voters": group.wanted_voters, "learners": group.learners, "replace_after_ms": config.replace_after_ms(group)}
+    return {name: value for name, value in wanted.items() if value != getattr(state, name)}
+
+
+def _policy_text(group: str, wishes: Mapping[str, int]) -> str:
+    names = {"replace_after_ms": "replaceAfter"}
+    return f"set the policy of {group}: " + ", ".join(f"{names.get(name, name)} {value}" for name, value in wishes.items())

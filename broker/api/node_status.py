@@ -49,7 +49,9 @@ class NodeStatusService:
         context.raft.clocks.update()
         refuses = context.store.is_low_on_space
         conditions = conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen)
-        reply = admin_pb2.NodeStatusReply(
+        reply = message_of(
+            admin_pb2.NodeStatusReply,
+            process,
             cluster=context.settings.cluster.cluster,
             group=raft.group,
             id=raft.node_id,
@@ -62,13 +64,9 @@ class NodeStatusService:
             committed_index=raft.commit_index,
             durable_index=raft.durable.index,
             applied_index=raft.applied_index,
-            pid=process.pid,
             store_id=self._store_id,
             lineage=raft.lineage,
             disk_used_percent=(await space_of(context.env.disk)).used_percent,
-            rss_bytes=process.rss_bytes,
-            anonymous_bytes=process.anonymous_bytes,
-            version=process.version,
             committed_pos=await committed_end(context.raft.log, raft.commit_index),
             # Not only elected: its log is applied, and it accepts writes.
             leader_confirmed=bool(context.roles.master_term),
@@ -84,7 +82,6 @@ class NodeStatusService:
             bytes_in_total=traffic.bytes_in,
             messages_out_total=traffic.messages_out,
             bytes_out_total=traffic.bytes_out,
-            loop_lag_ms=process.loop_lag_ms,
             feature_level=context.store.feature_level.level,
             lowest_level=context.store.feature_level.build.lowest,
             highest_level=context.store.feature_level.build.highest,

@@ -13,7 +13,10 @@ from broker.config.yaml_marks import Problem
 from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.config.cluster_file import ClusterConfig, GroupConfig, StoreConfig
+    from broker.config.replicas import ServerConfig
 
 
 def problems_between(config: ClusterConfig) -> list[Problem]:
@@ -138,25 +141,20 @@ def _message_and_segment_size(store: StoreConfig) -> Problem:
 
 def _unique_names(config: ClusterConfig) -> list[Problem]:
     problems: list[Problem] = []
-    groups: set[str] = set()
-    ids: dict[str, str] = {}
     for number, group in enumerate(config.groups):
-        if group.name in groups:
+        if any(group.name == each.name for each in config.groups[:number]):
             problems.append(Problem(("groups", number, "name"), f"expected a name no other group has, got {group.name!r} again"))
-        groups.add(group.name)
-        for place, node in enumerate(group.nodes):
-            if node.id in ids:
-                text = f"expected an id no other node has, got {node.id!r} again (first in replica group {ids[node.id]})"
-                problems.append(Problem(("groups", number, "nodes", place, "id"), text))
-            ids.setdefault(node.id, group.name)
         problems += _wishes(number, group)
-    for number, spare in enumerate(config.spares):
-        if spare.id in ids:
-            first = f"replica group {ids[spare.id]}" if ids[spare.id] else "spares"
-            problems.append(
-                Problem(("spares", number, "id"), f"expected an id no other node has, got {spare.id!r} again (first in {first})")
-            )
-        ids.setdefault(spare.id, "")
+    ids: dict[str, str] = {}
+    owners: list[tuple[tuple[str | int, ...], str, Sequence[ServerConfig]]] = [
+        (("groups", number, "nodes"), f"replica group {group.name}", group.nodes) for number, group in enumerate(config.groups)
+    ]
+    for place, owner, nodes in [*owners, (("spares",), "spares", config.spares)]:
+        for number, node in enumerate(nodes):
+            if node.id in ids:
+                text = f"expected an id no other node has, got {node.id!r} again (first in {ids[node.id]})"
+                problems.append(Problem((*place, number, "id"), text))
+            ids.setdefault(node.id, owner)
     for number, server in enumerate(config.name_servers):
         if server.id and server.id in ids:
             text = f"expected an id that no node and no other name server has, got {server.id!r} again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from dledger_wire.status import DRAINING
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig, GroupConfig
-    from dledger_cli.cluster_plan import Plan, PolicyChange
+    from dledger_cli.cluster_plan import Plan
     from dledger_client.admin.replica_groups import ReplicaGroupDescription
     from dledger_client.aio import Admin
 
@@ -94,7 +95,7 @@ def _carry_out(wanted: ClusterConfig, text: str, source: str, data: str, *, only
 
     plan = ask(lambda admin: _planned(admin, wanted))
     if only is not None:
-        plan.policies, plan.drain, plan.forget, plan.notes = [], [], [], []
+        plan.policies, plan.drain, plan.forget, plan.notes = {}, [], [], []
         plan.add = [group for group in plan.add if group.name in only]
     for step in plan.steps or ["nothing to change"]:
         note(step)
@@ -104,8 +105,8 @@ def _carry_out(wanted: ClusterConfig, text: str, source: str, data: str, *, only
     if not dry_run:
         starter = GroupStarter(wanted, text, Path(source), data, connection().timeout_s)
         starter.write(without=() if only is not None else plan.removed)
-        for change in plan.policies:
-            ask(functools.partial(_set_policy, change=change))
+        for name, wishes in plan.policies.items():
+            ask(functools.partial(_set_policy, group=name, wishes=wishes))
         for group in plan.add:
             starter.add(group)
             ask(functools.partial(_registered, group=group, timeout_s=connection().timeout_s))
@@ -120,10 +121,8 @@ def _carry_out(wanted: ClusterConfig, text: str, source: str, data: str, *, only
         print_json({"steps": plan.steps, "by_hand": plan.notes, "done": not dry_run})
 
 
-async def _set_policy(admin: Admin, change: PolicyChange) -> ReplicaGroupDescription:
-    return await admin.update_replica_group(
-        change.group, voters=change.voters, learners=change.learners, replace_after_ms=change.replace_after_ms
-    )
+async def _set_policy(admin: Admin, group: str, wishes: Mapping[str, int]) -> None:
+    await admin.update_replica_group(group, **wishes)
 
 
 async def _planned(admin: Admin, wanted: ClusterConfig) -> Plan:

@@ -64,11 +64,7 @@ def history(
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", min=1, help="How many of the newest changes.")] = 20,
 ) -> None:
     """Show leader changes and their reasons, oldest first.  Merges the histories of all nodes that answer."""
-
-    async def work(admin: Admin) -> list[LeaderChange]:
-        return await admin.leader_history(group)
-
-    changes = ask(work)[-count:]
+    changes = ask(lambda admin: admin.leader_history(group))[-count:]
     rows = [
         (
             time_text(change.at_ms),
