@@ -143,10 +143,9 @@ class _Delivery:
         units, offsets = await self._units(offset, high)
         waiting = self._progress.waiting(offsets, units["tag_hash"].astype(np.int64))
         late = np.flatnonzero(~waiting)
-        taken = len(units)
-        if len(late) and len(late) > (limit := self._fit(units[late])):
-            taken = int(late[limit])
-            late = late[:limit]
+        limit = self._fit(units[late])
+        taken = int(late[limit]) if len(late) > limit else len(units)
+        late = late[:limit]
         if len(late):
             await self._deliver(offsets[late], units[late], replace(self._progress, seen=offset + taken))
         self._scanned_end = offset + taken
@@ -238,10 +237,9 @@ class _Delivery:
         while offset < end:
             units, offsets = await self._units(offset, end)
             waiting = np.flatnonzero(self._progress.waiting(offsets, units["tag_hash"].astype(np.int64)))
-            taken = len(units)
-            if len(waiting) and len(waiting) > (limit := self._fit(units[waiting])):
-                taken = int(waiting[limit])
-                waiting = waiting[:limit]
+            limit = self._fit(units[waiting])
+            taken = int(waiting[limit]) if len(waiting) > limit else len(units)
+            waiting = waiting[:limit]
             frames, unreadable = await self._frames(offsets[waiting], units[waiting])
             offset += taken
             if unreadable:  # it stays, and so does everything after it

@@ -29,7 +29,7 @@ from broker.membership.replacement_steps import (
     next_step,
     turns_of_others,
 )
-from dledger.core.types import Membership, NodeId
+from dledger.core.types import NodeId
 from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2, routes_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -121,7 +121,7 @@ class SpareReplacement:
         if isinstance(step, Take):
             return await self._take(under_way)
         self._log(step.why)
-        await self._change(step.membership)
+        await self._context.raft.change_members(step.membership.voters, step.membership.learners, {}, CHANGE_TIMEOUT_S)
         if step.dropped:
             await self._choose_again(under_way)
         return True
@@ -187,7 +187,7 @@ class SpareReplacement:
             self._ask(asks=False)
             return False
         self._log(f"{step.why}: {chosen[0]} is to take its place")
-        await self._set(Replacement(chosen[0], chosen[1] or self._address_of(chosen[0]), step.absent, step.voter))
+        await self._set(Replacement(chosen[0], chosen[1] or self._context.raft.address_of(NodeId(chosen[0])), step.absent, step.voter))
         return True
 
     def _choose(self, directories: Collection[routes_pb2.DirectoryReply], ready: str) -> tuple[str, str] | None:
@@ -247,9 +247,6 @@ class SpareReplacement:
         finally:
             await channel.close()
 
-    async def _change(self, wanted: Membership) -> None:
-        await self._context.raft.change_members(wanted.voters, wanted.learners, {}, CHANGE_TIMEOUT_S)
-
     async def _set(self, replacement: Replacement) -> None:
         command = SetReplacement(spare=replacement.spare, address=replacement.address, absent=replacement.absent, voter=replacement.voter)
         await self._context.command(command, COMMAND_TIMEOUT_S)
@@ -257,9 +254,6 @@ class SpareReplacement:
     async def _end(self, step: End) -> None:
         await self._context.command(SetReplacement(), COMMAND_TIMEOUT_S)
         self._log(f"the replacement ends: {step.why}")
-
-    def _address_of(self, member: str) -> str:
-        return self._context.raft.address_of(NodeId(member))
 
     def _ask(self, *, asks: bool) -> None:
         self._asks = asks

@@ -5,7 +5,7 @@ Owns the file, what a bound node takes from the cluster file, and its answer to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from broker.config.cluster_file import ClusterConfig, GroupConfig, NodeConfig, NodeSettings
@@ -28,15 +28,11 @@ class Binding:
     voters: tuple[tuple[str, str], ...]
 
 
-def _encode(binding: Binding) -> dict[str, object]:
-    return {"group": binding.group, "voters": [list(voter) for voter in binding.voters]}
-
-
 def _decode(data: Any) -> Binding:
     return Binding(str(data["group"]), tuple((str(node_id), str(address)) for node_id, address in data["voters"]))
 
 
-_FILE = JsonFile(BINDING_FILE, _decode, _encode, indent=1)
+_FILE = JsonFile(BINDING_FILE, _decode, asdict, indent=1)
 
 
 async def read_binding(disk: Disk) -> Binding | None:

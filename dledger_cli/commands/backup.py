@@ -84,8 +84,8 @@ def backup(
     manifest, taken, unanswered = done.backup, done.taken, done.unanswered
     removed = _removed(found_repository(to), keep)
     if json_wanted():
-        made = {"backup": manifest.id, "groups": {name: _json(group) for name, group in taken.items()}, "removed": removed}
-        print_json(made | unanswered_json(unanswered))
+        made = {name: _group_json(done.backup) | {"added_bytes": done.added_bytes} for name, done in taken.items()}
+        print_json({"backup": manifest.id, "groups": made, "removed": removed} | unanswered_json(unanswered))
     else:
         for name, group in taken.items():
             print_line(_line(manifest.id, name, group))
@@ -156,10 +156,6 @@ def _line(backup_id: str, name: str, done: Taken) -> str:
     backup = done.backup
     size, added = format_size(backup.size_bytes), format_size(done.added_bytes)
     return f"{backup_id} {name}: entry {backup.last_index} of term {backup.last_term} from {backup.node}, {size}, {added} of it new"
-
-
-def _json(done: Taken) -> dict[str, object]:
-    return _group_json(done.backup) | {"added_bytes": done.added_bytes}
 
 
 def _group_json(backup: GroupBackup) -> dict[str, object]:

@@ -58,11 +58,8 @@ def expire(
 def _show(group: str, found: list[NodeExpiry]) -> None:
     rows = [(each.node_id, each.segments, each.size_bytes, each.first_index) for each in found]
     header = ("NODE", "SEGMENTS", "BYTES", "FIRST-INDEX")
-    print_answer({"group": group, "nodes": [_json(each) for each in found]}, header, rows, right=header[1:])
+    nodes = [fields_of(each, "segments", "size_bytes", "first_index", "first_pos", "held_by", id="node_id") for each in found]
+    print_answer({"group": group, "nodes": nodes}, header, rows, right=header[1:])
     for each in found:
         if each.held_by and not json_wanted():
             note(f"{each.node_id}: kept from entry {each.first_index} on: {each.held_by}")
-
-
-def _json(done: NodeExpiry) -> dict[str, object]:
-    return fields_of(done, "segments", "size_bytes", "first_index", "first_pos", "held_by", id="node_id")

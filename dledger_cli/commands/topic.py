@@ -205,7 +205,9 @@ def describe(name: NameArgument) -> None:
     parts, queues = _described(name)
     topic = _topic_json(parts)
     if json_wanted():
-        print_json(topic | {"queues": [_queue_json(queue) for queue in queues]} | unanswered_json(queues.unanswered))
+        names = ("queue_id", "min_offset", "max_offset", "messages", "readable")
+        shown = [fields_of(queue, *names, group="replica_group") for queue in queues]
+        print_json(topic | {"queues": shown} | unanswered_json(queues.unanswered))
         note_unanswered(queues.unanswered)
         return
     where = _in_groups([part.replica_group for part in parts])
@@ -298,7 +300,3 @@ def _topic_json(parts: Sequence[TopicQueues]) -> dict[str, Any]:
     topic, counts = joined(parts, created=False), ("read_queues", "write_queues", "perm")
     groups = [fields_of(part, *counts, group="replica_group") for part in topic.parts]
     return fields_of(topic, *counts, name="topic", group="replica_group") | {"groups": groups}
-
-
-def _queue_json(queue: QueueRange) -> dict[str, Any]:
-    return fields_of(queue, "queue_id", "min_offset", "max_offset", "messages", "readable", group="replica_group")
