@@ -24,12 +24,7 @@ MOST = 10_000
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "audit")
-    app.callback()(_group)
     app.command("tail", cls=ReadingCommand, epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
-
-
-def _group() -> None:
-    """The audit log: administrative actions and refusals."""
 
 
 def tail(

@@ -30,7 +30,6 @@ HISTORY_EXAMPLES = examples(
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "leader")
-    app.callback()(lambda: None)
     app.command("transfer", cls=AskingCommand, epilog=EXAMPLES)(transfer)
     reading_command(app, "history", epilog=HISTORY_EXAMPLES)(history)
 

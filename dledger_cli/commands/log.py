@@ -27,7 +27,6 @@ _BOUND = ("group", "node")
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "log")
-    app.callback()(lambda: None)
     app.command(
         "tail",
         cls=ReadingCommand,

@@ -25,7 +25,6 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "spark")
-    app.callback()(lambda: None)
     for name, text in JOBS.items():
         app.command(name, help=text, context_settings=_PASSED_ON)(_run)
 
