@@ -17,8 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.metrics import cpu_s
-from benchmarks.processes import anonymous_mb
+from benchmarks.processes import anonymous_mb, cpu_s
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client.aio import Admin, Message, Producer
 from dledger_drill.bench.bodies import Bodies
@@ -36,18 +35,21 @@ class Side:
     cpu_s: float = 0.0
     largest_mb: float = 0.0
 
+    def cpu_so_far_s(self) -> float:
+        return cpu_s(process.pid for process in self.cluster.processes.values())
+
     async def one(self, body: bytes) -> None:
         begun = time.perf_counter()
         await self.producer.send(Message(TOPIC, body), queue_id=0)
         self.alone_ms.append((time.perf_counter() - begun) * 1e3)
 
     async def burst(self, bodies: list[bytes]) -> None:
-        begun, before_s = time.perf_counter(), cpu_s(self.cluster)
+        begun, before_s = time.perf_counter(), self.cpu_so_far_s()
         for body in bodies:
             self.producer.send_async(Message(TOPIC, body))
         await self.producer.flush()
         self.burst_s.append(time.perf_counter() - begun)
-        self.cpu_s += cpu_s(self.cluster) - before_s
+        self.cpu_s += self.cpu_so_far_s() - before_s
         self.largest_mb = max(self.largest_mb, *(anonymous_mb(process.pid) for process in self.cluster.processes.values()))
 
     def figures(self, burst: int) -> dict[str, float]:

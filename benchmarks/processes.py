@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+import psutil
 
 
 def anonymous_mb(pid: int) -> float:
     """Anonymous memory of a process in MiB."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return round(int(fields["RssAnon"].split()[0]) / 1024, 1)
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """Seconds of CPU that the processes have used so far."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in times)
 
 
 def spent(pid: int) -> tuple[float, int]:

@@ -7,12 +7,12 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-import psutil
+from benchmarks.processes import cpu_s
 
 START_LIMIT_S = 90.0
 
@@ -35,11 +35,6 @@ class Servers(Protocol):
         """kill -9 the node that the client named as leader; returns when it is gone, with the node's name and the moment of the kill."""
 
     def start_again(self, node: str) -> None: ...
-
-
-def cpu_s(pids: Iterable[int]) -> float:
-    times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(each.user + each.system for each in times)
 
 
 class Processes:

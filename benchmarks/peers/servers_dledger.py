@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.peers.servers import cpu_s
+from benchmarks.processes import cpu_s
 from dledger_cli.local.private_cluster import PrivateCluster
 
 # A disk of which much is used, but has room: dledger would refuse messages where the others go on writing.

@@ -69,7 +69,7 @@ class Members:
         return {each["client_id"]: [queue["queue_id"] for queue in each["queues"] if queue["topic"] == "t"] for each in members}
 
     def wait_for_every_queue(self, event_ms: int) -> None:
-        """Wait until every queue gave messages to a listener after the event; how long that takes is benchmarks/push.py's."""
+        """Wait until every queue gave messages to a listener after the event; benchmarks/push.py measures how long that takes."""
 
         def firsts() -> dict[int, int]:
             found: dict[int, int] = {}

@@ -134,7 +134,7 @@ def test_a_benchmark_is_a_module() -> None:
     for file in sorted(folder.rglob("*.py")):
         starts = [node.module for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
         found += [f"{name(file)}: imports {module}; expected benchmarks.{module}" for module in starts if module in modules]
-    for page in (folder / "README.md", *(folder / "history").glob("*.md"), ROOT / "docs" / "why" / "performance.md"):
+    for page in (folder / "README.md", ROOT / "docs" / "why" / "performance.md"):
         text = page.read_text(encoding="utf-8")
         found += [f"{name(page)}: {command}" for command in re.findall(r"python benchmarks/\w+", text)]
         found += [f"{name(page)}: no benchmarks.{each}" for each in re.findall(r"-m benchmarks\.(\w+)", text) if not named(folder / each)]

@@ -22,7 +22,6 @@ PUBLIC = (
 )
 
 LONG = {
-    "benchmarks/catch_up.py:measure": 53,
     "tests/cluster/test_everything_together.py:test_nothing_is_lost_doubled_or_out_of_order_whoever_dies": 70,
     "tests/unit/wire/test_golden_frames.py:test_what_our_clients_make_and_the_leader_stamps": 69,
 }
