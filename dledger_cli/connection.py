@@ -3,7 +3,7 @@
 Owns their order: options come before variables of the environment (``dledger_client/runtime/security.py``), these before the file of
 ``--context``, and this before the cluster file, whose block ``security`` names the authorities.  What a command is given stays in its
 ``Connection``, which ``ctx.obj`` carries from the root to the command: other commands of the process, and its environment, do not see it.
-Processes that a command starts get it by ``environment``; a password that was typed stays in this process.
+Processes that a command starts get it as variables (``given``); a password that was typed stays in this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.given import environment_with, not_empty, value_of
+from dledger_cli.given import not_empty, value_of
 from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 if TYPE_CHECKING:
@@ -79,10 +79,6 @@ class Connection:
     def login(self) -> dict[str, str]:
         """The variables that say as which user the command connects."""
         return {variable: self.variable(variable) for variable in LOGIN.values()}
-
-    def environment(self) -> dict[str, str]:
-        """For a process that the command starts."""
-        return environment_with(self.given)
 
     def log_in(self, options: Mapping[str, str | None]) -> None:
         """Take the options.  Nothing is taken from the environment of what it says of another user."""

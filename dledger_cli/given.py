@@ -6,7 +6,6 @@ A script whose own variable is unset (``--bootstrap "$BROKERS"``) would ask anot
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import typer
 
@@ -24,8 +23,3 @@ def value_of(name: str) -> str:
     if value is not None and not value.strip():
         raise typer.BadParameter("the variable is set and empty; expected a value, or unset it", param_hint=f"${name}")
     return value or ""
-
-
-def environment_with(added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of this process and ``added``, for one that it starts; an empty value removes a variable."""
-    return {name: value for name, value in (os.environ | added).items() if value or name not in added}

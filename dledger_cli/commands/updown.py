@@ -14,10 +14,10 @@ from dledger_cli.help_page import FileCommand, JsonCommand, examples
 from dledger_cli.output import error_line, json_wanted, note, print_json, print_line
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Collection, Sequence
 
     from broker.config.cluster_file import ClusterConfig
+    from dledger_cli.local.local_process import LocalProcess
     from dledger_cli.local.processes import LocalCluster
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_wire.errors import DledgerError
@@ -103,7 +103,7 @@ def _check_replaced(cluster: LocalCluster, source: str) -> None:
             raise DataDirectoryError(f"{name} (pid {pid}) runs, and {source} does not name it; stop it first ({stop})")
 
 
-def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], timeout_s: float) -> bool:
+def _wait_for_masters(cluster: LocalCluster, started: dict[str, LocalProcess], timeout_s: float) -> bool:
     """Wait until every group has a master and all its members are in order, and show the table; False, with an error, when that fails.
 
     Nodes that are not members only have to answer.  A member that its peers refuse fails soon: waiting does not change that.
@@ -114,7 +114,8 @@ def _wait_for_masters(cluster: LocalCluster, started: dict[str, subprocess.Popen
     start = time.monotonic()
     refused_since: dict[str, float] = {}
     while True:
-        if _any_ended(cluster, started):
+        if ended := cluster.ended(started):
+            error_line(ended)
             return False
         try:
             groups = run(cluster_status(cluster.config, as_node=True))
@@ -144,13 +145,14 @@ def _hint(error: DledgerError) -> str:
     return " (dledger up --user NAME)" if helps else ""
 
 
-def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]], limit_s: float) -> bool:
+def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, LocalProcess], limit_s: float) -> bool:
     """Wait until every name server knows the whole cluster, and say so; False, with an error, when that fails."""
     from dledger_cli.commands.nameserver import ask_all, judge
 
     deadline = time.monotonic() + limit_s
     while True:
-        if _any_ended(cluster, started):
+        if ended := cluster.ended(started):
+            error_line(ended)
             return False
         found = ask_all(cluster.config, as_node=True)
         if len(found) == len(cluster.name_server_ids()) and all(server.complete for server in found):
@@ -161,16 +163,6 @@ def _wait_for_name_servers(cluster: LocalCluster, started: dict[str, subprocess.
             error_line(f"{judge(found)[0]}; logs: {cluster.data}/*.log")
             return False
         time.sleep(POLL_S)
-
-
-def _any_ended(cluster: LocalCluster, started: dict[str, subprocess.Popen[bytes]]) -> bool:
-    for node_id, process in started.items():
-        if process.poll() is not None:
-            words = cluster.last_words(node_id) or f"exit status {process.returncode}"
-            kind = "name server" if node_id in cluster.name_server_ids() else "node"
-            error_line(f"{kind} {node_id} ended: {words} (log: {cluster.log_file(node_id)})")
-            return True
-    return False
 
 
 def _explain(

@@ -23,10 +23,10 @@ from dledger_client.aio import Admin
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Collection
 
     from broker.config.cluster_file import GroupConfig
+    from dledger_cli.local.local_process import LocalProcess
 
 POLL_S = 0.2
 STOP_S = 30.0
@@ -92,12 +92,11 @@ class GroupStarter:
                 forget_local_group(str(local.data), self._wanted.cluster, group.name)
                 note(f"replica group {group.name} is not in the cluster file any more: {local.file}")
 
-    def _wait(self, group: GroupConfig, local: LocalCluster | None, started: dict[str, subprocess.Popen[bytes]]) -> None:
+    def _wait(self, group: GroupConfig, local: LocalCluster | None, started: dict[str, LocalProcess]) -> None:
         deadline = time.monotonic() + self._timeout_s
         while not run(_has_leader(group)):
-            for node_id, process in started.items():
-                if local is not None and process.poll() is not None:
-                    raise DledgerError(f"node {node_id} ended: {local.last_words(node_id)} (log: {local.log_file(node_id)})")
+            if local is not None and (ended := local.ended(started)):
+                raise DledgerError(ended)
             if time.monotonic() > deadline:
                 text = f"replica group {group.name} has no leader after {self._timeout_s:g} s; repeat the command when its nodes run"
                 raise DeadlineExceededError(text)

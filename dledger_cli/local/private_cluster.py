@@ -5,9 +5,6 @@ Used by ``dledger bench failover``, scripts/quickstart and the cluster tests.
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +13,7 @@ from typing import Any, Self, TypeVar
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
 from dledger_cli.local.layout import Layout, layout_of, write_files
+from dledger_cli.local.local_process import LocalProcess
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
 from dledger_cli.local.waiting import differences, leader_of, until
@@ -53,7 +51,7 @@ class PrivateCluster:
         own = {} if name_servers else {"name_servers": [f"127.0.0.1:{next(ports)}" for _ in range(nodes)]}
         file, self._files = write_files(data, layout, addresses, quorum, own | (settings or {}), self._dialled(layout, addresses))
         self.local = LocalCluster(ClusterConfig.load(str(file)), data)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, LocalProcess] = {}
 
     def _dialled(self, layout: Layout, addresses: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
         """Node -> where it reaches others when that is not their own address."""
@@ -100,7 +98,8 @@ class PrivateCluster:
         seen: list[ReplicaGroupStatus] = []
 
         def healthy() -> bool:
-            self._check_alive()
+            if ended := self.local.ended(self.processes):
+                raise DledgerError(ended)
             seen[:] = self.groups()
             return all(group.healthy for group in seen)
 
@@ -120,28 +119,19 @@ class PrivateCluster:
     def _wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str]) -> T:
         return until(found, timeout_s or self.limit_s, problem, f"{self.data}/*.log")
 
-    def _check_alive(self) -> None:
-        for node_id, process in self.processes.items():
-            if process.poll() is not None:
-                raise DledgerError(f"node {node_id} ended with status {process.returncode}: {self.local.last_words(node_id)}")
-
     def kill(self, node_id: str) -> None:
         """kill -9, and wait until it is gone."""
-        process = self.processes.pop(node_id)
-        process.kill()
-        process.wait()
+        self.processes.pop(node_id).kill()
 
     def terminate(self, node_id: str, timeout_s: float | None = None) -> int:
         """SIGTERM; returns the exit status."""
-        process = self.processes.pop(node_id)
-        process.terminate()
-        return process.wait(timeout_s or self.limit_s)
+        return self.processes.pop(node_id).terminate(timeout_s or self.limit_s)
 
     def pause(self, node_id: str) -> None:
-        self.processes[node_id].send_signal(signal.SIGSTOP)
+        self.processes[node_id].pause()
 
     def resume(self, node_id: str) -> None:
-        self.processes[node_id].send_signal(signal.SIGCONT)
+        self.processes[node_id].resume()
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End everything in order: SIGTERM one after the other, leaders after the other nodes, name servers last."""
@@ -151,8 +141,5 @@ class PrivateCluster:
 
     def kill_all(self) -> None:
         for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
+            process.kill()
         self.processes.clear()

@@ -7,13 +7,11 @@ Whether a node runs is decided by the lock of its folder alone, so a stale pid f
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +23,7 @@ from broker.process.data_dir_lock import holder_pid
 from broker.process.identity import IDENTITY_FILE
 from broker.process.private_folder import FILE_MODE
 from dledger_cli.connection import connection
+from dledger_cli.local.local_process import LocalProcess, last_words
 from dledger_cli.local.ports import why_not_listened
 from dledger_wire import strict_json
 from dledger_wire.errors import AddressInUseError, DataDirectoryError
@@ -94,14 +93,14 @@ class LocalCluster:
     def log_file(self, node_id: str) -> Path:
         return self.data / f"{node_id}.log"
 
-    def start(self, names: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
+    def start(self, names: Sequence[str]) -> dict[str, LocalProcess]:
         """Start those that do not run, and wait until each has the lock of its folder, by which others see that it runs, or has ended; also
         when the next one cannot be started.  None is started where the port of one is taken: some alone may have no majority."""
         running = self.running()
         wanted = [name for name in names if name not in running]
         for name in wanted:
             check_addresses_free(name, self.config.addresses_of(name))
-        started: dict[str, subprocess.Popen[bytes]] = {}
+        started: dict[str, LocalProcess] = {}
         try:
             for name in wanted:
                 started[name] = self.spawn(name)
@@ -109,7 +108,16 @@ class LocalCluster:
             self._wait_seen(started)
         return started
 
-    def _wait_seen(self, started: dict[str, subprocess.Popen[bytes]]) -> None:
+    def ended(self, started: Mapping[str, LocalProcess]) -> str:
+        """The first of those processes that has ended, with its last words; empty while all run."""
+        for name, process in started.items():
+            if process.poll() is not None:
+                kind = "name server" if name in self.name_server_ids() else "node"
+                words = last_words(self.log_file(name)) or f"exit status {process.poll()}"
+                return f"{kind} {name} ended: {words} (log: {self.log_file(name)})"
+        return ""
+
+    def _wait_seen(self, started: dict[str, LocalProcess]) -> None:
         deadline = time.monotonic() + SEEN_S
         while time.monotonic() < deadline:
             running = self.running()
@@ -117,23 +125,15 @@ class LocalCluster:
                 return
             time.sleep(POLL_S)
 
-    def spawn(self, node_id: str, file: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a node or a name server as a process of its own session, with a cluster ``file`` of its own if given.  AddressInUseError
-        names the holder of its port."""
+    def spawn(self, node_id: str, file: Path | None = None) -> LocalProcess:
+        """Start a node or a name server, with a cluster ``file`` of its own if given.  AddressInUseError names the holder of its port."""
         kind = "nameserver" if node_id in self.name_server_ids() else "node"
         check_addresses_free(node_id, self.config.addresses_of(node_id))
         # -P: nothing is imported from the folder that the command is given in, whatever it holds.
         command = [sys.executable, "-P", "-m", "dledger_cli", kind]
         command += ["--config", str((file or self.file).resolve()), "--id", node_id, "--data", str(self.data.resolve())]
         with self._open_log(node_id) as log:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=connection().environment() | MALLOC_SETTINGS | import_path(),
-            )
+            process = LocalProcess(command, log=log, environment=connection().given | MALLOC_SETTINGS | import_path())
         (self.data / f"{node_id}.pid").write_text(f"{process.pid}\n")
         return process
 
@@ -165,27 +165,6 @@ class LocalCluster:
             time.sleep(0.02)
         (self.data / f"{node_id}.pid").unlink(missing_ok=True)
         return True
-
-    def last_words(self, node_id: str) -> str:
-        """The last error in the log of a node that ended, as one line."""
-        try:
-            with open(self.log_file(node_id), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return ""
-        for line in reversed(lines):
-            if line.startswith("dledger: "):
-                return line.removeprefix("dledger: ")
-        return _event_of(lines[-1]) if lines else ""
-
-
-def _event_of(line: str) -> str:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return line
-    return str(entry.get("event", line)) if isinstance(entry, dict) else line
 
 
 def check_addresses_free(name: str, addresses: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from dledger_cli.given import environment_with
+from dledger_cli.local.local_process import environment_with
 from dledger_drill.cluster.cluster import NO_LOGIN, Cluster
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
@@ -91,11 +91,12 @@ class ExistingCluster(Cluster):
         return None if found is None else (found.pid, found.started_at_ms)
 
     def _run_command(self, name: str) -> None:
+        added = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
         try:
             done = subprocess.run(  # noqa: S602 - the operator's own line
                 self._restart_command,
                 shell=True,
-                env=environment_with({**self._client_environment, "DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}),
+                env=environment_with({**self._client_environment, **added}),
                 capture_output=True,
                 text=True,
                 timeout=RESTART_S,

@@ -15,6 +15,7 @@ import yaml
 
 from broker.process.allocator import MALLOC_SETTINGS
 from dledger_cli.local.layout import layout_of, merged, write_files
+from dledger_cli.local.local_process import last_words
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import import_path
 from dledger_client import TlsSettings
@@ -29,7 +30,6 @@ from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.machine import Disk
 from dledger_drill.hosts.machines import DrillMachine
-from dledger_drill.hosts.processes import last_line
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import DrillOptions
@@ -178,7 +178,7 @@ class PrivateCluster(Cluster):
 
         self.wait(whole_or_ended, timeout_s, lambda: f"not healthy: {sentence(seen)}")
         if ended:
-            raise DledgerError(f"{ended[0]} ended by itself: {last_line(self._log_of(ended[0]))}")
+            raise DledgerError(f"{ended[0]} ended by itself: {last_words(self._log_of(ended[0]))}")
 
     def _log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"

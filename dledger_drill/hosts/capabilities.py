@@ -12,7 +12,7 @@ from functools import cache
 
 from dledger_drill.hosts import loop_disk, preload
 from dledger_drill.hosts.network import Network
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_drill.plan.model import Need
 from dledger_wire.errors import DledgerError
 
@@ -75,7 +75,7 @@ def _missing_network() -> str:
     try:
         with Network() as network, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
             ip = network.add("tried")
-            process = ChildProcess([sys.executable, "-I", "-S", "-c", _ANSWER, ip], namespace=network.namespace("tried"))
+            process = MachineProcess([sys.executable, "-I", "-S", "-c", _ANSWER, ip], namespace=network.namespace("tried"))
             try:
                 return "" if _is_answered(end, ip) else "the private network carries nothing"
             finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dledger_drill.hosts.machine import Links
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_drill.hosts.switch import PACKET_BYTES
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 
@@ -32,7 +32,7 @@ class SwitchLinks(Links):
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
         with theirs:
-            self._process = ChildProcess([sys.executable, "-I", "-S", _SWITCH, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+            self._process = MachineProcess([sys.executable, "-I", "-S", _SWITCH, str(theirs.fileno())], pass_fds=[theirs.fileno()])
 
     @property
     def pid(self) -> int:

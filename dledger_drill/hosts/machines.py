@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dledger_drill.hosts.machine import Clock, Disk
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_wire.check import require
 
 
@@ -29,13 +29,13 @@ class DrillMachine:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.ip, self.disk, self.clock = name, ip, disk, clock
-        self.process: ChildProcess | None = None
+        self.process: MachineProcess | None = None
         self._namespace = namespace
         self._environment = dict(environment or {})
 
-    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> MachineProcess:
         running = self.process
         require(running is None or running.poll() is not None, f"a process runs on {self.name}")
         added = {**environment, **self._environment}
-        self.process = ChildProcess(command, log=log, environment=added, namespace=self._namespace)
+        self.process = MachineProcess(command, log=log, environment=added, namespace=self._namespace)
         return self.process

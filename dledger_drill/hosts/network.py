@@ -68,7 +68,7 @@ class Network:
         return devices.address(self._subnet, self._numbers[name])
 
     def namespace(self, name: str) -> int:
-        """Descriptor of its network namespace, for ``ChildProcess``."""
+        """Descriptor of its network namespace, for ``MachineProcess``."""
         return self._namespaces[name]
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_drill.plan.model import RoundPlan
 from dledger_drill.report.model import OutageSpan, RoundReport
 from dledger_drill.report.terminal import Progress
@@ -104,9 +104,9 @@ class Segment:
         finally:
             self._judge([own, *load.histories], writer, audited=audited)
 
-    def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
+    def _start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> MachineProcess:
         cluster, added = self._state.cluster, {**environment, **self._state.cluster.client_environment, **import_path()}
-        cluster.workloads = process = ChildProcess(command, log=log, environment=added, namespace=cluster.client_namespace)
+        cluster.workloads = process = MachineProcess(command, log=log, environment=added, namespace=cluster.client_namespace)
         return process
 
     def _round(self, plan: RoundPlan, load: LoadControl, observer: Observer, write: Callable[[Operation], None]) -> RoundReport:

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from dledger_cli.local.local_process import last_words
 from dledger_drill.hosts.machine import Process
-from dledger_drill.hosts.processes import last_line
 from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.spark_process import HISTORY as SPARK_HISTORY
 from dledger_drill.workloads.spec import LoadSpec
@@ -86,7 +86,7 @@ class LoadControl:
     def check(self) -> None:
         """DledgerError when the process has ended."""
         if self._process.poll() is not None:
-            raise DledgerError(f"the workload process ended with status {self._process.poll()}: {last_line(self.log)}")
+            raise DledgerError(f"the workload process ended with status {self._process.poll()}: {last_words(self.log)}")
 
     def wait_running(self, timeout_s: float) -> None:
         """Topics are made and every workload was begun."""
@@ -103,7 +103,7 @@ class LoadControl:
                         return report
                 seen = self._count
                 if self._ended:
-                    raise DledgerError(f"the workload process ended with status {self._process.wait(END_S)}: {last_line(self.log)}")
+                    raise DledgerError(f"the workload process ended with status {self._process.wait(END_S)}: {last_words(self.log)}")
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise DeadlineExceededError(f"waited {timeout_s:g} s for {what}; log: {self.log}")
 
@@ -113,7 +113,7 @@ class LoadControl:
         audited = self.wait_for(lambda report: report["state"] == "audited", "the audit", timeout_s)
         status = self._process.wait(END_S)
         if status:
-            raise DledgerError(f"the workload process ended with status {status}: {last_line(self.log)}")
+            raise DledgerError(f"the workload process ended with status {status}: {last_words(self.log)}")
         return audited
 
     def close(self) -> None:

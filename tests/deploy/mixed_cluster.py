@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dledger_cli.context import nodes_of
+from dledger_cli.local.local_process import LocalProcess, last_words
 from dledger_client import Admin, PullConsumer
 from tests.cluster.harness import Cluster
 from tests.waiting import LIMIT_MS, LIMIT_S, wait_until
@@ -38,14 +39,12 @@ class MixedCluster(Cluster):
         if wait:
             self.wait_healthy(timeout_s)
 
-    def _spawn(self, node_id: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, node_id: str) -> LocalProcess:
         kind = "nameserver" if node_id in self.local.name_server_ids() else "node"
         command = [sys.executable, "-P", "-m", "dledger_cli", kind, "--config", str(self.local.file)]
         command += ["--id", node_id, "--data", str(self.data)]
         with open(self.local.log_file(node_id), "ab") as log:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment_of(self.build[node_id])
-            )
+            return LocalProcess(command, log=log, environment=environment_of(self.build[node_id]))
 
     def exchange(self, node_id: str, build: Path) -> None:
         """Stop a node in order, start another build on its folder, and wait until it has caught up."""
@@ -72,7 +71,7 @@ class MixedCluster(Cluster):
         self.build[node_id] = build
         process = self._spawn(node_id)
         assert process.wait(LIMIT_S) == 1
-        return self.local.last_words(node_id)
+        return last_words(self.local.log_file(node_id))
 
     def stored(self, topic: str, queues: int) -> list[bytes]:
         """The bodies of all messages of a topic."""

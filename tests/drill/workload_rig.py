@@ -7,12 +7,12 @@ from pathlib import Path
 
 from dledger_drill.history.reader import merge
 from dledger_drill.history.records import Operation, OperationKind, Outcome
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_drill.workloads.control import LoadControl
 
 
-def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ChildProcess:
-    return ChildProcess(command, log=log, environment=environment)
+def start_child(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> MachineProcess:
+    return MachineProcess(command, log=log, environment=environment)
 
 
 class History:

@@ -44,7 +44,7 @@ class Peer:
     """On the machine ``name`` of ``network``."""
 
     def __init__(self, network: Any, name: str) -> None:
-        from dledger_drill.hosts.processes import ChildProcess  # the program itself has no such module
+        from dledger_drill.hosts.processes import MachineProcess  # the program itself has no such module
 
         self.ip = network.add(name)
         self._ends = 0
@@ -53,7 +53,7 @@ class Peer:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         with theirs:
             command = [sys.executable, "-I", "-S", __file__, str(theirs.fileno()), self.ip]
-            self.process = ChildProcess(command, namespace=network.namespace(name), pass_fds=[theirs.fileno()])
+            self.process = MachineProcess(command, namespace=network.namespace(name), pass_fds=[theirs.fileno()])
         self.received()  # it listens
 
     def send(self, other: Peer, numbers: list[int], *, size: int = 100, pause_s: float = 0.0) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dledger_drill.hosts.capabilities import probe
 from dledger_drill.hosts.machine import CountedLinks
 from dledger_drill.hosts.network import DRILL, Network
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_wire.errors import InvalidArgumentError
 from tests import needs
 from tests.drill.hosts.peer import Peer
@@ -75,7 +75,7 @@ def arrived(target: Peer, count: int) -> list[tuple[int, float]]:
 
 def test_it_carries_streams_whole_and_fast(network: Network) -> None:
     ip = network.add("sink")
-    server = ChildProcess([sys.executable, "-I", "-S", "-c", SINK, ip], namespace=network.namespace("sink"))
+    server = MachineProcess([sys.executable, "-I", "-S", "-c", SINK, ip], namespace=network.namespace("sink"))
     body = bytes(range(256)) * 4096 * 64  # 64 MiB
     try:
         with connected(ip) as connection:
@@ -91,7 +91,7 @@ def test_it_carries_streams_whole_and_fast(network: Network) -> None:
 
 def test_a_connection_outlives_a_cut_and_loses_nothing(network: Network) -> None:
     ip = network.add("sink")
-    server = ChildProcess([sys.executable, "-I", "-S", "-c", SINK, ip], namespace=network.namespace("sink"))
+    server = MachineProcess([sys.executable, "-I", "-S", "-c", SINK, ip], namespace=network.namespace("sink"))
     try:
         with connected(ip) as connection:
             connection.sendall(b"before")
@@ -229,7 +229,7 @@ def test_loop_disks_and_namespaces_are_seen_by_one_process(network: Network, tmp
         (disk.path / "file").write_text("on the disk")
         log = tmp_path / "log"
         command = [sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", str(disk.path / "file")]
-        assert ChildProcess(command, log=log, namespace=network.namespace("a")).wait(LIMIT_S) == 0
+        assert MachineProcess(command, log=log, namespace=network.namespace("a")).wait(LIMIT_S) == 0
         assert log.read_text() == "on the disk\n"
     finally:
         disk.close()

@@ -18,7 +18,7 @@ import pytest
 
 from dledger_drill.hosts.capabilities import probe
 from dledger_drill.hosts.network import Network
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 from dledger_wire.errors import DeadlineExceededError
 from tests import needs
 from tests.cluster.harness import ROOT
@@ -30,14 +30,14 @@ SLEEPER = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 OWNER = """
 import json, os, sys
 from dledger_drill.hosts.network import Network
-from dledger_drill.hosts.processes import ChildProcess
+from dledger_drill.hosts.processes import MachineProcess
 network = Network()
 sleeper = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
 pids = [network.links.pid]
 for name in ("a", "b"):
     network.add(name)
-    pids.append(ChildProcess(sleeper, namespace=network.namespace(name)).pid)
-pids.append(ChildProcess(sleeper).pid)
+    pids.append(MachineProcess(sleeper, namespace=network.namespace(name)).pid)
+pids.append(MachineProcess(sleeper).pid)
 spaces = [os.fstat(network.namespace(name)).st_ino for name in ("a", "b")]
 print(json.dumps({"pids": pids, "ip": network.ip("drill"), "spaces": spaces}), flush=True)
 sys.stdin.read()
@@ -87,7 +87,7 @@ def own_addresses() -> set[str]:
 
 
 def test_a_process_is_paused_resumed_and_ended() -> None:
-    process = ChildProcess(SLEEPER)
+    process = MachineProcess(SLEEPER)
     try:
         process.pause()
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "the pause")
@@ -104,8 +104,8 @@ def test_a_process_is_paused_resumed_and_ended() -> None:
 
 
 def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
-    made: list[ChildProcess] = []
-    thread = threading.Thread(target=lambda: made.append(ChildProcess(SLEEPER)))
+    made: list[MachineProcess] = []
+    thread = threading.Thread(target=lambda: made.append(MachineProcess(SLEEPER)))
     thread.start()
     thread.join()
     (process,) = made
@@ -117,14 +117,14 @@ def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
 
 
 def test_a_command_that_is_not_there_is_said_in_the_log(tmp_path: Path) -> None:
-    assert ChildProcess(["/no/such/program"], log=tmp_path / "log").wait(LIMIT_S) == 1
+    assert MachineProcess(["/no/such/program"], log=tmp_path / "log").wait(LIMIT_S) == 1
     assert (tmp_path / "log").read_text() == "/no/such/program: No such file or directory\n"
 
 
 def test_children_of_a_process_are_killed_with_it(tmp_path: Path) -> None:
     script = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); sys.stdin.read(); input()"
     log = tmp_path / "log"
-    process = ChildProcess([sys.executable, "-c", script, *SLEEPER], log=log, stdin=subprocess.PIPE)
+    process = MachineProcess([sys.executable, "-c", script, *SLEEPER], log=log, stdin=subprocess.PIPE)
     try:
         child = int(wait_until(lambda: log.read_text().strip(), "the child"))
         assert running(child)
@@ -161,7 +161,7 @@ def test_two_networks_do_not_meet() -> None:
         answers = {}
         for ip in (ips[0], ips[1]):
             with tempfile.NamedTemporaryFile() as log:
-                ChildProcess([sys.executable, "-c", script, ip], log=Path(log.name), namespace=one.namespace("a")).wait(LIMIT_S)
+                MachineProcess([sys.executable, "-c", script, ip], log=Path(log.name), namespace=one.namespace("a")).wait(LIMIT_S)
                 answers[ip] = Path(log.name).read_text()
         assert "ConnectionRefusedError" in answers[ips[0]]
         assert "Network is unreachable" in answers[ips[1]]

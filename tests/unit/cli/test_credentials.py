@@ -19,6 +19,7 @@ from dledger_cli.command_table import _connect
 from dledger_cli.connection import LOGIN, Connection, as_member, connection, take_authorities, use_connection
 from dledger_cli.context import bootstrap_of
 from dledger_cli.help_page import HelpCommand
+from dledger_cli.local.local_process import environment_with
 from dledger_cli.output import error_line
 from dledger_client.runtime.security import network_security
 from dledger_wire.security.certificates import issue, new_authority
@@ -92,7 +93,9 @@ def test_without_a_file_and_a_terminal_a_user_is_wrong_usage(monkeypatch: pytest
 def test_a_password_that_is_typed_stays_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(typer, "prompt", lambda *_args, **_options: "typed secret")
-    credentials, environment = during("--user", "billing", look=lambda: (network_security({}).credentials, connection().environment()))
+    credentials, environment = during(
+        "--user", "billing", look=lambda: (network_security({}).credentials, environment_with(connection().given))
+    )
     assert credentials.user == environment[USER] == "billing"
     assert "typed secret" not in str(environment)
     assert network_security({}).credentials is None
@@ -125,7 +128,7 @@ def test_an_error_is_json_only_for_the_command_that_wants_it(capsys: pytest.Capt
 def test_a_process_that_a_command_starts_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(USER, "admin")
     monkeypatch.setenv(PASSWORD_FILE, "admin.password")
-    environment = during("--tls-cert", "b.crt", look=lambda: connection().environment())
+    environment = during("--tls-cert", "b.crt", look=lambda: environment_with(connection().given))
     assert {variable: environment.get(variable) for variable in LOGIN.values()} == {
         **dict.fromkeys((USER, PASSWORD_FILE, CA, KEY)),
         CERT: "b.crt",
