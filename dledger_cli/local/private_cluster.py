@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from broker.config.cluster_file import ClusterConfig
 from dledger_cli.context import cluster_status, run
@@ -16,21 +15,14 @@ from dledger_cli.local.layout import Layout, layout_of, write_files
 from dledger_cli.local.local_process import LocalProcess
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import LocalCluster
-from dledger_cli.local.waiting import differences, leader_of, until
+from dledger_cli.local.waiting import ObservedCluster, until
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus, judge_group
-from dledger_client.admin.status_text import sentence
-from dledger_wire.errors import DledgerError
 
 T = TypeVar("T")
 
 
-class PrivateCluster:
-    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``.
-
-    ``limit_s``: how long to wait for a state of the nodes when the call names no limit of its own.
-    """
-
-    limit_s = 60.0
+class PrivateCluster(ObservedCluster):
+    """Real processes of nodes, and of name servers if there are to be any, on free ports under ``data``."""
 
     def __init__(
         self,
@@ -65,10 +57,7 @@ class PrivateCluster:
     def bootstrap(self) -> str:
         return ",".join(node.address for _, node in self.config.all_nodes())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
         self.kill_all()
 
     def start(self, *node_ids: str, wait: bool = True, timeout_s: float | None = None) -> None:
@@ -82,41 +71,18 @@ class PrivateCluster:
 
     def statuses(self) -> dict[str, NodeStatus]:
         """Node id -> what the node reports, of every node of the cluster file."""
-        return {node.id: node for group in self.groups() for node in group.nodes}
+        return {node.id: node for group in self.group_statuses() for node in group.nodes}
 
-    def groups(self) -> list[ReplicaGroupStatus]:
+    def group_statuses(self) -> list[ReplicaGroupStatus]:
         """The replica groups, judged by the nodes of the cluster file."""
         found = run(cluster_status(self.config, as_node=True))
         return [judge_group(group.name, [node for node in group.nodes if node.configured]) for group in found]
 
-    def leader(self, timeout_s: float | None = None) -> str:
-        """The confirmed leader of the first group with the newest term."""
-        return self._wait(lambda: leader_of(self.groups(), self.config.groups[0].name), timeout_s, lambda: "no leader")
+    def wait_healthy(self, timeout_s: float | None = None, *, ended: Callable[[], str] | None = None) -> None:
+        """DledgerError, with its last error, when a node ended."""
+        super().wait_healthy(timeout_s, ended=ended or (lambda: self.local.ended(self.processes)))
 
-    def wait_healthy(self, timeout_s: float | None = None) -> None:
-        """Wait until every node is up and follows a confirmed leader.  DledgerError, with its last error, when a node ended."""
-        seen: list[ReplicaGroupStatus] = []
-
-        def healthy() -> bool:
-            if ended := self.local.ended(self.processes):
-                raise DledgerError(ended)
-            seen[:] = self.groups()
-            return all(group.healthy for group in seen)
-
-        self._wait(healthy, timeout_s, lambda: f"not healthy: {sentence(seen)}")
-
-    def wait_equal(self, timeout_s: float | None = None) -> int:
-        """Wait until all replicas of the first group have committed and applied the same; returns the commit position."""
-        seen: list[ReplicaGroupStatus] = []
-
-        def equal() -> bool:
-            seen[:] = self.groups()[:1]
-            return not differences(seen)
-
-        self._wait(equal, timeout_s, lambda: f"replicas differ: {differences(seen)}")
-        return seen[0].nodes[0].committed_pos
-
-    def _wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str]) -> T:
+    def wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str]) -> T:
         return until(found, timeout_s or self.limit_s, problem, f"{self.data}/*.log")
 
     def kill(self, node_id: str) -> None:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
-from typing import Self, TypeVar
+from types import MappingProxyType
+from typing import TypeVar
 
-from dledger_cli.local.waiting import differences, leader_of, until
-from dledger_client import Admin
+from dledger_cli.local.waiting import ObservedCluster, until
+from dledger_client import Admin, TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.status_text import sentence
 from dledger_client.types import SecuritySettings
 from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
@@ -34,55 +33,39 @@ STATUS_MS = 1_000
 LEADER_S = 1.5  # that a fault looks for a leader: another fault may have ended it
 
 
-class Cluster(ABC):
+class Cluster(ObservedCluster):
     """``Target`` of faults/base.py.
 
-    ``workloads``: the process that makes load, while it runs.  ``interrupted``: while it is set, whatever waits for nodes gives up.
+    Attributes:
+        addresses: Of nodes, by id.
+        groups: Replica group -> ids of its nodes.
+        machines: Those that are the drill's own, by the name of node or name server.
+        logs: Where a person finds the logs of nodes.
+        described: For the report: settings, and what nodes keep their data on.
+        is_own: Nobody else uses it: its replicas come to rest, and may be compared.
+        client_namespace: Network namespace for processes of clients; None: that of this process.
+        ca: File with the authority that workloads are to trust; empty: without TLS, or as the environment says.
+        client_environment: Variables for processes of clients, which say as which user they connect; an empty one is not set there.
+        workloads: The process that makes load, while it runs.
+        interrupted: While it is set, whatever waits for nodes gives up.
     """
+
+    addresses: Mapping[str, str]
+    groups: Mapping[str, Sequence[str]]
+    machines: SharedMachines[DrillMachine]
+    logs: str
+    described: Mapping[str, str]
+    is_own = False
+    name_servers: Sequence[str] = ()
+    client_namespace: int | None = None
+    ca = ""
+    client_environment: Mapping[str, str] = NO_LOGIN
 
     def __init__(self) -> None:
         self.workloads: Process | None = None
         self._admin: Admin | None = None
         self._last_leaders: dict[str, str] = {}
         self.interrupted = threading.Event()
-
-    @property
-    @abstractmethod
-    def addresses(self) -> Mapping[str, str]:
-        """Of nodes, by id."""
-
-    @property
-    @abstractmethod
-    def groups(self) -> Mapping[str, Sequence[str]]:
-        """Replica group -> ids of its nodes."""
-
-    @property
-    @abstractmethod
-    def machines(self) -> SharedMachines[DrillMachine]:
-        """Those that are the drill's own, by the name of node or name server."""
-
-    @property
-    @abstractmethod
-    def name_servers(self) -> Sequence[str]: ...
-
-    @property
-    @abstractmethod
-    def links(self) -> SharedLinks: ...
-
-    @property
-    @abstractmethod
-    def client_namespace(self) -> int | None:
-        """Network namespace for processes of clients; None: that of this process."""
-
-    @property
-    @abstractmethod
-    def logs(self) -> str:
-        """Where a person finds the logs of nodes."""
-
-    @property
-    @abstractmethod
-    def is_own(self) -> bool:
-        """Nobody else uses it: its replicas come to rest, and may be compared."""
 
     def start_stopped(self) -> None:
         """Start what does not run and no fault keeps down."""
@@ -91,18 +74,7 @@ class Cluster(ABC):
 
     @property
     @abstractmethod
-    def described(self) -> dict[str, str]:
-        """For the report: settings, and what nodes keep their data on."""
-
-    @property
-    def ca(self) -> str:
-        """File with the authority that workloads are to trust; empty: without TLS, or as the environment says."""
-        return ""
-
-    @property
-    def client_environment(self) -> Mapping[str, str]:
-        """Variables for processes of clients, which say as which user they connect; an empty one is not set there."""
-        return NO_LOGIN
+    def links(self) -> SharedLinks: ...
 
     @abstractmethod
     def start_all(self) -> None:
@@ -129,24 +101,16 @@ class Cluster(ABC):
     @property
     def admin(self) -> Admin:
         if self._admin is None:
-            self._admin = Admin(self.bootstrap, **self._security())
+            security: SecuritySettings = {"tls": TlsSettings(ca=self.ca)} if self.ca else {}
+            self._admin = Admin(self.bootstrap, **security)
         return self._admin
 
-    def _security(self) -> SecuritySettings:
-        return {}
-
-    def statuses(self) -> list[ReplicaGroupStatus]:
-        """As the nodes tell it now."""
+    def group_statuses(self) -> list[ReplicaGroupStatus]:
         nodes = {group: {node: self.addresses[node] for node in names} for group, names in self.groups.items()}
         return self.admin.cluster_status(nodes=nodes, timeout_ms=STATUS_MS)
 
-    def leader(self, group: str, timeout_s: float = 30.0) -> str:
-        """The confirmed leader."""
-
-        def found() -> str:
-            return leader_of(self.statuses(), group)
-
-        self._last_leaders[group] = self.wait(found, timeout_s, lambda: f"replica group {group} has no leader")
+    def leader(self, group: str = "", timeout_s: float | None = 30.0) -> str:
+        self._last_leaders[group] = super().leader(group, timeout_s)
         return self._last_leaders[group]
 
     def leader_or_last(self, group: str) -> str:
@@ -160,33 +124,14 @@ class Cluster(ABC):
     def transfer_leader(self, group: str, to: str) -> None:
         self.admin.transfer_leader(to, replica_group=group)
 
-    def wait_healthy(self, timeout_s: float = 60.0) -> None:
-        """Until every node is up and follows a confirmed leader."""
-        seen: list[ReplicaGroupStatus] = []
-        self.wait(lambda: self.is_healthy(seen), timeout_s, lambda: f"not healthy: {sentence(seen)}")
-
     def wait_whole(self, timeout_s: float) -> None:
-        """As ``wait_healthy``, when nobody has stopped a node on purpose: DledgerError at once for one that ended by itself."""
+        """As ``wait_healthy``, when no fault has stopped a node: DledgerError at once for one that ended by itself."""
         self.wait_healthy(timeout_s)
 
-    def is_healthy(self, seen: list[ReplicaGroupStatus] | None = None) -> bool:
-        """``seen`` gets what the nodes tell."""
-        found = self.statuses()
-        if seen is not None:
-            seen[:] = found
-        return len(found) == len(self.groups) and all(group.healthy for group in found)
+    def is_healthy(self, groups: Sequence[ReplicaGroupStatus]) -> bool:
+        return len(groups) == len(self.groups) and super().is_healthy(groups)
 
-    def wait_equal(self, timeout_s: float = 60.0) -> None:
-        """Until the replicas of each group have committed and applied the same."""
-        marks: list[tuple[int, ...]] = []
-
-        def equal() -> bool:
-            marks[:] = differences(self.statuses())
-            return not marks
-
-        self.wait(equal, timeout_s, lambda: f"replicas differ: {marks}")
-
-    def wait(self, found: Callable[[], T], timeout_s: float, problem: Callable[[], str], *, to_the_end: bool = False) -> T:
+    def wait(self, found: Callable[[], T], timeout_s: float | None, problem: Callable[[], str], *, to_the_end: bool = False) -> T:
         """Ask until the answer is true.  DeadlineExceededError with the ``problem`` and the last error.
 
         ``to_the_end``: also when the drill is interrupted, since what was begun would leave the cluster half done.
@@ -196,15 +141,10 @@ class Cluster(ABC):
             if self.interrupted.wait(seconds):
                 raise DledgerError(f"{problem()}: the drill was interrupted")
 
-        return until(found, timeout_s, problem, self.logs, retried=(DledgerError,), pause=time.sleep if to_the_end else pause)
+        sleep = time.sleep if to_the_end else pause
+        return until(found, timeout_s or self.limit_s, problem, self.logs, retried=(DledgerError,), pause=sleep)
 
     def close(self) -> None:
         if self._admin is not None:
             self._admin.close()
             self._admin = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

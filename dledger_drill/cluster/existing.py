@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dledger_cli.local.local_process import environment_with
 from dledger_drill.cluster.cluster import NO_LOGIN, Cluster
-from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -27,51 +26,17 @@ class ExistingCluster(Cluster):
         self, nodes: Mapping[str, Mapping[str, str]], restart_command: str = "", client_environment: Mapping[str, str] = NO_LOGIN
     ) -> None:
         super().__init__()
-        self._client_environment = client_environment
-        self._groups = {group: list(members) for group, members in nodes.items()}
-        self._addresses = {node: address for members in nodes.values() for node, address in members.items()}
+        self.client_environment = client_environment
+        self.groups = {group: list(members) for group, members in nodes.items()}
+        self.addresses = {node: address for members in nodes.values() for node, address in members.items()}
+        self.machines = SharedMachines({}, _not_started)
+        self.logs = "on the nodes"
+        self.described = {"cluster": "one in use, which this machine is a client of"}
         self._restart_command = restart_command
-        self._machines: SharedMachines[DrillMachine] = SharedMachines({}, _not_started)
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        return self._addresses
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[str]]:
-        return self._groups
-
-    @property
-    def machines(self) -> SharedMachines[DrillMachine]:
-        return self._machines
-
-    @property
-    def name_servers(self) -> Sequence[str]:
-        return ()
 
     @property
     def links(self) -> SharedLinks:
         raise _refused("its links are not touched")
-
-    @property
-    def client_namespace(self) -> int | None:
-        return None
-
-    @property
-    def client_environment(self) -> Mapping[str, str]:
-        return self._client_environment
-
-    @property
-    def logs(self) -> str:
-        return "on the nodes"
-
-    @property
-    def is_own(self) -> bool:
-        return False
-
-    @property
-    def described(self) -> dict[str, str]:
-        return {"cluster": "one in use, which this machine is a client of"}
 
     def start_all(self) -> None:
         """A drill begins with a cluster that is whole."""
@@ -87,16 +52,16 @@ class ExistingCluster(Cluster):
 
     def _started(self, name: str) -> tuple[int, int] | None:
         """Which process it is; None while it does not answer."""
-        found = next((node for group in self.statuses() for node in group.nodes if node.id == name and node.reachable), None)
+        found = next((node for group in self.group_statuses() for node in group.nodes if node.id == name and node.reachable), None)
         return None if found is None else (found.pid, found.started_at_ms)
 
     def _run_command(self, name: str) -> None:
-        added = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self._addresses[name]}
+        added = {"DLEDGER_NODE": name, "DLEDGER_ADDRESS": self.addresses[name]}
         try:
             done = subprocess.run(  # noqa: S602 - the operator's own line
                 self._restart_command,
                 shell=True,
-                env=environment_with({**self._client_environment, **added}),
+                env=environment_with({**self.client_environment, **added}),
                 capture_output=True,
                 text=True,
                 timeout=RESTART_S,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -18,10 +18,7 @@ from dledger_cli.local.layout import layout_of, merged, write_files
 from dledger_cli.local.local_process import last_words
 from dledger_cli.local.ports import free_ports
 from dledger_cli.local.processes import import_path
-from dledger_client import TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.status_text import sentence
-from dledger_client.types import SecuritySettings
 from dledger_drill.cluster.certificates import Certificates
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.cluster.machines import Machines
@@ -29,7 +26,6 @@ from dledger_drill.cluster.settings import CLUSTER, NAME_PORT, NAME_SERVERS, POR
 from dledger_drill.hosts.cables import Cables
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.machine import Disk
-from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_drill.plan.model import DrillOptions
@@ -49,13 +45,18 @@ PASSWORD_BYTES = 32
 class PrivateCluster(Cluster):
     """``command``: what starts a node, before ``node`` or ``nameserver``: a build that is sabotaged has another one."""
 
+    is_own = True
+    addresses: dict[str, str]
+
     def __init__(self, folder: Path, options: DrillOptions, capabilities: Capabilities, *, command: Sequence[str] = COMMAND) -> None:
         super().__init__()
         self.folder = folder
         self._command = list(command)
         self._layout = layout_of(CLUSTER, options.groups, options.nodes, NAME_SERVERS)
         self._machines = Machines(folder / "machines", capabilities)
-        self._shared = SharedMachines(self._machines.by_name, self._start)
+        self.machines = SharedMachines(self._machines.by_name, self._start)
+        self.groups, self.name_servers = self._layout.groups, self._layout.name_servers
+        self.client_namespace, self.logs = self._machines.clients, f"{folder}/*.log"
         self._cables: Cables | None = None
         self._dialled: dict[str, dict[str, str]] = {}
         self._certificates: Certificates | None = None
@@ -64,7 +65,9 @@ class PrivateCluster(Cluster):
             self._connect()
             if options.tls:
                 self._certificates = Certificates(folder / "certificates", CLUSTER, self._members())
+                self.ca = self._certificates.ca
             self._write_files(options)
+            self.described = self._description()
         except BaseException:
             self.close()
             raise
@@ -72,13 +75,13 @@ class PrivateCluster(Cluster):
     def _make_machines(self) -> None:
         for name in [*self._layout.nodes, *self._layout.name_servers]:
             self._machines.add(name, faults_of_disk=name in self._layout.nodes)
-        self._addresses: dict[str, str] = {}
+        self.addresses = {}
         self._quorum: dict[str, str] = {}
         shared = self._machines.network is None
         ports = iter(free_ports(2 * len(self.machines)) if shared else ())
         for name, machine in self.machines.items():
             is_node = name in self._layout.nodes
-            self._addresses[name] = f"{machine.ip}:{next(ports, PORT if is_node else NAME_PORT)}"
+            self.addresses[name] = f"{machine.ip}:{next(ports, PORT if is_node else NAME_PORT)}"
             if not is_node:
                 self._quorum[name] = f"{machine.ip}:{next(ports, QUORUM_PORT)}"
 
@@ -86,7 +89,7 @@ class PrivateCluster(Cluster):
         if self._machines.network is not None:
             self._links = SharedLinks(self._machines.network.links)
         else:
-            self._cables = Cables({node: self._addresses[node] for node in self._layout.nodes})
+            self._cables = Cables({node: self.addresses[node] for node in self._layout.nodes})
             self._dialled = self._cables.dialled(self._layout.groups.values())
             self._links = SharedLinks(self._cables)
 
@@ -95,7 +98,7 @@ class PrivateCluster(Cluster):
         found: dict[str, tuple[principal.Principal, list[str]]] = {}
         for group, nodes in self._layout.groups.items():
             for node in nodes:
-                reached = [self._addresses[node], *(others[node] for others in self._dialled.values() if node in others)]
+                reached = [self.addresses[node], *(others[node] for others in self._dialled.values() if node in others)]
                 hosts = sorted({host_of(address) for address in reached})
                 found[node] = principal.node(CLUSTER, group, node), hosts
         for name in self._layout.name_servers:
@@ -108,43 +111,14 @@ class PrivateCluster(Cluster):
         settings = merged({**SETTINGS, "name_service": {"passwordFile": str(password)}}, options.settings)
         if self._certificates is not None:
             settings["security"] = self._certificates.settings | settings.get("security", {})
-        written = write_files(self.folder, self._layout, self._addresses, self._quorum, settings, self._dialled)
+        written = write_files(self.folder, self._layout, self.addresses, self._quorum, settings, self._dialled)
         self.config_file, self._files = written
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        return self._addresses
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[str]]:
-        return self._layout.groups
-
-    @property
-    def machines(self) -> SharedMachines[DrillMachine]:
-        return self._shared
-
-    @property
-    def name_servers(self) -> Sequence[str]:
-        return self._layout.name_servers
 
     @property
     def links(self) -> SharedLinks:
         return self._links
 
-    @property
-    def client_namespace(self) -> int | None:
-        return self._machines.clients
-
-    @property
-    def logs(self) -> str:
-        return f"{self.folder}/*.log"
-
-    @property
-    def is_own(self) -> bool:
-        return True
-
-    @property
-    def described(self) -> dict[str, str]:
+    def _description(self) -> dict[str, str]:
         own = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
         settings = {name: own[name] for name in sorted(own.keys() & {"store", "raft", "broker", "security", "replicas"})}
         disk = "ext4 on a loop device a node" if self._machines.loop_disks else "a plain folder a node"
@@ -156,41 +130,26 @@ class PrivateCluster(Cluster):
             "settings": yaml.safe_dump(settings, default_flow_style=True).strip(),
         }
 
-    @property
-    def ca(self) -> str:
-        return self._certificates.ca if self._certificates is not None else ""
-
-    def _security(self) -> SecuritySettings:
-        return {"tls": TlsSettings(ca=self.ca)} if self.ca else {}
-
     def start_all(self) -> None:
         for name in [*self.name_servers, *self._layout.nodes]:
             self.machines.start_unheld(name)
         self.wait_whole(START_S)
 
     def wait_whole(self, timeout_s: float) -> None:
-        ended: list[str] = []
-        seen: list[ReplicaGroupStatus] = []
+        self.wait_healthy(timeout_s, ended=self._ended)
 
-        def whole_or_ended() -> bool:
-            ended[:] = self.machines.ended()
-            return bool(ended) or self.is_healthy(seen)
-
-        self.wait(whole_or_ended, timeout_s, lambda: f"not healthy: {sentence(seen)}")
-        if ended:
-            raise DledgerError(f"{ended[0]} ended by itself: {last_words(self._log_of(ended[0]))}")
+    def _ended(self) -> str:
+        """A process that ended by itself, with its last words; empty without one."""
+        name = next(iter(self.machines.ended()), "")
+        return f"{name} ended by itself: {last_words(self._log_of(name))}" if name else ""
 
     def _log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def is_healthy(self, seen: list[ReplicaGroupStatus] | None = None) -> bool:
+    def is_healthy(self, groups: Sequence[ReplicaGroupStatus]) -> bool:
         """Every node is a voter, too, and all name servers have a quorum."""
-        found: list[ReplicaGroupStatus] = []
-        healthy = super().is_healthy(found)
-        if seen is not None:
-            seen[:] = found
-        voters = all(set(group.voters) == set(self.groups[group.name]) for group in found)
-        return healthy and voters and all(server.has_quorum and server.complete for server in self.admin.name_servers())
+        voters = all(set(group.voters) == set(self.groups[group.name]) for group in groups)
+        return super().is_healthy(groups) and voters and all(server.has_quorum and server.complete for server in self.admin.name_servers())
 
     def _start(self, name: str) -> None:
         machine = self.machines[name]
@@ -217,7 +176,7 @@ class PrivateCluster(Cluster):
         try:
             step(lambda: admin.remove_member(node, replica_group=group), "is not removed from")
             step(lambda: _wipe(self.machines[node].disk, node), "keeps its files, and is not added again to")
-            step(lambda: admin.add_member(node, self._addresses[node], replica_group=group), "is not added to")
+            step(lambda: admin.add_member(node, self.addresses[node], replica_group=group), "is not added to")
         finally:
             held.release(node)
 
@@ -236,7 +195,7 @@ class PrivateCluster(Cluster):
         waiting = [*self._layout.nodes, *self._layout.name_servers]
 
         def all_served() -> bool:
-            waiting[:] = [name for name in waiting if not certificates.is_served(name, self._addresses[name])]
+            waiting[:] = [name for name in waiting if not certificates.is_served(name, self.addresses[name])]
             return not waiting
 
         self.wait(all_served, CERTIFICATE_S, lambda: f"{', '.join(waiting)}: the new certificate is not in use")

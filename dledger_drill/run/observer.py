@@ -41,7 +41,7 @@ class Observer:
 
     def _look(self) -> None:
         at_ns = time.monotonic_ns()
-        for group in self._cluster.statuses():
+        for group in self._cluster.group_statuses():
             for node in group.nodes:
                 if node.role == "leader" and (node.id, node.term) not in self._noted:
                     self._noted.add((node.id, node.term))

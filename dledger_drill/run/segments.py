@@ -183,7 +183,7 @@ class Segment:
         self._say("comparing the replicas")
         cluster = self._state.cluster
         cluster.wait_equal(EQUAL_S)
-        last = {node.id: node.last_index for group in cluster.statuses() for node in group.nodes}
+        last = {node.id: node.last_index for group in cluster.group_statuses() for node in group.nodes}
         for found in cluster.wait(self._compared, EQUAL_S, lambda: "not every node tells the checksums of its files"):
             nodes = cluster.groups[found.replica_group]
             for node in nodes:
