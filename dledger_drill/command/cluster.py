@@ -30,12 +30,12 @@ def cluster_in_use(file: str, restart_command: str) -> Callable[[], Cluster]:
 
 
 def private_cluster(options: DrillOptions, folder: Path) -> Callable[[], Cluster]:
-    from dledger_drill.cluster.private import PrivateCluster
+    from dledger_drill.cluster.machines_cluster import MachinesCluster
     from dledger_drill.hosts.capabilities import probe
 
     connection().given |= dict.fromkeys(LOGIN.values(), "")  # they are of another cluster
     capabilities = probe()
-    return lambda: PrivateCluster(folder / "cluster", options, capabilities)
+    return lambda: MachinesCluster(folder / "cluster", options, capabilities)
 
 
 def missing(against: str, restart_command: str, *, nodes: int, tls: bool) -> Mapping[Need, str]:

@@ -14,7 +14,7 @@ from dledger_drill.plan.model import FaultChoice, Need
 
 
 class Target(Protocol):
-    """The cluster that a fault strikes (``cluster.private``)."""
+    """The cluster that a fault strikes (``cluster.cluster``)."""
 
     @property
     def groups(self) -> Mapping[str, Sequence[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.machines_cluster import MachinesCluster
 from dledger_drill.faults.catalogue import CATALOGUE
 from dledger_drill.hosts.capabilities import Capabilities, probe
 from dledger_drill.plan.model import DrillOptions, Need
@@ -105,7 +105,7 @@ def test_without_root_the_rest_is_done_on_loopback(tmp_path: Path) -> None:
         tmp_path,
         lambda _: "dledger drill",
         Lines(Console(stderr=True)),
-        lambda: PrivateCluster(tmp_path / "cluster", options, capabilities),
+        lambda: MachinesCluster(tmp_path / "cluster", options, capabilities),
         why_not,
     )
     report = drill.run()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dledger_drill.cluster.private import PrivateCluster
+from dledger_drill.cluster.machines_cluster import MachinesCluster
 from dledger_drill.faults.catalogue import CATALOGUE, families
 from dledger_drill.hosts.capabilities import probe
 from dledger_drill.plan.model import DrillOptions, Need
@@ -42,7 +42,7 @@ def drill_sabotaged(name: str, folder: Path, *, rounds: int = ROUNDS, seed: int 
         folder,
         lambda _: "",
         shown,
-        lambda: PrivateCluster(folder / "cluster", options, capabilities, command=command),
+        lambda: MachinesCluster(folder / "cluster", options, capabilities, command=command),
         missing,
     ).run()
 

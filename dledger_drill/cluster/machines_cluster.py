@@ -42,7 +42,7 @@ CERTIFICATE_S = 30.0
 PASSWORD_BYTES = 32
 
 
-class PrivateCluster(Cluster):
+class MachinesCluster(Cluster):
     """``command``: what starts a node, before ``node`` or ``nameserver``: a build that is sabotaged has another one."""
 
     is_own = True
