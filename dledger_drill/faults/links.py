@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from dledger_drill.faults.base import Fault, Strike, Target
 from dledger_drill.faults.roles import Do, Role, pick
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import Links, LinkShape
 from dledger_drill.plan.model import FaultChoice, Need
 
 CLIENTS = "clients"
 FLAP_S = 0.3
-LOSS, DELAY_MS, JITTER_MS, REORDER, BYTES_PER_S = 0.2, 200.0, 20.0, 0.3, 128 << 10
+LOSSY, LATE = LinkShape(loss=0.2), LinkShape(delay_ms=200.0, jitter_ms=20.0)
+REORDERED, NARROW = LinkShape(reorder=0.3, delay_ms=5.0), LinkShape(bytes_per_s=128 << 10)
 
 Cut = Callable[[Links, Sequence[str], str], None]  # links, the group's nodes, the one that is meant
 
@@ -110,7 +111,7 @@ def flap(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
     return Strike([leader, follower], heal, f"every {FLAP_S:g} s", lambda: links.without_effect)
 
 
-def _shaped(note: str, *, only_leader: bool = False, **shape: float) -> Do:
+def _shaped(note: str, shape: LinkShape, *, only_leader: bool = False) -> Do:
     """Every link between the group's nodes, both ways; with ``only_leader`` those of its leader."""
 
     def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
@@ -120,7 +121,7 @@ def _shaped(note: str, *, only_leader: bool = False, **shape: float) -> Do:
 
         def shape_all(links: Links) -> None:
             for source, other in sorted(pairs):
-                links.shape(source, other, **shape)
+                links.shape(source, other, shape)
 
         return _strike(target, sources, shape_all, note)
 
@@ -139,15 +140,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("partition-all", "partition", "no node reaches another", _CUT_S, _cut(all_apart)),
     Fault("partition-bridge", "partition", "two halves that only one node reaches", _CUT_S, _cut(bridge), frozenset({Need.FIVE_NODES})),
     Fault("partition-flapping", "partition", "the link of the leader and a follower breaks again and again", _SHAPED_S, flap),
-    Fault("loss", "link", "all links lose 20 % of their packets", _SHAPED_S, _shaped("20 %", loss=LOSS), _NEED),
-    Fault(
-        "delay",
-        "link",
-        "200 ms between the leader and its followers",
-        _SHAPED_S,
-        _shaped("200 ms", only_leader=True, delay_ms=DELAY_MS, jitter_ms=JITTER_MS),
-        _NEED,
-    ),
-    Fault("reorder", "link", "all links deliver packets out of order", _SHAPED_S, _shaped("30 %", reorder=REORDER, delay_ms=5.0), _NEED),
-    Fault("bandwidth", "link", "all links carry 128 KiB a second", _SHAPED_S, _shaped("128 KiB/s", bytes_per_s=BYTES_PER_S), _NEED),
+    Fault("loss", "link", "all links lose 20 % of their packets", _SHAPED_S, _shaped("20 %", LOSSY), _NEED),
+    Fault("delay", "link", "200 ms between the leader and its followers", _SHAPED_S, _shaped("200 ms", LATE, only_leader=True), _NEED),
+    Fault("reorder", "link", "all links deliver packets out of order", _SHAPED_S, _shaped("30 %", REORDERED), _NEED),
+    Fault("bandwidth", "link", "all links carry 128 KiB a second", _SHAPED_S, _shaped("128 KiB/s", NARROW), _NEED),
 )

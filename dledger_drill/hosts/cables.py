@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import Links, LinkShape
 from dledger_wire.errors import InvalidArgumentError
 
 PIECE_BYTES = 256 << 10
@@ -124,27 +124,16 @@ class Cables(Links):
         """Node -> where it dials each other node of its group."""
         return {one: {other: self.address(one, other) for other in nodes if other != one} for nodes in groups for one in nodes}
 
-    def cut(self, source: str, target: str) -> None:
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
         """What ``source`` sends reaches ``target`` no more, whoever of them made the connection."""
+        if shape != LinkShape(cut=True):
+            raise InvalidArgumentError(f"a link from {source} to {target} that loses, delays or limits takes network namespaces")
         if (source, target) not in self._flows:
             raise InvalidArgumentError(f"no link from {source!r} to {target!r} to cut: that takes network namespaces")
         self._loop.call_soon_threadsafe(self._flows[source, target].carries.clear)
 
     def restore(self, source: str, target: str) -> None:
         self._loop.call_soon_threadsafe(self._flows[source, target].carries.set)
-
-    def shape(
-        self,
-        source: str,
-        target: str,
-        *,
-        loss: float = 0.0,
-        delay_ms: float = 0.0,
-        jitter_ms: float = 0.0,
-        reorder: float = 0.0,
-        bytes_per_s: float | None = None,
-    ) -> None:
-        raise InvalidArgumentError(f"a link from {source} to {target} that loses, delays or limits takes network namespaces")
 
     def heal(self) -> None:
         for flow in self._flows.values():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dledger_drill.hosts.machine import Links
+from dledger_drill.hosts.machine import Links, LinkShape
 from dledger_drill.hosts.processes import MachineProcess
 from dledger_drill.hosts.switch import PACKET_BYTES
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -55,23 +55,10 @@ class SwitchLinks(Links):
         self._control.close()
         self._process.wait(_ANSWER_LIMIT_S)
 
-    def cut(self, source: str, target: str) -> None:
-        self._shape(source, target, cut=True)
-
-    def shape(
-        self,
-        source: str,
-        target: str,
-        *,
-        loss: float = 0.0,
-        delay_ms: float = 0.0,
-        jitter_ms: float = 0.0,
-        reorder: float = 0.0,
-        bytes_per_s: float | None = None,
-    ) -> None:
-        """``loss`` and ``reorder``: share of the frames; jitter alone keeps their order."""
-        values = {"loss": loss, "reorder": reorder, "delay_s": delay_ms / 1000, "jitter_s": jitter_ms / 1000, "bytes_per_s": bytes_per_s}
-        self._shape(source, target, **values)
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
+        values: dict[str, Any] = {"cut": shape.cut, "loss": shape.loss, "reorder": shape.reorder, "bytes_per_s": shape.bytes_per_s}
+        values |= {"delay_s": shape.delay_ms / 1000, "jitter_s": shape.jitter_ms / 1000}
+        self._tell("shape", source=self._number(source), target=self._number(target), **values)
 
     def restore(self, source: str, target: str) -> None:
         self._tell("restore", source=self._number(source), target=self._number(target))
@@ -81,9 +68,6 @@ class SwitchLinks(Links):
 
     def heal(self) -> None:
         self._tell("heal")
-
-    def _shape(self, source: str, target: str, **values: Any) -> None:
-        self._tell("shape", source=self._number(source), target=self._number(target), **values)
 
     def _number(self, name: str) -> int:
         if name not in self._numbers:

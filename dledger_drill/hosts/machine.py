@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -91,10 +92,23 @@ class Machine(Protocol):
         """Start the machine's process; its output is appended to ``log``."""
 
 
+@dataclass(frozen=True, slots=True)
+class LinkShape:
+    """One direction of a link.  ``loss`` and ``reorder``: share of the frames; jitter alone keeps their order."""
+
+    cut: bool = False
+    loss: float = 0.0
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+    reorder: float = 0.0
+    bytes_per_s: float | None = None
+
+
 class Links(Protocol):
     """The network between machines; names of nodes, of name servers, ``clients`` and ``drill``.  Each direction by itself."""
 
-    def cut(self, source: str, target: str) -> None: ...
+    def cut(self, source: str, target: str) -> None:
+        self.shape(source, target, LinkShape(cut=True))
 
     def isolate(self, name: str, others: Sequence[str]) -> None:
         """Cut both directions between ``name`` and each of ``others``."""
@@ -102,17 +116,8 @@ class Links(Protocol):
             self.cut(name, other)
             self.cut(other, name)
 
-    def shape(
-        self,
-        source: str,
-        target: str,
-        *,
-        loss: float = 0.0,
-        delay_ms: float = 0.0,
-        jitter_ms: float = 0.0,
-        reorder: float = 0.0,
-        bytes_per_s: float | None = None,
-    ) -> None: ...
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
+        """What this direction does to all that is sent from now on."""
 
     def restore(self, source: str, target: str) -> None:
         """This direction carries again, as it came."""

@@ -6,32 +6,23 @@ Owns what is in force between two machines: the worst of what the faults want th
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
-from dledger_drill.hosts.machine import CountedLinks, Links
+from dledger_drill.hosts.machine import CountedLinks, Links, LinkShape
 
 Pair = tuple[str, str]  # from, to
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    cut: bool = False
-    loss: float = 0.0
-    delay_ms: float = 0.0
-    jitter_ms: float = 0.0
-    reorder: float = 0.0
-    bytes_per_s: float | None = None
-
-    def with_(self, other: _Shape) -> _Shape:
-        rates = [rate for rate in (self.bytes_per_s, other.bytes_per_s) if rate is not None]
-        return _Shape(
-            self.cut or other.cut,
-            max(self.loss, other.loss),
-            max(self.delay_ms, other.delay_ms),
-            max(self.jitter_ms, other.jitter_ms),
-            max(self.reorder, other.reorder),
-            min(rates, default=None),
-        )
+def worst_of(one: LinkShape, other: LinkShape) -> LinkShape:
+    if one.cut or other.cut:
+        return LinkShape(cut=True)
+    rates = [rate for rate in (one.bytes_per_s, other.bytes_per_s) if rate is not None]
+    return LinkShape(
+        loss=max(one.loss, other.loss),
+        delay_ms=max(one.delay_ms, other.delay_ms),
+        jitter_ms=max(one.jitter_ms, other.jitter_ms),
+        reorder=max(one.reorder, other.reorder),
+        bytes_per_s=min(rates, default=None),
+    )
 
 
 class SharedLinks:
@@ -45,7 +36,7 @@ class SharedLinks:
     def hold(self) -> HeldLinks:
         return HeldLinks(self)
 
-    def put(self, held: HeldLinks, pair: Pair, shape: _Shape | None) -> None:
+    def put(self, held: HeldLinks, pair: Pair, shape: LinkShape | None) -> None:
         """What one fault wants of a link; None: nothing any more."""
         with self._lock:
             if pair not in held.struck_before:
@@ -59,52 +50,29 @@ class SharedLinks:
             together = None
             for each in self._held:
                 if pair in each.wanted:
-                    together = each.wanted[pair].with_(together or _Shape())
+                    together = worst_of(each.wanted[pair], together or LinkShape())
             self._apply(pair, together)
 
     def struck(self, pair: Pair) -> int:
         return self._links.struck(*pair)
 
-    def _apply(self, pair: Pair, shape: _Shape | None) -> None:
-        if shape is None:
-            self._links.restore(*pair)
-        elif shape.cut:
-            self._links.cut(*pair)
-        else:
+    def _apply(self, pair: Pair, shape: LinkShape | None) -> None:
+        if shape is None or not shape.cut:
             self._links.restore(*pair)  # it may have been cut
-            self._links.shape(
-                *pair,
-                loss=shape.loss,
-                delay_ms=shape.delay_ms,
-                jitter_ms=shape.jitter_ms,
-                reorder=shape.reorder,
-                bytes_per_s=shape.bytes_per_s,
-            )
+        if shape is not None:
+            self._links.shape(*pair, shape)
 
 
 class HeldLinks(Links):
     """``Links`` as one fault has them: ``heal`` takes back what was done by this one."""
 
     def __init__(self, shared: SharedLinks) -> None:
-        self.wanted: dict[Pair, _Shape] = {}
+        self.wanted: dict[Pair, LinkShape] = {}
         self.struck_before: dict[Pair, int] = {}
         self._shared = shared
 
-    def cut(self, source: str, target: str) -> None:
-        self._shared.put(self, (source, target), _Shape(cut=True))
-
-    def shape(
-        self,
-        source: str,
-        target: str,
-        *,
-        loss: float = 0.0,
-        delay_ms: float = 0.0,
-        jitter_ms: float = 0.0,
-        reorder: float = 0.0,
-        bytes_per_s: float | None = None,
-    ) -> None:
-        self._shared.put(self, (source, target), _Shape(False, loss, delay_ms, jitter_ms, reorder, bytes_per_s))
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
+        self._shared.put(self, (source, target), shape)
 
     def restore(self, source: str, target: str) -> None:
         self._shared.put(self, (source, target), None)

@@ -167,7 +167,7 @@ class Switch:
         self._links = {pair: link for pair, link in self._links.items() if machine not in pair}
 
     def _shape(self, source: int, target: int, **values: Any) -> None:
-        """Change what ``values`` names, and leave the link's rest: a link may be cut and slow."""
+        """The same ``Link``: what is on its way stays on it, and is lost when it is cut."""
         link = self._links.setdefault((source, target), Link())
         for name, value in values.items():
             setattr(link, name, value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dledger_drill.hosts.cables import Cables
-from dledger_drill.hosts.machine import CountedLinks
+from dledger_drill.hosts.machine import CountedLinks, LinkShape
 from dledger_wire.errors import InvalidArgumentError
 from tests.waiting import LIMIT_S
 
@@ -67,7 +67,7 @@ def test_what_takes_namespaces_is_refused() -> None:
     cables = Cables({"a": "127.0.0.1:1"})  # alone: it listens nowhere
     try:
         with pytest.raises(InvalidArgumentError, match="namespaces"):
-            cables.shape("a", "b", loss=0.1)
+            cables.shape("a", "b", LinkShape(loss=0.1))
         with pytest.raises(InvalidArgumentError, match="namespaces"):
             cables.cut("clients", "a")
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dledger_drill.hosts.capabilities import probe
-from dledger_drill.hosts.machine import CountedLinks
+from dledger_drill.hosts.machine import CountedLinks, LinkShape
 from dledger_drill.hosts.network import DRILL, Network
 from dledger_drill.hosts.processes import MachineProcess
 from dledger_wire.errors import InvalidArgumentError
@@ -137,7 +137,7 @@ def test_each_direction_is_cut_by_itself(network: Network, pair: tuple[Peer, Pee
 
 def test_a_cut_takes_what_is_on_the_way(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", delay_ms=60_000)
+    network.links.shape("a", "b", LinkShape(delay_ms=60_000))
     a.send(b, [1, 2, 3])
     network.links.cut("a", "b")
     network.links.heal()
@@ -146,7 +146,7 @@ def test_a_cut_takes_what_is_on_the_way(network: Network, pair: tuple[Peer, Peer
 
 def test_loss_takes_a_share_of_one_direction(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", loss=0.3)
+    network.links.shape("a", "b", LinkShape(loss=0.3))
     a.send(b, list(range(1000)), pause_s=0.0005)
     b.send(a, list(range(200)), pause_s=0.0005)
     network.links.heal()
@@ -156,7 +156,7 @@ def test_loss_takes_a_share_of_one_direction(network: Network, pair: tuple[Peer,
 
 def test_delay_is_of_one_direction(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", delay_ms=100)
+    network.links.shape("a", "b", LinkShape(delay_ms=100))
     a.send(b, list(range(50)))
     b.send(a, list(range(50)))
     slow = sorted(seconds for _, seconds in arrived(b, 50))
@@ -167,7 +167,7 @@ def test_delay_is_of_one_direction(network: Network, pair: tuple[Peer, Peer]) ->
 
 def test_jitter_spreads_and_keeps_the_order(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", delay_ms=100, jitter_ms=90)
+    network.links.shape("a", "b", LinkShape(delay_ms=100, jitter_ms=90))
     for number in range(10):  # one after the other: a burst comes with its slowest
         a.send(b, [number])
         arrived(b, number + 1)
@@ -179,7 +179,7 @@ def test_jitter_spreads_and_keeps_the_order(network: Network, pair: tuple[Peer, 
 
 def test_reordered_frames_come_late_and_none_is_lost(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", reorder=0.2)
+    network.links.shape("a", "b", LinkShape(reorder=0.2))
     a.send(b, list(range(300)))
     numbers = [number for number, _ in arrived(b, 300)]
     assert sorted(numbers) == list(range(300))
@@ -189,7 +189,7 @@ def test_reordered_frames_come_late_and_none_is_lost(network: Network, pair: tup
 
 def test_a_limited_rate_queues_and_then_drops(network: Network, pair: tuple[Peer, Peer]) -> None:
     a, b = pair
-    network.links.shape("a", "b", bytes_per_s=100_000)
+    network.links.shape("a", "b", LinkShape(bytes_per_s=100_000))
     began_s = time.monotonic()
     a.send(b, list(range(20)), size=1000)
     arrived(b, 20)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from dledger_drill.hosts.machine import LinkShape
 from dledger_drill.hosts.shared_links import SharedLinks
 
 
@@ -15,13 +17,13 @@ class Links:
         self.dropped = 0
 
     def cut(self, source: str, target: str) -> None:
-        self.now[source, target] = {"cut": True}
+        raise AssertionError("the shape says whether it is cut")
 
     def isolate(self, name: str, others: Any) -> None:
         raise AssertionError("each direction is told by itself")
 
-    def shape(self, source: str, target: str, **shape: Any) -> None:
-        self.now[source, target] = {name: value for name, value in shape.items() if value}
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
+        self.now[source, target] = {name: value for name, value in asdict(shape).items() if value}
 
     def restore(self, source: str, target: str) -> None:
         self.now.pop((source, target), None)
@@ -37,8 +39,8 @@ def test_the_worst_of_all_wishes_is_in_force() -> None:
     links = Links()
     shared = SharedLinks(links)
     slow, lossy, apart = shared.hold(), shared.hold(), shared.hold()
-    slow.shape("a", "b", delay_ms=200.0, bytes_per_s=1000.0)
-    lossy.shape("a", "b", loss=0.2, delay_ms=50.0, bytes_per_s=2000.0)
+    slow.shape("a", "b", LinkShape(delay_ms=200.0, bytes_per_s=1000.0))
+    lossy.shape("a", "b", LinkShape(loss=0.2, delay_ms=50.0, bytes_per_s=2000.0))
     assert links.now == {("a", "b"): {"loss": 0.2, "delay_ms": 200.0, "bytes_per_s": 1000.0}}
     apart.isolate("a", ["b"])
     assert links.now == {("a", "b"): {"cut": True}, ("b", "a"): {"cut": True}}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dledger_drill.hosts.machine import LinkShape
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 
@@ -110,23 +111,13 @@ class RecordedLinks:
         self._struck = 0
 
     def cut(self, source: str, target: str) -> None:
-        self.lost.add((source, target))
+        self.shape(source, target, LinkShape(cut=True))
 
     def isolate(self, name: str, others: Sequence[str]) -> None:
         self.lost |= {pair for other in others for pair in ((name, other), (other, name))}
 
-    def shape(
-        self,
-        source: str,
-        target: str,
-        *,
-        loss: float = 0.0,
-        delay_ms: float = 0.0,
-        jitter_ms: float = 0.0,
-        reorder: float = 0.0,
-        bytes_per_s: float | None = None,
-    ) -> None:
-        self.shaped.add((source, target))
+    def shape(self, source: str, target: str, shape: LinkShape) -> None:
+        (self.lost if shape.cut else self.shaped).add((source, target))
 
     def restore(self, source: str, target: str) -> None:
         self.lost.discard((source, target))

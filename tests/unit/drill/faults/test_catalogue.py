@@ -8,6 +8,7 @@ import pytest
 
 from dledger_drill.faults.base import Strike
 from dledger_drill.faults.catalogue import CATALOGUE, LEADING, families, impossible
+from dledger_drill.hosts.machine import LinkShape
 from dledger_drill.plan.model import FaultChoice, Need
 from dledger_wire.errors import DledgerError
 from tests.unit.drill.faults.recorded import RecordedCluster
@@ -89,14 +90,14 @@ def test_overlapping_faults_of_links_are_taken_back_each_by_itself() -> None:
 
 def test_a_partition_that_fails_half_way_is_taken_back() -> None:
     cluster = RecordedCluster()
-    cut = cluster.recorded_links.cut
+    shaped = cluster.recorded_links.shape
 
-    def fails(source: str, target: str) -> None:
+    def fails(source: str, target: str, shape: LinkShape) -> None:
         if target == "n2":
             raise DledgerError("the switch has ended")
-        cut(source, target)
+        shaped(source, target, shape)
 
-    cluster.recorded_links.cut = fails  # type: ignore[method-assign]
+    cluster.recorded_links.shape = fails  # type: ignore[method-assign]
     with pytest.raises(DledgerError):
         struck(cluster, "partition-leader")
     assert cluster.recorded_links.lost == set()
