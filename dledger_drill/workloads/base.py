@@ -14,7 +14,7 @@ from dledger_drill.workloads.spec import LoadSpec
 
 @dataclass(slots=True)
 class Surroundings:
-    """``running`` is cleared while the load pauses."""
+    """``running`` is set when every workload is ready to begin."""
 
     spec: LoadSpec
     recorder: Recorder
@@ -22,10 +22,7 @@ class Surroundings:
 
 
 class Workload(ABC):
-    """One client, or a few that belong together, with a loop of operations.
-
-    ``pause`` and ``resume`` are those of the surroundings: they concern all workloads that make load.
-    """
+    """One client, or a few that belong together, with a loop of operations."""
 
     stays = False  # True: runs until ``close``, because it has something to do while consumers are drained
 

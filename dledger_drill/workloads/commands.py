@@ -10,14 +10,13 @@ from dledger_wire.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One of: a round begins; the load pauses, or goes on; everything ends."""
+    """One of: a round begins; everything ends."""
 
     round: int | None = None
-    pause: bool | None = None
     finish: bool = False
 
     def encode(self) -> bytes:
-        fields = {"round": self.round, "pause": self.pause, "finish": self.finish or None}
+        fields = {"round": self.round, "finish": self.finish or None}
         return json.dumps({name: value for name, value in fields.items() if value is not None}).encode() + b"\n"
 
 
@@ -26,4 +25,4 @@ def parse_command(line: bytes) -> Command:
     try:
         return Command(**json.loads(line))
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"command {line!r}: expected round, pause or finish: {error}") from error
+        raise InvalidArgumentError(f"command {line!r}: expected round or finish: {error}") from error

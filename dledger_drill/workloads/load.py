@@ -57,7 +57,6 @@ class Load:
 
     async def drain(self) -> list[str]:
         """Stop the load, and wait until consumers were given everything, or nothing for ``drain_s``; some of what is left."""
-        self._around.running.set()
         await self._stop(workload for workload, _ in self._workloads if not isinstance(workload, READERS))
         await self._stop(workload for workload, _ in self._workloads if isinstance(workload, SparkChild))  # they read to the end
         undelivered = self._recorder.undelivered

@@ -76,8 +76,6 @@ class LoadProcess:
         if command.round is not None:
             self._recorder.round = command.round
             await self._load.new_round()
-        if command.pause is not None:
-            (self._around.running.clear if command.pause else self._around.running.set)()
         if command.finish:
             self._state = "draining"
             left = await self._load.drain()

@@ -1,4 +1,4 @@
-"""Takes what workloads did: writes it to the history, counts it for the live view, and knows what consumers were not given yet."""
+"""Takes what workloads did: writes it to the history, counts what was acknowledged, and knows what consumers were not given yet."""
 
 from __future__ import annotations
 
@@ -75,9 +75,6 @@ class Recorder:
         self.undelivered = Undelivered()
         self._writer = writer
         self._acknowledged: Counter[str] = Counter()
-        self._outcomes: Counter[Outcome] = Counter()
-        self._delivered = 0
-        self._latencies_ns: list[int] = []
         self._probed: Counter[str] = Counter()
         self._probed_ns: dict[str, int] = {}  # when each probe was acknowledged last
         self._pauses_ns: dict[str, int] = {}  # replica group -> the longest time between two of them in this round
@@ -90,13 +87,10 @@ class Recorder:
         returned_ns = time.monotonic_ns()
         round_now = self.round if of_round is None else of_round
         self._writer.write(Operation(process, kind, invoked_ns, returned_ns, outcome, round_now, data))
-        if kind in (OperationKind.SEND, OperationKind.DELAYED, OperationKind.TRANSACTION):
-            self._outcomes[outcome] += 1
-            if outcome is Outcome.OK:
-                self._acknowledged[data["group"]] += 1
-                self._latencies_ns.append(returned_ns - invoked_ns)
-                if process.startswith(PROBE):
-                    self._note_pause(process, data["group"], returned_ns)
+        if kind in (OperationKind.SEND, OperationKind.DELAYED, OperationKind.TRANSACTION) and outcome is Outcome.OK:
+            self._acknowledged[data["group"]] += 1
+            if process.startswith(PROBE):
+                self._note_pause(process, data["group"], returned_ns)
 
     def _note_pause(self, process: str, group: str, now_ns: int) -> None:
         if self._pauses_of != self.round:
@@ -110,7 +104,6 @@ class Recorder:
     def write(self, operations: Iterable[Operation]) -> None:
         """Deliveries: operations of one listener call, with the same times."""
         for operation in operations:
-            self._delivered += 1
             self._writer.write(operation)
             read = operation.data["topic"], operation.data["consumer_group"], operation.data["value"]
             self.undelivered.delivered(*read)
@@ -119,29 +112,12 @@ class Recorder:
 
     def report(self) -> dict[str, Any]:
         """What happened since the last report."""
-        latencies, self._latencies_ns = sorted(self._latencies_ns), []
         report = {
-            "at_ns": time.monotonic_ns(),
             "round": self.round,
             "acknowledged": dict(self._acknowledged),
             "probed": dict(self._probed),
-            "failed": self._outcomes[Outcome.FAILED],
-            "unknown": self._outcomes[Outcome.UNKNOWN],
-            "delivered": self._delivered,
-            "undelivered": self.undelivered.count,
-            "p50_ms": percentile_ms(latencies, 0.5),
-            "p99_ms": percentile_ms(latencies, 0.99),
             "pause_ms": {group: round(ns / 1e6) for group, ns in self._pauses_ns.items() if self._pauses_of == self.round},
         }
         self._acknowledged.clear()
         self._probed.clear()
-        self._outcomes.clear()
-        self._delivered = 0
         return report
-
-
-def percentile_ms(ordered_ns: list[int], share: float) -> float | None:
-    """The percentile of ordered times; None without any."""
-    if not ordered_ns:
-        return None
-    return round(ordered_ns[min(len(ordered_ns) - 1, int(len(ordered_ns) * share))] / 1e6, 3)

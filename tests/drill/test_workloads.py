@@ -172,19 +172,6 @@ def test_the_killed_leader_shows_in_its_probe_and_topics_are_deleted_at_the_end(
     assert {load.spec.topic(name) for name in SENT} <= deleted
 
 
-def test_nothing_is_sent_while_the_load_pauses(cluster: PrivateCluster, tmp_path: Path) -> None:
-    load = LoadControl(tmp_path / "load", LoadSpec(cluster.bootstrap, GROUPS, prefix="cost"), start_child)
-    try:
-        load.wait_running(LIMIT_S)
-        go_on(load, 3)
-        load.tell(Command(pause=True))
-        load.wait_for(lambda report: not report["acknowledged"], "a second without load", LIMIT_S)
-        load.tell(Command(pause=False))
-        go_on(load, 1)
-    finally:
-        load.close()
-
-
 def test_it_ends_when_its_commands_are_closed_and_its_history_can_be_read(cluster: PrivateCluster, tmp_path: Path) -> None:
     load = LoadControl(tmp_path / "load", LoadSpec(cluster.bootstrap, GROUPS, workloads=("plain",), prefix="closed"), start_child)
     try:

@@ -49,12 +49,12 @@ def test_readers_read_what_is_produced(workloads: tuple[str, ...], topic: str) -
     assert LoadSpec("a:1", ("g0",), workloads, prefix="d").read_topic == topic
 
 
-@pytest.mark.parametrize("command", [Command(round=3), Command(pause=False), Command(pause=True), Command(finish=True)])
+@pytest.mark.parametrize("command", [Command(round=3), Command(finish=True)])
 def test_commands_are_parsed_as_they_were_encoded(command: Command) -> None:
     assert parse_command(command.encode()) == command
 
 
 @pytest.mark.parametrize("line", [b"", b"finish\n", b"[1]\n", b'{"rounds": 2}\n'])
 def test_other_lines_are_no_commands(line: bytes) -> None:
-    with pytest.raises(InvalidArgumentError, match="expected round, pause or finish"):
+    with pytest.raises(InvalidArgumentError, match="expected round or finish"):
         parse_command(line)
