@@ -7,15 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from dledger_drill.report.model import Report, RoundReport
 from dledger_drill.report.promises import promises
 from dledger_drill.report.statistics import by_fault, by_pair, outage_percentiles, verdict
-from dledger_wire.errors import InvalidArgumentError
 
 FORMAT = 1
-_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 
 
 def write_document(report: Report, path: Path) -> None:
@@ -37,23 +33,3 @@ def write_document(report: Report, path: Path) -> None:
 
 def _round(found: RoundReport) -> dict[str, Any]:
     return {"passed": found.passed, "unavailable_ms": found.unavailable_ms, **asdict(found)}
-
-
-def read_document(path: Path) -> Report:
-    """The report in a document.  InvalidArgumentError for a file that cannot be read, is none, or is one of another format."""
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # cut off, no JSON, no text
-        raise InvalidArgumentError(f"{path}: no report of a drill: {error}") from None
-    if not isinstance(document, dict) or "format" not in document:
-        raise InvalidArgumentError(f"{path}: no report of a drill: it has no format")
-    if document["format"] != FORMAT:
-        raise InvalidArgumentError(f"{path}: expected a report of format {FORMAT}, got {str(document['format'])[:40]!r}")
-    try:
-        return _REPORT.validate_python(document.get("report"))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, ("report", *first["loc"])))
-        raise InvalidArgumentError(f"{path}: no report of a drill: {place}: {first['msg']}") from None

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from dledger_cli.context import nodes_of
-from dledger_drill.report.document import read_document
 from tests.cluster.harness import ROOT, Cluster
+from tests.unit.drill.report.made import read_document
 from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.cluster

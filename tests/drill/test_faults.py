@@ -19,13 +19,13 @@ from dledger_drill.cluster.machines_cluster import MachinesCluster
 from dledger_drill.faults.catalogue import CATALOGUE
 from dledger_drill.hosts.capabilities import Capabilities, probe
 from dledger_drill.plan.model import DrillOptions, Need
-from dledger_drill.report.document import read_document
 from dledger_drill.report.model import Report, RoundReport
 from dledger_drill.report.terminal import Lines
 from dledger_drill.run.runner import Drill
 from dledger_drill.workloads.spec import DEFAULT_WORKLOADS
 from tests import needs
 from tests.cluster.harness import ROOT
+from tests.unit.drill.report.made import read_document
 
 pytestmark = pytest.mark.cluster
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from dledger_drill.report.model import (
     COUNTED,
@@ -35,6 +39,10 @@ def made(rounds: int = 20, seed: int = 1, *, failing: float = 0.0, hostile: bool
     )
     report.rounds = [round_of(draw, number, draw.random() < failing, HOSTILE if hostile else "") for number in range(1, rounds + 1)]
     return report
+
+
+def read_document(path: Path) -> Report:
+    return TypeAdapter(Report).validate_python(json.loads(path.read_bytes())["report"])
 
 
 def round_of(draw: random.Random, number: int, fails: bool, hostile: str) -> RoundReport:

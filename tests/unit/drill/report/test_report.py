@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.report.document import read_document, write_document
+from dledger_drill.report.document import write_document
 from dledger_drill.report.model import FaultSpan, LeaderSpan, OutageSpan, ViolationText
 from dledger_drill.report.page import MAX_TOLD, PICTURES, page, write_page
 from dledger_drill.report.statistics import TWO, by_fault, by_pair, outage_percentiles, verdict
 from dledger_drill.report.timeline import colours, timeline
-from dledger_wire.errors import InvalidArgumentError
-from tests.unit.drill.report.made import FAULTS, HOSTILE, made
+from tests.unit.drill.report.made import FAULTS, HOSTILE, made, read_document
 
 
 class Found(HTMLParser):
@@ -189,36 +188,3 @@ def test_a_document_can_be_read_back(tmp_path: Path) -> None:
     assert (document["format"], document["passed"], document["verdict"]) == (1, report.passed, verdict(report))
     write_page(report, tmp_path / "drill.html")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["drill.html", "drill.json"]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "no report of a drill: Expecting value"),
-        (b"[]", "no report of a drill: it has no format"),
-        (b"\xff\xfe\x00", "no report of a drill: "),
-        (b"[" * 100_000, "no report of a drill: "),
-        (b'{"a": 1}', "no report of a drill: it has no format"),
-        (b'{"format": 2}', "expected a report of format 1, got '2'"),
-        (b'{"format": 1}', "no report of a drill: report: "),
-        (b'{"format": 1, "report": {"rounds": 3}}', "no report of a drill: report."),
-    ],
-)
-def test_what_is_no_document_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
-    (tmp_path / "bad.json").write_bytes(content)
-    with pytest.raises(InvalidArgumentError) as caught:
-        read_document(tmp_path / "bad.json")
-    assert caught.value.message.startswith(f"{tmp_path / 'bad.json'}: {said}")
-    assert "\n" not in caught.value.message
-
-
-def test_a_document_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "drill.json"
-    write_document(made(2), file)
-    whole = file.read_bytes()
-    for size in range(1, len(whole) - 2, 997):
-        file.write_bytes(whole[:size])
-        with pytest.raises(InvalidArgumentError, match="no report of a drill"):
-            read_document(file)
-    with pytest.raises(InvalidArgumentError, match="No such file"):
-        read_document(tmp_path / "none.json")
