@@ -47,9 +47,6 @@ class SwitchLinks(Links):
             os.close(device)
         self._numbers[name] = number
 
-    def remove(self, name: str) -> None:
-        self._tell("remove", machine=self._numbers.pop(name))
-
     def close(self) -> None:
         """End the switch: all devices are gone with it."""
         self._control.close()

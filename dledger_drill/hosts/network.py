@@ -47,9 +47,8 @@ class Network:
         """A new machine; returns its address."""
         if name in self._numbers:
             raise InvalidArgumentError(f"there is a machine {name!r}")
-        taken = self._numbers.values()
-        number = next((one for one in range(devices.FIRST_MACHINE, devices.LAST_MACHINE + 1) if one not in taken), 0)
-        require(number > 0, f"more than {devices.LAST_MACHINE} machines")
+        number = devices.FIRST_MACHINE + len(self._numbers)
+        require(number <= devices.LAST_MACHINE, f"more than {devices.LAST_MACHINE} machines")
         try:
             namespace, device = make_namespace(self._subnet, number)
         except OSError as error:
@@ -57,12 +56,6 @@ class Network:
         self._namespaces[name], self._numbers[name] = namespace, number
         self.links.add(name, number, device)
         return self.ip(name)
-
-    def remove(self, name: str) -> None:
-        """Its processes have ended."""
-        os.close(self._namespaces.pop(name))
-        del self._numbers[name]
-        self.links.remove(name)
 
     def ip(self, name: str) -> str:
         return devices.address(self._subnet, self._numbers[name])

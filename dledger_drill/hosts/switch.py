@@ -5,7 +5,7 @@ two machines does to them (nothing, unless it was told) is decided for each dire
 them (up to 64 KiB, cut into segments by no one), so that few of them carry much.  The devices vanish with this process.
 
 For speed and for a quick start it uses nothing but the standard library.  The owner sends one JSON object a packet and gets one back:
-``add`` (with the device's descriptor), ``remove``, ``shape``, ``restore``, ``heal``, ``struck``.
+``add`` (with the device's descriptor), ``shape``, ``restore``, ``heal``, ``struck``.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class Switch:
 
     def _forward(self, source_fd: int) -> None:
         frame, devices, links = self._frame, self._devices, self._links
-        source = self._numbers.get(source_fd)
-        if source is None:  # removed while its event was on the way
-            return
+        source = self._numbers[source_fd]
         buffers = [frame]
         for _ in range(_BATCH):
             try:
@@ -127,10 +125,8 @@ class Switch:
                 self._write(target, frame)
 
     def _write(self, target: int, frame: memoryview | bytes) -> None:
-        fd = self._devices.get(target)
-        if fd is not None:
-            with contextlib.suppress(OSError):  # as on a wire: a frame that the machine has no room for is lost
-                os.write(fd, frame)
+        with contextlib.suppress(OSError):  # as on a wire: a frame that the machine has no room for is lost
+            os.write(self._devices[target], frame)
 
     def _obey(self) -> bool:
         packet, descriptors, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 1)
@@ -140,8 +136,6 @@ class Switch:
         name, answer = command.pop("do"), {}
         if name == "add":
             self._add(command["machine"], descriptors[0])
-        elif name == "remove":
-            self._remove(command["machine"])
         elif name == "heal":
             self._heal()
         elif name == "restore":
@@ -158,13 +152,6 @@ class Switch:
         os.set_blocking(fd, False)
         self._devices[machine], self._numbers[fd] = fd, machine
         self._poll.register(fd, select.EPOLLIN)
-
-    def _remove(self, machine: int) -> None:
-        fd = self._devices.pop(machine)
-        del self._numbers[fd]
-        self._poll.unregister(fd)
-        os.close(fd)
-        self._links = {pair: link for pair, link in self._links.items() if machine not in pair}
 
     def _shape(self, source: int, target: int, **values: Any) -> None:
         """The same ``Link``: what is on its way stays on it, and is lost when it is cut."""

@@ -204,19 +204,6 @@ def test_what_is_not_there_is_named(network: Network) -> None:
         network.links.cut(DRILL, "b")
 
 
-def test_a_machine_is_replaced_while_others_run(network: Network, pair: tuple[Peer, Peer]) -> None:
-    a, _ = pair
-    gone = network.add("c")
-    network.remove("c")
-    new = Peer(network, "d")
-    try:
-        assert new.ip == gone, "numbers are used again"
-        new.send(a, [1])
-        assert [number for number, _ in arrived(a, 1)] == [1]
-    finally:
-        new.close()
-
-
 def test_loop_disks_and_namespaces_are_seen_by_one_process(network: Network, tmp_path: Path) -> None:
     """The starter's thread began before this process had mounts of its own."""
     from dledger_drill.hosts import loop_disk
