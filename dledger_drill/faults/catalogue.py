@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dledger_drill.faults import clocks, damage, disks, links, operations, processes
 from dledger_drill.faults.base import Fault
-from dledger_drill.plan.model import HoldTimes, Need
+from dledger_drill.plan.model import Need
 
 CATALOGUE: dict[str, Fault] = {
     fault.name: fault for fault in (*processes.FAULTS, *links.FAULTS, *disks.FAULTS, *damage.FAULTS, *clocks.FAULTS, *operations.FAULTS)
@@ -33,10 +33,6 @@ LEADING = frozenset(
         "certificates-rotated",
     }
 )
-
-
-def hold_times(name: str) -> HoldTimes:
-    return HoldTimes(*CATALOGUE[name].hold_s, leads=name in LEADING)
 
 
 def families() -> dict[str, list[str]]:

@@ -19,15 +19,6 @@ class Need(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldTimes:
-    """How long a fault lasts at least and at most, and whether it leads its family: a short drill has it."""
-
-    shortest_s: float
-    longest_s: float
-    leads: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FaultChoice:
     """One fault of a round.  ``after_s`` counts from the start of the round's load; ``seed`` is for what the fault draws itself."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.cluster import Cluster
-from dledger_drill.faults.catalogue import CATALOGUE, hold_times, impossible
+from dledger_drill.faults.catalogue import CATALOGUE, LEADING, impossible
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
 from dledger_drill.report.model import Report
@@ -53,7 +53,7 @@ class Drill:
         self._options, self._folder, self._command, self._shown = options, folder, command, shown
         self._make = make
         self._impossible = impossible(options.faults, missing)
-        self._faults = {name: hold_times(name) for name in options.faults}
+        self._faults = {name: CATALOGUE[name].hold_s for name in options.faults}
         if len(self._impossible) == len(self._faults):
             name, why = next(iter(self._impossible.items()), ("", "no fault was named"))
             raise InvalidArgumentError(f"none of these faults is possible here: {name}: {why}")
@@ -118,7 +118,7 @@ class Drill:
         options = self._options
         deadline_s = time.monotonic() + options.duration_s if options.duration_s is not None else None
         numbers = [options.only_round] if options.only_round is not None else itertools.count(1)
-        drawn = (draw_round(options, self._faults, groups, number) for number in numbers)
+        drawn = (draw_round(options, self._faults, LEADING, groups, number) for number in numbers)
         # A round has its number on every machine: those with a fault that is not possible here are left out.
         possible = (plan for plan in drawn if not self._impossible.keys() & set(plan.names) or options.only_round is not None)
         for count, plan in enumerate(possible):
