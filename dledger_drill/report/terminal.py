@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -42,12 +42,14 @@ class Progress:
     acknowledged: Mapping[str, int] = field(default_factory=dict)
 
 
-class Shown(Protocol):
-    """What a drill tells while it runs."""
+class Shown:
+    """What a drill tells while it runs; nothing, unless a method is overridden."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """The drill is over."""
 
     def progress(self, now: Progress) -> None:
         """About once in a second, and when something begins."""
@@ -80,20 +82,11 @@ def closing_lines(report: Report) -> list[str]:
     return [printable(each) for each in lines]
 
 
-class Lines:
+class Lines(Shown):
     """A line for each round, for a pipe or a file."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        return None
-
-    def progress(self, now: Progress) -> None:
-        return None
 
     def round_over(self, found: RoundReport) -> None:
         self._console.print(round_line(found), highlight=False, markup=False, soft_wrap=True)
@@ -103,7 +96,7 @@ class Lines:
         self._console.print(f"{rounds} rounds judged: {said}", highlight=False, markup=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(Shown):
     """The drill on a terminal, drawn again several times a second."""
 
     def __init__(self, console: Console) -> None:
