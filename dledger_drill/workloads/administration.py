@@ -13,24 +13,16 @@ from dledger_drill.workloads.recorder import Recorder, outcome_of
 from dledger_wire.errors import DledgerError
 
 
-async def noted(
-    recorder: Recorder,
-    process: str,
-    action: str,
-    name: str,
-    call: Callable[[], Awaitable[Any]],
-    describe: Callable[[Any], Any] = lambda _: None,
-) -> DledgerError | None:
-    """Do something as an administrator and record it; the error that it ended with."""
-    of_round, invoked_ns = recorder.round, time.monotonic_ns()
-    result, outcome, failed = None, Outcome.OK, None
+async def noted(recorder: Recorder, process: str, action: str, name: str, call: Callable[[], Awaitable[object]]) -> DledgerError | None:
+    """Do something as an administrator and record it, with the number that it returns, if any; the error that it ended with."""
+    of_round, invoked_ns, outcome, failed = recorder.round, time.monotonic_ns(), Outcome.OK, None
+    data: dict[str, Any] = {"action": action, "name": name, "result": None}
     try:
-        result = describe(await call())
+        answer = await call()
+        data["result"] = answer if isinstance(answer, int) else None
     except DledgerError as error:
-        result, outcome, failed = error.code, outcome_of(error), error
-    recorder.record(
-        process, OperationKind.ADMIN, invoked_ns, outcome, {"action": action, "name": name, "result": result}, of_round=of_round
-    )
+        data["result"], outcome, failed = error.code, outcome_of(error), error
+    recorder.record(process, OperationKind.ADMIN, invoked_ns, outcome, data, of_round=of_round)
     return failed
 
 
@@ -50,23 +42,20 @@ class Administration(Workload):
                 await self._one(admin)
 
     async def _one(self, admin: Admin) -> None:
-        topic = f"{self.spec.topic('admin')}-{self._number}"
-        groups = len(self.spec.groups)
-        if self._step == 0:
-            await self._do("create_topic", topic, lambda: admin.create_topic(topic, queues=groups, if_not_exists=True))
-        elif self._step == 1:
-            await self._do("alter_topic", topic, lambda: admin.update_topic(topic, queues=2 * groups))
-        elif self._step == 2:
-            await self._do(
-                "describe_topic", topic, lambda: admin.describe_topic(topic), lambda parts: sum(part.read_queues for part in parts)
-            )
-        else:
-            await self._do("delete_topic", topic, lambda: admin.delete_topic(topic))
-            self._number += 1
-        self._step = (self._step + 1) % 4
-
-    async def _do(
-        self, action: str, topic: str, call: Callable[[], Awaitable[Any]], describe: Callable[[Any], Any] = lambda _: None
-    ) -> None:
         """A topic may be missing or half made after a fault; the outcome says so."""
-        await noted(self.recorder, self.process, action, topic, call, describe)
+        topic = f"{self.spec.topic('admin')}-{self._number}"
+        queues = len(self.spec.groups)
+        steps: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("create_topic", lambda: admin.create_topic(topic, queues=queues, if_not_exists=True)),
+            ("alter_topic", lambda: admin.update_topic(topic, queues=2 * queues)),
+            ("describe_topic", lambda: self._queues_of(admin, topic)),
+            ("delete_topic", lambda: admin.delete_topic(topic)),
+        ]
+        action, call = steps[self._step]
+        await noted(self.recorder, self.process, action, topic, call)
+        self._step = (self._step + 1) % len(steps)
+        if not self._step:
+            self._number += 1
+
+    async def _queues_of(self, admin: Admin, topic: str) -> int:
+        return sum(part.read_queues for part in await admin.describe_topic(topic))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -107,7 +107,8 @@ class Load:
                 per_group = 1 if topic == self._spec.topic("probe") else self._spec.queues_per_group
                 groups = self._spec.groups
                 call = partial(admin.create_topic, topic, queues=per_group * len(groups), replica_groups=groups, if_not_exists=True)
-                await self._noted("create_topic", topic, call)
+                if error := await noted(self._recorder, PROCESS, "create_topic", topic, call):
+                    raise error  # without these topics there is no load
         async with PullConsumer(self._spec.bootstrap, timeout_ms=TOPICS_MS, **self._spec.security) as consumer:
             return sorted(await consumer.offsets(self._spec.read_topic))
 
@@ -147,8 +148,3 @@ class Load:
             data = {"action": "subscribe", "name": group, "topic": topic, "result": None}
             self._recorder.record(PROCESS, OperationKind.ADMIN, time.monotonic_ns(), Outcome.OK, data)
         return topics
-
-    async def _noted(self, action: str, topic: str, call: Callable[[], Awaitable[object]]) -> None:
-        """Without these topics there is no load: the error is passed on."""
-        if error := await noted(self._recorder, PROCESS, action, topic, call):
-            raise error
