@@ -20,7 +20,7 @@ from dledger_drill.hosts.machine import Process
 from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
-from dledger_wire.errors import DeadlineExceededError, DledgerError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError
 from dledger_wire.security.variables import CA, CERT, KEY, PASSWORD_FILE, USER
 
 T = TypeVar("T")
@@ -72,10 +72,6 @@ class Cluster(ObservedCluster):
         for name in self.machines:
             self.machines.start_unheld(name)
 
-    @property
-    @abstractmethod
-    def links(self) -> SharedLinks: ...
-
     @abstractmethod
     def start_all(self) -> None:
         """Return when all nodes are healthy."""
@@ -84,11 +80,15 @@ class Cluster(ObservedCluster):
     def restart_node(self, name: str) -> None:
         """Stop a node in order and start it again; it may not be healthy yet when this returns."""
 
-    @abstractmethod
-    def replace_member(self, group: str, node: str) -> None: ...
+    @property
+    def links(self) -> SharedLinks:
+        raise not_of_one_in_use("its links are not touched")
 
-    @abstractmethod
-    def rotate_certificates(self) -> None: ...
+    def replace_member(self, group: str, node: str) -> None:
+        raise not_of_one_in_use(f"{node} is not replaced")
+
+    def rotate_certificates(self) -> None:
+        raise not_of_one_in_use("its certificates are not touched")
 
     @property
     def nodes(self) -> list[str]:
@@ -148,3 +148,8 @@ class Cluster(ObservedCluster):
         if self._admin is not None:
             self._admin.close()
             self._admin = None
+
+
+def not_of_one_in_use(what: str) -> InvalidArgumentError:
+    """For what is done to a drill's own cluster alone."""
+    return InvalidArgumentError(f"the cluster is in use: {what}")

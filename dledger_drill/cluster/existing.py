@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Mapping
 
 from dledger_cli.local.local_process import environment_with
-from dledger_drill.cluster.cluster import NO_LOGIN, Cluster
-from dledger_drill.hosts.shared_links import SharedLinks
+from dledger_drill.cluster.cluster import NO_LOGIN, Cluster, not_of_one_in_use
 from dledger_drill.hosts.shared_machines import SharedMachines
-from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.errors import DledgerError
 
 START_S = 30.0
 RESTART_S = 300.0
@@ -34,10 +33,6 @@ class ExistingCluster(Cluster):
         self.described = {"cluster": "one in use, which this machine is a client of"}
         self._restart_command = restart_command
 
-    @property
-    def links(self) -> SharedLinks:
-        raise _refused("its links are not touched")
-
     def start_all(self) -> None:
         """A drill begins with a cluster that is whole."""
         self.wait_healthy(START_S)
@@ -45,7 +40,7 @@ class ExistingCluster(Cluster):
     def restart_node(self, name: str) -> None:
         """DledgerError with the last line that the command said when it fails, and when the node is the process that it was."""
         if not self._restart_command:
-            raise _refused("no command restarts a node")
+            raise not_of_one_in_use("no command restarts a node")
         before = self._started(name)
         self._run_command(name)
         self.wait(lambda: self._started(name) not in (before, None), START_S, lambda: f"the command has not restarted {name}")
@@ -73,16 +68,6 @@ class ExistingCluster(Cluster):
             said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:SAID_CHARS]
             raise DledgerError(f"the command that restarts {name} ended with status {done.returncode} and said: {said}")
 
-    def replace_member(self, group: str, node: str) -> None:
-        raise _refused(f"{node} is not replaced")
-
-    def rotate_certificates(self) -> None:
-        raise _refused("its certificates are not touched")
-
 
 def _not_started(name: str) -> None:
-    raise _refused(f"{name} is not started")
-
-
-def _refused(what: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"the cluster is in use: {what}")
+    raise not_of_one_in_use(f"{name} is not started")
