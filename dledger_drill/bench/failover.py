@@ -8,19 +8,17 @@ acknowledged number exactly once, numbers rising within each queue.
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dledger_cli.local.private_cluster import PrivateCluster
+from dledger_cli.local.swept_folder import swept_folder
 from dledger_client import Admin, Message, Producer, PullConsumer
 from dledger_drill.bench.bodies import Bodies
 from dledger_drill.bench.report import Figures, Progress, announce
@@ -149,27 +147,23 @@ class _Load:
 
 def measure_failovers(fault: str, rounds: int, bodies: Bodies, rate: float) -> FailoverResult:
     """Run the bench; DeadlineExceededError when the group does not come back."""
-    result = FailoverResult()
-    folder = Path(tempfile.mkdtemp(prefix="dledger-failover-"))
-    try:
-        with (CuttableCluster if fault == "partition" else PrivateCluster)(folder) as cluster:
-            cluster.start()
-            announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {bodies.text} a second", folder)
-            with Admin(cluster.bootstrap) as admin:
-                admin.create_topic(TOPIC, queues=QUEUES)
-            with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:
-                load = _Load(producer, bodies, rate)
-                begun = time.perf_counter()
-                try:
-                    _run_rounds(cluster, load, fault, rounds, result)
-                finally:
-                    load.stop()
-            result.figures.took_s = time.perf_counter() - begun
-            result.figures.acknowledged, result.figures.failed = len(load.acknowledged), load.failed
-            result.figures.bytes = bodies.bytes_in(np.fromiter(load.acknowledged, np.uint64))
-            _account(cluster.bootstrap, bodies, load.acknowledged, result)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    result, make = FailoverResult(), CuttableCluster if fault == "partition" else PrivateCluster
+    with swept_folder("dledger-failover-") as folder, make(folder.path / "data") as cluster:
+        cluster.start()
+        announce(cluster.config, f"{fault} of the leader, {rounds} rounds, {rate:g} messages of {bodies.text} a second", folder.path)
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic(TOPIC, queues=QUEUES)
+        with Producer(cluster.bootstrap, group="dledger-bench", send_timeout_ms=30_000) as producer:
+            load = _Load(producer, bodies, rate)
+            begun = time.perf_counter()
+            try:
+                _run_rounds(cluster, load, fault, rounds, result)
+            finally:
+                load.stop()
+        result.figures.took_s = time.perf_counter() - begun
+        result.figures.acknowledged, result.figures.failed = len(load.acknowledged), load.failed
+        result.figures.bytes = bodies.bytes_in(np.fromiter(load.acknowledged, np.uint64))
+        _account(cluster.bootstrap, bodies, load.acknowledged, result)
     return result
 
 

@@ -6,8 +6,6 @@ Without a cluster (no --config or --bootstrap, no ./data/cluster.yaml) a bench s
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import typer
 
 from dledger_cli.context import SHIPPED_CONFIG, config_path, given_bootstrap, load_config, parse_size_option, run
+from dledger_cli.local.swept_folder import swept_folder
 from dledger_drill.bench.account import ReadAccount, consumed_text, produced_text
 from dledger_drill.bench.bodies import SMALLEST_BODY, Bodies
 from dledger_drill.bench.failover import FAULTS, measure_failovers
@@ -35,13 +34,9 @@ def _cluster(config: str | None) -> Iterator[tuple[ClusterConfig, Path | None]]:
         return
     from dledger_cli.local.private_cluster import PrivateCluster
 
-    folder = Path(tempfile.mkdtemp(prefix="dledger-bench-"))
-    try:
-        with PrivateCluster(folder) as cluster:
-            cluster.start()
-            yield cluster.config, folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with swept_folder("dledger-bench-") as folder, PrivateCluster(folder.path / "data") as cluster:
+        cluster.start()
+        yield cluster.config, folder.path
 
 
 def bodies_of(size: str) -> Bodies:

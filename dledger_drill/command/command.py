@@ -19,7 +19,7 @@ from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.output import note, print_table
 from dledger_drill.command.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
 from dledger_drill.command.cluster import cluster_in_use, missing, private_cluster
-from dledger_drill.command.folder import DrillFolder, remove_left_behind
+from dledger_drill.command.folder import DrillFolder
 from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -138,8 +138,6 @@ def _run(options: DrillOptions, asked: _Asked) -> Report:
     """The drill, and its report in the files that were asked for."""
     from dledger_drill.run.runner import Drill
 
-    for left in remove_left_behind():
-        note(f"removed {left}, left over from a drill that was killed")
     folder = DrillFolder(asked.keep)
     try:
         with ended_as_by_ctrl_c():
