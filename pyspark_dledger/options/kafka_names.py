@@ -15,7 +15,6 @@ READ_ALIASES = {
     "maxTriggerDelay": "maxTriggerDelayMs",
     "includeHeaders": "includeProperties",
 }
-OLD_NAMES = {"mend": "repair"}  # accepted for one version
 WRITE_ALIASES = {"kafka.bootstrap.servers": "bootstrap"}
 
 READ_HINTS = {

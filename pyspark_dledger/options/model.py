@@ -14,7 +14,7 @@ from dledger_client.runtime.argument_ranges import MAX_U32
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group, check_topic
 from pyspark_dledger.options.access import ACCESS_KNOWN, AccessOptions, parse_access
-from pyspark_dledger.options.kafka_names import OLD_NAMES, READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
+from pyspark_dledger.options.kafka_names import READ_ALIASES, READ_HINTS, WRITE_ALIASES, WRITE_HINTS
 from pyspark_dledger.options.parser import OptionParser
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST, ReadBound, parse_assigned, parse_read_bound
 from pyspark_dledger.schema import COLUMNS, checked_columns
@@ -171,7 +171,7 @@ def parse_read_options(options: Mapping[str, str], columns: tuple[str, ...] | No
 
     ``stream``: also what only a stream may have, which a source that does not know yet what it is used for accepts, too.
     """
-    given = OptionParser(options, KNOWN, READ_ALIASES | OLD_NAMES, READ_HINTS)
+    given = OptionParser(options, KNOWN, READ_ALIASES, READ_HINTS)
     topics, pattern = _topics(given)
     if given.optional("replica") and given.optional("readFrom"):
         raise InvalidArgumentError("options replica and readFrom are mutually exclusive")
