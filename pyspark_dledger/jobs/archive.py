@@ -20,11 +20,11 @@ from pyspark_dledger.jobs.common import (
     RowCounter,
     add_skip_lost,
     bounds,
+    connected,
     lost_options,
     parser,
     print_report,
     run_program,
-    secured,
     session,
     table,
     topic_list,
@@ -44,10 +44,7 @@ PARTITIONS = ("topic", "date", "hour")
 
 def archive(spark: SparkSession, bootstrap: str, topics: Sequence[str], path: str, *, per_trigger: int = 1_000_000, **options: Any) -> int:
     """Add new messages to the archive; returns their number."""
-    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
-    stream = stream.option("maxMessagesPerTrigger", per_trigger)
-    for name, value in options.items():
-        stream = stream.option(name, value)
+    stream = connected(spark.readStream, bootstrap, topic=",".join(topics), maxMessagesPerTrigger=per_trigger, **options)
     frame = stream.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour")
     writer = frame.writeStream.format("parquet").partitionBy(*PARTITIONS).option("path", path)
     with RowCounter.listening(spark, "archive") as counter:
@@ -86,10 +83,7 @@ def read_joined(spark: SparkSession, bootstrap: str, topics: Sequence[str], path
             )
         # One that has nothing, as of a recreated topic, begins where it ends.
         starts.setdefault(topic, {})[f"{group}:{queue_id}"] = min(max(offset, held.min_offset), held.max_offset)
-    live = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
-    live = live.option("startingOffsets", json.dumps(starts))
-    for name, value in options.items():
-        live = live.option(name, value)
+    live = connected(spark.read, bootstrap, topic=",".join(topics), startingOffsets=json.dumps(starts), **options)
     return archived.unionByName(live.load().selectExpr("*", f"{DATE} AS date", f"{HOUR} AS hour"))
 
 

@@ -16,12 +16,12 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError
 from pyspark_dledger.jobs.common import (
     JobFailedError,
     bounds,
+    connected,
     parser,
     print_report,
     progress,
     reason,
     run_program,
-    secured,
     session,
     table,
     topic_list,
@@ -138,10 +138,9 @@ def read_replica(spark: SparkSession, bootstrap: str, held: Held, replica: str) 
     starts = {topic: {f"{queue.group}:{queue.queue_id}": span[0] for queue, span in held.items()}}
     ends = {topic: {f"{queue.group}:{queue.queue_id}": span[1] for queue, span in held.items()}}
     group = next(iter(held)).group
-    reader = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", topic).option("replica", replica)
-    # Queues of other replica groups are not at this replica.
-    reader = reader.option("repair", "false").option("readTimeoutMs", READ_TIMEOUT_MS).option("queues", ",".join(starts[topic]))
-    reader = reader.option("columns", COLUMNS).option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    options = {"topic": topic, "replica": replica, "repair": "false", "readTimeoutMs": READ_TIMEOUT_MS, "columns": COLUMNS}
+    options["queues"] = ",".join(starts[topic])  # queues of other replica groups are not at this replica
+    reader = connected(spark.read, bootstrap, startingOffsets=json.dumps(starts), endingOffsets=json.dumps(ends), **options)
     return reader.load().where(f"`group` = '{group}'")
 
 

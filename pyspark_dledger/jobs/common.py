@@ -63,7 +63,7 @@ def add_connection(made: argparse.ArgumentParser) -> None:
 
 
 class _Credential(argparse.Action):
-    """Kept in the environment, from where clients of this process and ``secured`` take it."""
+    """Kept in the environment, from where clients of this process and ``connected`` take it."""
 
     def __call__(self, _parser: Any, _arguments: Any, value: Any, _option: Any = None) -> None:
         os.environ[str(self.const)] = str(value) if self.metavar == "NAME" else os.path.abspath(str(value))
@@ -79,12 +79,11 @@ def lost_options(arguments: argparse.Namespace) -> dict[str, str]:
     return {"failOnDataLoss": "false"} if arguments.skip_lost else {}
 
 
-def secured(builder: Builder) -> Builder:
-    """A reader or a writer with this process's credentials as options: Spark's JVM may have another environment."""
-    for option, variable in VARIABLES.items():
-        if os.environ.get(variable):
-            builder = builder.option(option, os.environ[variable])
-    return builder
+def connected(builder: Builder, bootstrap: str, **options: Any) -> Builder:
+    """A reader or a writer of this source.  This process's credentials are among its options: Spark's JVM may have another environment."""
+    access = {option: os.environ[variable] for option, variable in VARIABLES.items() if os.environ.get(variable)}
+    found: Builder = builder.format("dledger").options(bootstrap=bootstrap, **access, **options)
+    return found
 
 
 def session(arguments: argparse.Namespace, name: str) -> SparkSession:
@@ -97,22 +96,12 @@ def session(arguments: argparse.Namespace, name: str) -> SparkSession:
     # spark-submit has already set a master; keep it unless --master is given.
     if arguments.master or not os.environ.get("PYSPARK_GATEWAY_PORT"):
         builder = builder.master(arguments.master or "local[*]")
-    settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    settings: dict[str, Any] = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     settings |= {"spark.log.level": "ERROR", "spark.ui.enabled": "false"}
     for setting in arguments.conf:
         key, _, value = setting.partition("=")
         settings[key] = value
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def source(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options: Any) -> Any:
-    """DataFrame of a batch read."""
-    reader = secured(spark.read.format("dledger")).option("bootstrap", bootstrap).option("topic", ",".join(topics))
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
+    return builder.config(map=settings).getOrCreate()
 
 
 def bounds(bootstrap: str, topics: Sequence[str], timestamp_ms: int | None = None) -> dict[tuple[str, str, int], QueueOffsets]:

@@ -17,12 +17,12 @@ from pyspark_dledger.jobs.common import (
     RowCounter,
     add_skip_lost,
     bounds,
+    connected,
     lost_options,
     parser,
     print_report,
     progress,
     run_program,
-    secured,
     session,
     time_ms,
     topic_list,
@@ -51,12 +51,9 @@ def replay(
     **options: Any,
 ) -> int:
     """Send the messages; returns the number sent by this run.  ``to`` empty: to the original topic of each dead letter."""
-    stream = secured(spark.readStream.format("dledger")).option("bootstrap", bootstrap)
-    stream = stream.option("columns", FETCH_COLUMNS).option("maxMessagesPerTrigger", rate or PER_BATCH)
-    for name, value in (source_options(topics, ends) | options).items():
-        stream = stream.option(name, value)
-    writer = secured(rows_to_send(stream.load(), to).writeStream.format("dledger")).option("bootstrap", bootstrap)
-    writer = writer.option("checkpointLocation", checkpoint)
+    wanted = {"columns": FETCH_COLUMNS, "maxMessagesPerTrigger": rate or PER_BATCH} | source_options(topics, ends) | options
+    rows = connected(spark.readStream, bootstrap, **wanted).load()
+    writer = connected(rows_to_send(rows, to).writeStream, bootstrap, checkpointLocation=checkpoint)
     # With a rate: one micro-batch per second.  Without: all micro-batches at once.
     trigger = {"processingTime": "1 second"} if rate else {"availableNow": True}
     with RowCounter.listening(spark, "replay") as counter:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_dledger.jobs.common import (
     add_skip_lost,
+    connected,
     lost_options,
     parser,
     print_report,
     progress,
     run_program,
     session,
-    source,
     table,
     time_ms,
     topic_list,
@@ -51,7 +51,8 @@ class HourStats:
 
 def stats(spark: SparkSession, bootstrap: str, topics: Sequence[str], **options: Any) -> list[HourStats]:
     """Statistics by topic, tag and hour."""
-    frame = source(spark, bootstrap, topics, columns="topic,tags,body_size,born_timestamp,store_timestamp", **options)
+    columns = "topic,tags,body_size,born_timestamp,store_timestamp"
+    frame = connected(spark.read, bootstrap, topic=",".join(topics), columns=columns, **options).load()
     from pyspark.sql import functions
 
     plain = frame.selectExpr("topic", "coalesce(tags, '') AS tag", f"{HOUR} AS hour", "body_size", f"{LATENCY} AS latency")

@@ -1,7 +1,6 @@
 """Questions to a replica group for the bounds of its queues, in requests that brokers take.
 
-Owns what is asked how: a topic at a time, whose queues are answered packed; single queues where a time is to be found, and at brokers from
-before whole topics could be asked for, which leave those out of their answer.
+Owns what is asked how: a topic at a time, whose queues are answered packed; single queues where a time is to be found.
 """
 
 from __future__ import annotations
