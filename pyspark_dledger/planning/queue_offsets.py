@@ -118,20 +118,6 @@ def by_queue(offsets: Offsets) -> dict[QueueId, int]:
     }
 
 
-def of_queues(offsets: Mapping[QueueId, int]) -> Offsets:
-    """The reverse of ``by_queue``."""
-    found: dict[TopicPart, dict[int, int]] = {}
-    for queue, offset in offsets.items():
-        found.setdefault(queue.part, {})[queue.queue_id] = offset
-    return {part: of_numbers(numbered) for part, numbered in found.items()}
-
-
-def of_numbers(numbered: Mapping[int, int]) -> Array:
-    offsets = no_offsets(max(numbered) + 1)
-    offsets[list(numbered)] = list(numbered.values())
-    return offsets
-
-
 def in_order(offsets: Offsets) -> Iterator[tuple[TopicPart, Array]]:
     for part in sorted(offsets):
         yield part, offsets[part]

@@ -14,10 +14,11 @@ from dledger_wire.errors import DledgerError
 from dledger_wire.names import check_group, check_topic
 from pyspark_dledger.options.model import parse_read_options
 from pyspark_dledger.planning.checkpoint import from_json, to_json
-from pyspark_dledger.planning.queue_offsets import QueueId, of_queues, same_offsets
+from pyspark_dledger.planning.queue_offsets import QueueId, same_offsets
 from pyspark_dledger.write.publisher import read_manifest
 from store.queues.sql_filter import SqlFilter
 from tests.fuzz.target import JSON_WORDS, Target
+from tests.unit.spark.views import of_queues
 
 _PROPERTIES: tuple[dict[str, str], ...] = (
     {},

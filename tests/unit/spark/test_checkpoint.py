@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dledger_wire.errors import InvalidArgumentError
 from pyspark_dledger.planning import checkpoint
 from pyspark_dledger.planning.checkpoint import KnownOffsets, from_json, to_json
-from pyspark_dledger.planning.queue_offsets import QueueId, TopicPart, by_queue, of_queues, same_offsets
+from pyspark_dledger.planning.queue_offsets import QueueId, TopicPart, by_queue, same_offsets
+from tests.unit.spark.views import of_queues
 
 GOLDEN = (
     '{"version": 1, "topics": {"a": {"incarnation": "", "queues": {}}, "t": {"incarnation": "g0:7,g1:9", '

@@ -10,10 +10,10 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameE
 from pyspark_dledger.options.model import Filters, parse_read_options, parse_write_options
 from pyspark_dledger.options.read_bounds import EARLIEST, LATEST
 from pyspark_dledger.planning.partitions import MAX_SHARED, MIN_SHARED, OffsetRange, resolve, shared, split
-from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues, same_offsets
+from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, same_offsets
 from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, total_of, waiting
 from pyspark_dledger.schema import COLUMNS, ddl
-from tests.unit.spark.views import bounds_of
+from tests.unit.spark.views import bounds_of, of_queues
 
 BASE = {"bootstrap": "127.0.0.1:9876", "topic": "orders"}
 

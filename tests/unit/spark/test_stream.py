@@ -22,10 +22,10 @@ from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import checkpoint, cluster_queries
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange
-from pyspark_dledger.planning.queue_offsets import QueueId, by_queue, of_queues
+from pyspark_dledger.planning.queue_offsets import QueueId, by_queue
 from pyspark_dledger.read import stream
 from pyspark_dledger.read.stream import StreamReader
-from tests.unit.spark.views import Held, bounds_of
+from tests.unit.spark.views import Held, bounds_of, of_queues
 
 WHOLE = encode_frame(Frame(0, 0, 0, b"seven..", "t"))
 Q = [QueueId("t", "g0", number) for number in range(3)]

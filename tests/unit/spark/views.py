@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark_dledger.planning.queue_offsets import PartBounds, QueueId, TopicPart, by_queue, no_offsets, of_queues
+from pyspark_dledger.planning.queue_offsets import Offsets, PartBounds, QueueId, TopicPart, by_queue, no_offsets
 
 Held = tuple[int, int] | tuple[int, int, Mapping[int, int]]  # first offset, one past the newest, first offsets by time
 
@@ -29,4 +29,15 @@ def held_of(bounds: Mapping[TopicPart, PartBounds]) -> dict[QueueId, Held]:
         offsets = bounds[queue.part].by_time.items()
         times = {moment: int(some[queue.queue_id]) for moment, some in offsets if some[queue.queue_id] >= 0}
         found[queue] = (low, highs[queue], times) if times else (low, highs[queue])
+    return found
+
+
+def of_queues(offsets: Mapping[QueueId, int]) -> Offsets:
+    """The reverse of ``by_queue``."""
+    counts: dict[TopicPart, int] = {}
+    for queue in offsets:
+        counts[queue.part] = max(counts.get(queue.part, 0), queue.queue_id + 1)
+    found = {part: no_offsets(count) for part, count in counts.items()}
+    for queue, offset in offsets.items():
+        found[queue.part][queue.queue_id] = offset
     return found
