@@ -16,8 +16,7 @@ from dledger_drill.checkers.delays import check_delays
 from dledger_drill.checkers.delivery import check_delivery
 from dledger_drill.checkers.leaders import LeaderCheck
 from dledger_drill.checkers.leaks import LeakCheck
-from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import Verdict, Violation
+from dledger_drill.checkers.model import Limits, Verdict, Violation
 from dledger_drill.checkers.offsets import check_offsets
 from dledger_drill.checkers.orderly import check_orderly
 from dledger_drill.checkers.outages import OutageCheck

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.model import Limits, Violation, ViolationKind
 from dledger_drill.checkers.outages import Gap
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.history.records import Operation, OperationKind, Outcome

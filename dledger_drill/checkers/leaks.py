@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.model import Limits, Violation, ViolationKind
 from dledger_drill.history.records import Operation
 
 WARM_UP = 0.2  # of the rounds

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import inf
 
 from dledger_drill.checkers.model import Violation, ViolationKind
-from dledger_drill.checkers.rising import Call, Fault, check_rising
+from dledger_drill.checkers.order import Call, Fault, check_rising
 from dledger_drill.checkers.topic import Queue, TopicHistory, end_of, queue_of
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 

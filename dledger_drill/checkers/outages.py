@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import Outage, Violation, ViolationKind
+from dledger_drill.checkers.model import Limits, Outage, Violation, ViolationKind
 from dledger_drill.history.records import PROBE, Operation, Outcome
 
 USUAL = 200  # sends from which the usual times are taken

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from dledger_drill.checkers.limits import Limits
-from dledger_drill.checkers.model import Violation, ViolationKind
+from dledger_drill.checkers.model import Limits, Violation, ViolationKind
 from dledger_drill.history.records import Operation
 
 

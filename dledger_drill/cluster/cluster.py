@@ -16,8 +16,8 @@ from dledger_cli.local.waiting import ObservedCluster, until
 from dledger_client import Admin, TlsSettings
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
 from dledger_client.types import SecuritySettings
+from dledger_drill.cluster.machines import DrillMachine
 from dledger_drill.hosts.machine import Process
-from dledger_drill.hosts.machines import DrillMachine
 from dledger_drill.hosts.shared_links import SharedLinks
 from dledger_drill.hosts.shared_machines import SharedMachines
 from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError

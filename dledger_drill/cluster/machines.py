@@ -6,14 +6,49 @@ Owns all of them until ``close``.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dledger_drill.hosts.capabilities import Capabilities
 from dledger_drill.hosts.folder_disk import FolderDisk
 from dledger_drill.hosts.loop_disk import LoopDisk
-from dledger_drill.hosts.machines import DrillMachine
+from dledger_drill.hosts.machine import Clock, Disk
 from dledger_drill.hosts.network import CLIENTS, Network
 from dledger_drill.hosts.preload import Preload, ShiftedClock
+from dledger_drill.hosts.processes import MachineProcess
+from dledger_wire.check import require
+
+
+class DrillMachine:
+    """One process runs on it at a time.
+
+    Args:
+        namespace: Descriptor of its network namespace; None: it shares the network of this process.
+        environment: For each of its processes: what the preloaded library wants.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ip: str,
+        disk: Disk,
+        clock: Clock,
+        *,
+        namespace: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.ip, self.disk, self.clock = name, ip, disk, clock
+        self.process: MachineProcess | None = None
+        self._namespace = namespace
+        self._environment = dict(environment or {})
+
+    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> MachineProcess:
+        running = self.process
+        require(running is None or running.poll() is not None, f"a process runs on {self.name}")
+        added = {**environment, **self._environment}
+        self.process = MachineProcess(command, log=log, environment=added, namespace=self._namespace)
+        return self.process
+
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,12 +1,14 @@
 """Names and files that options of a drill give, checked before anything is started.
 
-Owns their errors: typer.BadParameter, one line with the option, what it got and what was expected.
+Owns their errors, one line with the option, what it got and what was expected, and the spelling of names: separated by commas, an unknown
+one is refused with the nearest ones.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ ALL = "all"
 def faults_of(text: str, against: str) -> tuple[str, ...]:
     """The faults that ``text`` names.  Of a cluster in use, those that do it no harm; others are refused when they are named."""
     from dledger_drill.faults.catalogue import CATALOGUE, families, harmless
-    from dledger_drill.plan.options import chosen
 
     possible = tuple(harmless() if against else CATALOGUE)
     if text == ALL:
@@ -37,7 +38,6 @@ def faults_of(text: str, against: str) -> tuple[str, ...]:
 
 
 def workloads_of(text: str) -> tuple[str, ...]:
-    from dledger_drill.plan.options import chosen
     from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, WORKLOADS, check_workloads
 
     try:
@@ -82,3 +82,24 @@ def check_writable(file: Path | None, option: str) -> None:
         raise typer.BadParameter(f"{file} is a folder; expected the name of a file", param_hint=option)
     if not os.access(folder, os.W_OK):
         raise typer.BadParameter(f"{folder}: no file can be written there", param_hint=option)
+
+
+def chosen(text: str, names: Iterable[str], families: Mapping[str, Sequence[str]], what: str) -> tuple[str, ...]:
+    """The names that ``text`` lists, each once and in their order; a family stands for all of its names, ``all`` for everything.
+
+    Raises InvalidArgumentError for what is no name.  ``what`` is its kind, for the error.
+    """
+    known = list(names)
+    found: dict[str, None] = {}
+    for part in (part.strip() for part in text.split(",")):
+        if part == ALL:
+            found |= dict.fromkeys(known)
+        elif part in known:
+            found[part] = None
+        elif part in families:
+            found |= dict.fromkeys(families[part])
+        else:
+            near = difflib.get_close_matches(part, [*known, *families], n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"expected {ALL}, {', '.join([*families] or known)}"
+            raise InvalidArgumentError(f"no {what} {part!r}; {hint}")
+    return tuple(name for name in known if name in found)

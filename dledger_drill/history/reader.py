@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from dledger_drill.history.codec import decode, encode
-from dledger_drill.history.records import Operation
+from dledger_drill.history.records import Operation, decode, encode
 from dledger_wire.errors import InvalidArgumentError
 
 CHUNK_BYTES = 256 * 1024

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
-from dledger_drill.history.codec import encode
-from dledger_drill.history.records import Operation
+from dledger_drill.history.records import Operation, encode
 
 FLUSH_SECONDS = 1.0
 COMPRESSION = 3  # a third of the time of the default level, for a tenth more bytes

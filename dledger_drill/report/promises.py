@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import Limits
 from dledger_drill.checkers.model import ViolationKind as Kind
 from dledger_drill.history.records import OperationKind
 from dledger_drill.report.model import Report

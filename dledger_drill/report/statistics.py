@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import Limits
 from dledger_drill.report.model import COUNTED, Report, RoundReport
 
 TWO = "two at once"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import platform
 import secrets
 import time
 from collections import defaultdict
@@ -11,15 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from dledger_drill.checkers.check import HistoryCheck, Limits
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.cluster.cluster import Cluster
 from dledger_drill.faults.catalogue import CATALOGUE, LEADING, impossible
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions, Need, RoundPlan
-from dledger_drill.report.model import Report
+from dledger_drill.report.model import MachineInfo, Report
 from dledger_drill.report.terminal import Progress, Shown
-from dledger_drill.run.machine import machine_info
 from dledger_drill.run.segments import DrillState, NotRecoveredError, Segment
 from dledger_drill.run.timelines import Timelines, round_reports, violation_text
 from dledger_drill.workloads.spec import LoadSpec
@@ -160,3 +163,21 @@ def _by_outcome(counts: dict[str, int]) -> dict[str, dict[str, int]]:
         kind, _, outcome = name.rpartition(" ")
         found[kind][outcome] = count
     return dict(found)
+
+
+def machine_info() -> MachineInfo:
+    return MachineInfo(
+        cpu=_cpu_name(),
+        cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -28,9 +28,8 @@ from dledger_drill.report.terminal import Progress
 from dledger_drill.run.observer import Observer
 from dledger_drill.run.rounds import PROCESS, Round
 from dledger_drill.run.timelines import RoundTimes, Timelines
-from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.control import LoadControl
-from dledger_drill.workloads.spec import LoadSpec
+from dledger_drill.workloads.spec import Command, LoadSpec
 from dledger_wire.errors import DledgerError
 
 RUNNING_S, HEALTHY_S, ACKNOWLEDGED_S, FINISH_S, EQUAL_S = 120.0, 90.0, 60.0, 240.0, 90.0

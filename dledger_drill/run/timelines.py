@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dledger_drill.checkers.model import Verdict, Violation
-from dledger_drill.history.codec import encode
-from dledger_drill.history.records import Operation, OperationKind, Outcome
+from dledger_drill.history.records import Operation, OperationKind, Outcome, encode
 from dledger_drill.plan.model import RoundPlan
 from dledger_drill.report.model import (
     BIN_S,

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from dledger_client.aio import PullConsumer
 from dledger_drill.history.records import OperationKind, Outcome
-from dledger_drill.workloads.bodies import value_of
+from dledger_drill.workloads.bodies import consecutive_runs, value_of
 from dledger_drill.workloads.recorder import Recorder
-from dledger_drill.workloads.runs import consecutive_runs
 from dledger_drill.workloads.spec import LoadSpec
 
 RUN_MESSAGES = 1_000

@@ -20,9 +20,8 @@ from typing import Any
 
 from dledger_cli.local.local_process import last_words
 from dledger_drill.hosts.machine import Process
-from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.spark_process import HISTORY as SPARK_HISTORY
-from dledger_drill.workloads.spec import LoadSpec
+from dledger_drill.workloads.spec import Command, LoadSpec
 from dledger_wire.errors import DeadlineExceededError, DledgerError
 
 COMMAND = (sys.executable, "-P", "-m", "dledger_drill.workloads.process")

@@ -14,10 +14,9 @@ from typing import Any
 
 from dledger_drill.history.writer import HistoryWriter
 from dledger_drill.workloads.base import Surroundings
-from dledger_drill.workloads.commands import Command, parse_command
 from dledger_drill.workloads.load import Load
 from dledger_drill.workloads.recorder import Recorder
-from dledger_drill.workloads.spec import LoadSpec
+from dledger_drill.workloads.spec import Command, LoadSpec, parse_command
 from dledger_wire.errors import DledgerError
 
 REPORT_S = 0.25

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from dledger_drill.workloads.base import Surroundings, Workload
-from dledger_drill.workloads.commands import Command
+from dledger_drill.workloads.spec import Command
 from dledger_wire.errors import DledgerError
 
 END_S = 180.0  # the stream reads to the end, the session stops

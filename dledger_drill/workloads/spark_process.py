@@ -18,9 +18,8 @@ from typing import Any
 
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
-from dledger_drill.workloads.commands import parse_command
-from dledger_drill.workloads.runs import consecutive_runs, of_queues
-from dledger_drill.workloads.spec import LoadSpec
+from dledger_drill.workloads.bodies import consecutive_runs, of_queues
+from dledger_drill.workloads.spec import LoadSpec, parse_command
 
 HISTORY = "spark.jsonl.gz"
 COLUMNS = ("group", "queue_id", "queue_offset", "body")

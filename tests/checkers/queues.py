@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from dledger_drill.checkers.rising import Call, Fault, check_rising
+from dledger_drill.checkers.order import Call, Fault, check_rising
 from tests.checkers.append_log import Anomaly, Outcome
 
 

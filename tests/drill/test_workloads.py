@@ -14,11 +14,10 @@ import pytest
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin
 from dledger_drill.checkers.check import check_all
-from dledger_drill.checkers.limits import Limits
+from dledger_drill.checkers.model import Limits
 from dledger_drill.history.records import Operation, OperationKind, Outcome
-from dledger_drill.workloads.commands import Command
 from dledger_drill.workloads.control import LoadControl
-from dledger_drill.workloads.spec import LoadSpec
+from dledger_drill.workloads.spec import Command, LoadSpec
 from dledger_wire.errors import DledgerError
 from tests.drill.workload_rig import History, start_child
 from tests.waiting import LIMIT_S

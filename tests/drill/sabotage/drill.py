@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from dledger_drill.cluster.machines_cluster import MachinesCluster
+from dledger_drill.command.choices import chosen
 from dledger_drill.faults.catalogue import CATALOGUE, families
 from dledger_drill.hosts.capabilities import probe
 from dledger_drill.plan.model import DrillOptions, Need
-from dledger_drill.plan.options import chosen
 from dledger_drill.report.model import Report
 from dledger_drill.report.statistics import verdict
 from dledger_drill.report.terminal import Lines

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dledger_drill.command.choices import chosen
 from dledger_drill.plan.draw import draw_round
 from dledger_drill.plan.model import DrillOptions
-from dledger_drill.plan.options import chosen
 from dledger_wire.errors import InvalidArgumentError
 
 FAULTS = {f"fault-{number}": (0.5, 1.0 + number) for number in range(7)}

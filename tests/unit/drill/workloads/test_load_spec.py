@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_drill.workloads.commands import Command, parse_command
-from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, LoadSpec
+from dledger_drill.workloads.spec import DEFAULT_WORKLOADS, Command, LoadSpec, parse_command
 from dledger_wire.errors import InvalidArgumentError
 
 

@@ -12,9 +12,8 @@ from dledger_client.types import TransactionOutcome
 from dledger_drill.history.reader import read_history
 from dledger_drill.history.records import OperationKind, Outcome
 from dledger_drill.history.writer import HistoryWriter
-from dledger_drill.workloads.bodies import body_of
+from dledger_drill.workloads.bodies import body_of, consecutive_runs, of_queues
 from dledger_drill.workloads.recorder import Recorder, Undelivered, outcome_of
-from dledger_drill.workloads.runs import consecutive_runs, of_queues
 from dledger_drill.workloads.transactional import outcome_of_end
 from dledger_wire.errors import (
     BusyError,
