@@ -22,7 +22,7 @@ from dledger_wire.printable import printable, printable_json
 from dledger_wire.security import variables
 from pyspark_dledger.options.access import VARIABLES
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS
-from pyspark_dledger.options.units import moment_ms
+from pyspark_dledger.options.parser import moment_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,7 @@ from typing import Any
 
 from dledger_wire import strict_json
 from dledger_wire.errors import InvalidArgumentError
-from pyspark_dledger.options.parser import OptionParser
-from pyspark_dledger.options.units import is_moment_ms
+from pyspark_dledger.options.parser import OptionParser, is_moment_ms
 
 EARLIEST = -2
 LATEST = -1

@@ -16,10 +16,10 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import OffsetOutOfRangeError
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, ReadOptions
+from pyspark_dledger.planning.bounds_questions import ViewRequest
 from pyspark_dledger.planning.cluster_view import ClusterInspector, ClusterView
 from pyspark_dledger.planning.partitions import has_queue
 from pyspark_dledger.planning.queue_offsets import QueueId
-from pyspark_dledger.planning.view_request import ViewRequest
 
 SAMPLE_MESSAGES, SAMPLE_BYTES = 200, 256 << 10
 SAMPLES_AT_ONCE = 32

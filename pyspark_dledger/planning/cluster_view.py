@@ -33,11 +33,10 @@ from dledger_wire.status import Perm
 from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, ReadOptions
 from pyspark_dledger.per_process import PerProcess
-from pyspark_dledger.planning.bounds_questions import NAMES_A_REQUEST, BoundsQuestions
+from pyspark_dledger.planning.bounds_questions import NAMES_A_REQUEST, BoundsQuestions, ViewRequest
 from pyspark_dledger.planning.partitions import unknown_queue
 from pyspark_dledger.planning.queue_offsets import PartBounds, QueueId, TopicPart
 from pyspark_dledger.planning.topic_epochs import joined
-from pyspark_dledger.planning.view_request import ViewRequest
 
 GROUP_TIMEOUT_MS = 5_000  # until a group counts as unreachable
 UNREACHABLE_AGAIN_MS = 1_000  # the same for a group that was unreachable in the last view

@@ -23,6 +23,7 @@ from dledger_wire.errors import DledgerError, NotReadyError, OffsetOutOfRangeErr
 from pyspark_dledger.options.model import ReadOptions
 from pyspark_dledger.options.read_bounds import EARLIEST, check_order
 from pyspark_dledger.planning import cluster_queries
+from pyspark_dledger.planning.bounds_questions import ViewRequest
 from pyspark_dledger.planning.checkpoint import NOWHERE, KnownOffsets, StreamOffsets
 from pyspark_dledger.planning.cluster_view import ClusterView
 from pyspark_dledger.planning.partitions import OffsetRange, check_named_queues, named_offsets, offsets_of
@@ -39,7 +40,6 @@ from pyspark_dledger.planning.queue_offsets import (
 )
 from pyspark_dledger.planning.rate_limit import cut_to_bytes, cut_to_messages, spans, total_of, waiting
 from pyspark_dledger.planning.topic_epochs import by_group, check_same, groups_of, joined, merged, recreated
-from pyspark_dledger.planning.view_request import ViewRequest
 from pyspark_dledger.read.batch import partitions_of, read_range
 from pyspark_dledger.user_errors import concise_errors
 

@@ -15,10 +15,10 @@ from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyEr
 from dledger_wire.rpc import methods
 from pyspark_dledger.options.model import ReadOptions, parse_read_options
 from pyspark_dledger.planning import bounds_questions, cluster_queries, cluster_view
+from pyspark_dledger.planning.bounds_questions import ViewRequest
 from pyspark_dledger.planning.cluster_view import ClusterInspector
 from pyspark_dledger.planning.pushdown import narrowed
 from pyspark_dledger.planning.queue_offsets import QueueId
-from pyspark_dledger.planning.view_request import ViewRequest
 from tests.sim.disk import MountedDisk, SimFile
 from tests.unit.client.sim_rig import Rig, until
 from tests.unit.spark.views import held_of
