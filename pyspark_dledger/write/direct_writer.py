@@ -21,13 +21,13 @@ from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicNotFoundError
+from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import WriteOptions
-from pyspark_dledger.per_process import freeze_loaded
+from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.direct_task import DirectTarget, DirectTask, task_ids
 from pyspark_dledger.write.staged_batches import RowBatcher, TargetQueue
 from pyspark_dledger.write.targets import Targets, check_write, driver_consumer, frame_stamp
-from pyspark_dledger.write.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +112,7 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
 
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-    clients, run = _Clients.of_this_process(options), LoopThread.shared().run
+    clients, run = _clients_of(options), LoopThread.shared().run
     batcher = RowBatcher(
         frame_stamp(options, lambda environment: task_ids(target.name(partition), environment.clock, environment.random)),
         lambda _topic: target.queues,
@@ -137,7 +137,7 @@ def write_rows(options: WriteOptions, target: DirectTarget, batches: Iterator[pa
     return DirectReport(batcher.rows)
 
 
-class _Clients(WorkerClients):
+class _Clients:
     """What tasks store their rows with."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -149,3 +149,11 @@ class _Clients(WorkerClients):
     async def _open(options: WriteOptions) -> tuple[Router, IdempotentWriter]:
         router = environment_for(options.bootstrap, **options.access.client()).open_router(options.bootstrap)
         return router, IdempotentWriter(router, timeout_ms=options.send_timeout_ms)
+
+
+_kept: PerProcess[tuple[str, int, AccessOptions], _Clients] = PerProcess()
+
+
+def _clients_of(options: WriteOptions) -> _Clients:
+    """Those of this worker process, reused by its tasks: brokers keep state per producer."""
+    return _kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: _Clients(options))

@@ -20,15 +20,15 @@ from dledger_client.producer.idempotent_writer import IdempotentWriter
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import InvalidArgumentError, TopicNotFoundError
+from pyspark_dledger.options.access import AccessOptions
 from pyspark_dledger.options.model import METADATA_TIMEOUT_MS, WriteOptions
-from pyspark_dledger.per_process import freeze_loaded
+from pyspark_dledger.per_process import PerProcess, freeze_loaded
 from pyspark_dledger.user_errors import concise_errors
 from pyspark_dledger.write.publisher import QUERY, UNNAMED_JOB, Published, Publisher, StagedRange, WriteName
 from pyspark_dledger.write.staged_batches import RowBatcher
 from pyspark_dledger.write.staging_sender import StagingSender
 from pyspark_dledger.write.staging_topic import StagingTopic, create_staging, staging_of
 from pyspark_dledger.write.targets import Targets, check_write, driver_consumer, frame_stamp, writable_queues
-from pyspark_dledger.write.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     query_id = (context.getLocalProperty("sql.streaming.queryId") or "") if context is not None else ""
-    clients = _Clients.of_this_process(options)
+    clients = _clients_of(options)
     targets = Targets(clients.consumer)
     batcher = RowBatcher(clients.maker, targets.queues_of, options.topic, partition, targets.max_body_bytes_of)
     sender = StagingSender(clients.producer, staging, partition, targets.max_body_bytes_of(staging.topic))
@@ -130,7 +130,7 @@ def stage(options: WriteOptions, staging: StagingTopic, batches: Iterator[pa.Rec
     return found
 
 
-class _Clients(WorkerClients):
+class _Clients:
     """What tasks stage their rows with."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -139,6 +139,14 @@ class _Clients(WorkerClients):
         self.producer = Producer(options.bootstrap, group="spark", send_timeout_ms=options.send_timeout_ms, compress_type="none", **access)
         self.consumer = PullConsumer(options.bootstrap, timeout_ms=options.send_timeout_ms, **access)
         self.maker = frame_stamp(options)
+
+
+_kept: PerProcess[tuple[str, int, AccessOptions], _Clients] = PerProcess()
+
+
+def _clients_of(options: WriteOptions) -> _Clients:
+    """Those of this worker process, reused by its tasks: brokers keep state per producer."""
+    return _kept.get((options.bootstrap, options.send_timeout_ms, options.access), lambda: _Clients(options))
 
 
 def commit_write(
