@@ -29,14 +29,6 @@ class ClusterBackup:
     unanswered: dict[str, DledgerError]
 
 
-def _no_progress(_group: str, _size: int) -> None:
-    """No progress is shown."""
-
-
-def _ignore(_error: DledgerError) -> None:
-    """Nothing is reported."""
-
-
 async def take(
     admin: Admin,
     to: str,
@@ -46,8 +38,8 @@ async def take(
     from_node: str = "",
     bytes_per_s: int = 0,
     status_ms: int = STATUS_MS,
-    on_bytes: Callable[[str, int], None] = _no_progress,
-    skipped: Callable[[DledgerError], None] = _ignore,
+    on_bytes: Callable[[str, int], None] = lambda _group, _size: None,
+    skipped: Callable[[DledgerError], None] = lambda _error: None,
 ) -> ClusterBackup:
     """Back up replica groups of a running cluster, each consistent at an entry of its own.
 

@@ -44,10 +44,6 @@ def _ignore(_line: str) -> None:
     """Nothing is reported."""
 
 
-def _no_progress(_node: str, _size: int) -> None:
-    """No progress is shown."""
-
-
 async def restore(
     source: str,
     cluster: ClusterConfig,
@@ -56,7 +52,7 @@ async def restore(
     node_id: str = "",
     backup_id: str = "",
     at_ms: int = 0,
-    on_bytes: Callable[[str, int], None] = _no_progress,
+    on_bytes: Callable[[str, int], None] = lambda _node, _size: None,
     note: Callable[[str], None] = _ignore,
 ) -> Restored:
     """Create data folders of a new cluster from a backup; its nodes can be started then.
