@@ -18,39 +18,20 @@ RUN_OPERATIONS = 100_000  # sorted in memory at a time; with their lines about 6
 GZIP_FORMAT = 31  # zlib's number for a stream with gzip's header
 
 
-class HistoryReader:
-    """A history file; iterating reads it from its beginning.
-
-    Attributes:
-        torn: 1 after reading if the last line was cut off, as a killed process leaves it; that line is left out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.torn = 0
-
-    def __iter__(self) -> Iterator[Operation]:
-        self.torn = 0
-        rest = b""
-        number = 0
-        for chunk in _chunks(self._path):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                number += 1
-                yield self._decode(line, number)
-        if rest:
-            self.torn = 1
-
-    def _decode(self, line: bytes, number: int) -> Operation:
-        try:
-            return decode(line)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"{self._path}:{number}: not an operation of a drill's history: {error}") from error
-
-
 def read_history(path: Path) -> Iterator[Operation]:
-    """The operations of one file, in the order in which they were written: that of their answers."""
-    return iter(HistoryReader(path))
+    """The operations of one file, in the order in which they were written: that of their answers.
+
+    A last line that was cut off, as a killed process leaves it, is left out.
+    """
+    rest, number = b"", 0
+    for chunk in _chunks(path):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            number += 1
+            try:
+                yield decode(line)
+            except (ValueError, KeyError, TypeError) as error:
+                raise InvalidArgumentError(f"{path}:{number}: not an operation of a drill's history: {error}") from error
 
 
 def merge(paths: Iterable[Path], run_operations: int = RUN_OPERATIONS) -> Iterator[Operation]:

@@ -34,10 +34,6 @@ class Capabilities:
 
     why_not: Mapping[Need, str] = field(default_factory=dict)
 
-    def missing(self, needs: frozenset[Need]) -> str:
-        """Why something with these needs is not possible; empty when it is."""
-        return "; ".join(f"{need}: {self.why_not[need]}" for need in Need if need in needs and need in self.why_not)
-
     @property
     def network(self) -> bool:
         return Need.NAMESPACES not in self.why_not

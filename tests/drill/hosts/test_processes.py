@@ -47,14 +47,13 @@ WITHOUT_ROOT = """
 import os, sys
 from dledger_drill.hosts import preload
 from dledger_drill.hosts.capabilities import probe
-from dledger_drill.plan.model import Need
 preload.missing()
 os.setgroups([])
 os.setresgid(*[int(sys.argv[1])] * 3)
 os.setresuid(*[int(sys.argv[1])] * 3)
 found = probe()
 print(found.network, found.loop_disks)
-print(found.missing(frozenset(Need)))
+print("; ".join(f"{need}: {why}" for need, why in found.why_not.items()))
 """
 NO_RECEIVER = 65534
 
