@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from dledger_drill.checkers.consumption import check_consumption
 from dledger_drill.checkers.delays import check_delays
@@ -40,25 +39,16 @@ def check_all(operations: Iterable[Operation], limits: Limits | None = None) -> 
     return check.finish()
 
 
-@dataclass(slots=True)
 class HistoryCheck:
     """The checkers while a history is read.  ``verdict`` has what was found so far; it is whole after ``finish``."""
 
-    limits: Limits
-    verdict: Verdict = field(default_factory=Verdict)
-    _topics: dict[str, TopicHistory] = field(default_factory=dict)
-    _pauses: list[Operation] = field(default_factory=list)
-    _counts: Counter[str] = field(default_factory=Counter)
-    _found: Counter[str] = field(default_factory=Counter)
-    _leaders: LeaderCheck = field(default_factory=LeaderCheck)
-    _replicas: ReplicaCheck = field(init=False)
-    _leaks: LeakCheck = field(init=False)
-    _outages: OutageCheck = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._replicas = ReplicaCheck(self.limits)
-        self._leaks = LeakCheck(self.limits)
-        self._outages = OutageCheck(self.limits)
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.verdict = limits, Verdict()
+        self._topics: dict[str, TopicHistory] = {}
+        self._pauses: list[Operation] = []
+        self._counts, self._found = Counter[str](), Counter[str]()
+        self._leaders, self._replicas = LeaderCheck(), ReplicaCheck(limits)
+        self._leaks, self._outages = LeakCheck(limits), OutageCheck(limits)
 
     def take(self, operation: Operation) -> None:
         self._counts[f"{operation.kind} {operation.outcome}"] += 1
