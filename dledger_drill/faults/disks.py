@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHO, Do, Role, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, on_machines, pick, strike
 from dledger_drill.hosts.shared_machines import HeldMachines
 from dledger_drill.plan.model import FaultChoice, Need
 
@@ -46,12 +46,7 @@ def failing_disk(role: Role) -> Do:
 
 
 def full_disk(role: Role) -> Do:
-    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        nodes = pick(target, choice.group, role, draw)
-        held = target.machines.hold()
-        return strike(nodes, lambda node: held.fill(node, LEAVE_BYTES), held.release, "ENOSPC")
-
-    return do
+    return on_machines(role, lambda held, node: held.fill(node, LEAVE_BYTES), "ENOSPC")
 
 
 def power_loss(role: Role) -> Do:
@@ -75,26 +70,11 @@ def _disk_faults(name: str, what: str, make: Callable[[Role], Do], need: Need, h
     return [Fault(f"{name}-{role}", name, what.format(WHO[role]), hold_s, make(role), frozenset({need})) for role in roles]
 
 
-_EACH = (Role.LEADER, Role.FOLLOWER, Role.ALL)
+_TWO, _EACH = (Role.LEADER, Role.FOLLOWER), (Role.LEADER, Role.FOLLOWER, Role.ALL)
+_POWER = (Role.LEADER, Role.TWO, Role.ALL)
 FAULTS: tuple[Fault, ...] = (
     *_disk_faults("slow-disk", "syncs of {} take 20 to 300 ms longer", slow_disk, Need.PRELOAD, (1.5, 4.0), *_EACH),
-    *_disk_faults(
-        "failing-disk",
-        "writes of {} fail with EIO, until it is started again",
-        failing_disk,
-        Need.PRELOAD,
-        (1.5, 4.0),
-        *_EACH[:2],
-    ),
+    *_disk_faults("failing-disk", "writes of {} fail with EIO, until it is started again", failing_disk, Need.PRELOAD, (1.5, 4.0), *_TWO),
     *_disk_faults("full-disk", "no space is left for {}", full_disk, Need.PRELOAD, (3.0, 6.0), *_EACH),
-    *_disk_faults(
-        "power",
-        "power of {} fails: what was not synced is gone",
-        power_loss,
-        Need.LOOP_DISKS,
-        (0.5, 2.0),
-        Role.LEADER,
-        Role.TWO,
-        Role.ALL,
-    ),
+    *_disk_faults("power", "power of {} fails: what was not synced is gone", power_loss, Need.LOOP_DISKS, (0.5, 2.0), *_POWER),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import Do, Role, followers, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, followers, on_machines, pick, strike
 from dledger_drill.plan.model import FaultChoice, Need
 
 STOP_S = 30.0
@@ -13,12 +13,7 @@ STOP_S = 30.0
 
 def restart(role: Role) -> Do:
     """Stopped in order, and started when the fault is over."""
-
-    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        held = target.machines.hold()
-        return strike(pick(target, choice.group, role, draw), lambda node: held.stop(node, STOP_S), held.release)
-
-    return do
+    return on_machines(role, lambda held, node: held.stop(node, STOP_S))
 
 
 def rolling_restart(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
@@ -61,54 +56,20 @@ def _nothing() -> None:
     """It is over when it was done."""
 
 
-_HOOK = frozenset({Need.RESTART})
+_SOON_S, _DONE_S = (0.2, 1.0), (0.0, 0.1)  # the second is of what is over when it was done
+_HOOK, _TLS = frozenset({Need.RESTART}), frozenset({Need.TLS})
+_TWO = (Role.LEADER, Role.FOLLOWER)
 FAULTS: tuple[Fault, ...] = (
-    Fault(
-        "restart-leader", "restart", "the leader is stopped in order and started again", (0.2, 1.0), restart(Role.LEADER), takes_long=True
+    *(
+        Fault(f"restart-{role}", "restart", f"{WHO[role]} is stopped in order and started again", _SOON_S, restart(role), takes_long=True)
+        for role in _TWO
     ),
-    Fault(
-        "restart-follower",
-        "restart",
-        "a follower is stopped in order and started again",
-        (0.2, 1.0),
-        restart(Role.FOLLOWER),
-        takes_long=True,
-    ),
-    Fault(
-        "rolling-restart",
-        "restart",
-        "all nodes, one after the other",
-        (0.0, 0.1),
-        rolling_restart,
-        _HOOK,
-        harmless=True,
-        takes_long=True,
-    ),
-    Fault("transfer", "transfer", "leadership is handed over", (0.0, 0.1), transfer, harmless=True, takes_long=True),
-    Fault(
-        "replace-follower",
-        "member",
-        "a follower loses its disk and is replaced",
-        (0.0, 0.1),
-        replace_member(Role.FOLLOWER),
-        takes_long=True,
-    ),
-    Fault(
-        "replace-leader",
-        "member",
-        "the leader loses its disk and is replaced",
-        (0.0, 0.1),
-        replace_member(Role.LEADER),
-        takes_long=True,
+    Fault("rolling-restart", "restart", "all nodes, one after the other", _DONE_S, rolling_restart, _HOOK, harmless=True, takes_long=True),
+    Fault("transfer", "transfer", "leadership is handed over", _DONE_S, transfer, harmless=True, takes_long=True),
+    *(
+        Fault(f"replace-{role}", "member", f"{WHO[role]} loses its disk and is replaced", _DONE_S, replace_member(role), takes_long=True)
+        for role in reversed(_TWO)
     ),
     Fault("name-servers-gone", "name-server", "all name servers are killed", (1.0, 3.0), name_servers_gone),
-    Fault(
-        "certificates-rotated",
-        "certificates",
-        "every node gets a new certificate",
-        (0.0, 0.1),
-        rotate,
-        frozenset({Need.TLS}),
-        takes_long=True,
-    ),
+    Fault("certificates-rotated", "certificates", "every node gets a new certificate", _DONE_S, rotate, _TLS, takes_long=True),
 )

@@ -5,20 +5,13 @@ from __future__ import annotations
 import random
 
 from dledger_drill.faults.base import Fault, Strike, Target
-from dledger_drill.faults.roles import WHO, Do, Role, pick, strike
+from dledger_drill.faults.roles import WHO, Do, Role, on_machines, strike
+from dledger_drill.hosts.shared_machines import HeldMachines
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
 SHORT_S, LONG_S = (0.1, 0.5), (1.2, 4.0)  # less and more than an election timeout
 NEXT_LEADER_S = 30.0
-
-
-def kill_nodes(role: Role) -> Do:
-    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        held = target.machines.hold()
-        return strike(pick(target, choice.group, role, draw), held.kill, held.release)
-
-    return do
 
 
 def kill_leader_twice(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
@@ -35,11 +28,7 @@ def kill_leader_twice(target: Target, choice: FaultChoice, draw: random.Random) 
 
 
 def pause(role: Role) -> Do:
-    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
-        held = target.machines.hold()
-        return strike(pick(target, choice.group, role, draw), held.pause, held.release)
-
-    return do
+    return on_machines(role, HeldMachines.pause)
 
 
 def pause_clients(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
@@ -62,10 +51,16 @@ def pause_clients(target: Target, choice: FaultChoice, draw: random.Random) -> S
 _KILLED = (Role.LEADER, Role.FOLLOWER, Role.TWO, Role.ALL)
 _PAUSED = (Role.LEADER, Role.FOLLOWER, Role.ALL)
 FAULTS: tuple[Fault, ...] = (
-    *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHO[role]}", (0.5, 2.0), kill_nodes(role)) for role in _KILLED),
+    *(Fault(f"kill-{role}", "kill", f"kill -9 of {WHO[role]}", (0.5, 2.0), on_machines(role, HeldMachines.kill)) for role in _KILLED),
     Fault("kill-leader-twice", "kill", "kill -9 of the leader, then of the next one", (0.5, 2.0), kill_leader_twice, takes_long=True),
     *(
-        Fault(f"pause-short-{role}", "pause", f"SIGSTOP of {WHO[role]} for less than an election timeout", SHORT_S, pause(role))
+        Fault(
+            f"pause-short-{role}",
+            "pause",
+            f"SIGSTOP of {WHO[role]} for less than an election timeout",
+            SHORT_S,
+            pause(role),
+        )
         for role in _PAUSED
     ),
     *(Fault(f"pause-{role}", "pause", f"SIGSTOP of {WHO[role]} for longer than that", LONG_S, pause(role)) for role in _PAUSED),

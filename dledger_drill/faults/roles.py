@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 
 from dledger_drill.faults.base import Strike, Target
+from dledger_drill.hosts.shared_machines import HeldMachines
 from dledger_drill.plan.model import FaultChoice
 from dledger_wire.errors import InvalidArgumentError
 
@@ -70,3 +72,15 @@ def strike(nodes: Sequence[str], do: Callable[[str], None], undo: Callable[[str]
         heal()
         raise
     return Strike(list(nodes), heal, note)
+
+
+def on_machines(
+    role: Role, act: Callable[[HeldMachines, str], None], note: str = "", undo: Callable[[HeldMachines, str], None] = HeldMachines.release
+) -> Do:
+    """A fault that is one act on each node of a role."""
+
+    def do(target: Target, choice: FaultChoice, draw: random.Random) -> Strike:
+        held = target.machines.hold()
+        return strike(pick(target, choice.group, role, draw), partial(act, held), partial(undo, held), note)
+
+    return do
