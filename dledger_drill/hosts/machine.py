@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,13 +71,7 @@ class Clock(Protocol):
 
 
 class Machine(Protocol):
-    """What one node or name server lives on."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def ip(self) -> str: ...
+    """What one node or name server lives on, as faults see it."""
 
     @property
     def process(self) -> Process | None: ...
@@ -87,9 +81,6 @@ class Machine(Protocol):
 
     @property
     def clock(self) -> Clock: ...
-
-    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Process:
-        """Start the machine's process; its output is appended to ``log``."""
 
 
 @dataclass(frozen=True, slots=True)

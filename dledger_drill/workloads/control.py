@@ -30,7 +30,7 @@ END_S = 10.0
 KEPT_REPORTS = 120
 
 
-Start = Callable[[Sequence[str], Path, Mapping[str, str]], Process]  # as Machine.start: command, log, environment
+Start = Callable[[Sequence[str], Path, Mapping[str, str]], Process]  # as DrillMachine.start: command, log, environment
 
 
 class LoadControl:

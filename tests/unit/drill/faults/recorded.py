@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dledger_drill.hosts.machine import LinkShape
@@ -88,17 +88,14 @@ class RecordedClock:
 
 
 class RecordedMachine:
-    ip = "10.0.0.1"
-
     def __init__(self, name: str, done: list[str]) -> None:
         self.name, self._done = name, done
         self.process: RecordedProcess | None = RecordedProcess(name, done)
         self.disk, self.clock = RecordedDisk(name, done), RecordedClock(name, done)
 
-    def start(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> RecordedProcess:
+    def start(self) -> None:
         self.process = RecordedProcess(self.name, self._done)
         self._done.append(f"start {self.name}")
-        return self.process
 
 
 class RecordedLinks:
@@ -163,7 +160,7 @@ class RecordedCluster:
         raise AssertionError("no node of the group runs")
 
     def _start(self, name: str) -> None:
-        self.machines[name].start((), Path(), {})
+        self.machines[name].start()
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self.done.append("wait")
