@@ -12,7 +12,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dledger_cli.context import run
 from dledger_cli.output import error_line
 from dledger_drill.bench.account import NumberSet, ReadAccount
 from dledger_drill.bench.bodies import Bodies
@@ -108,29 +107,21 @@ def _check_done(futures: deque[Any], produced: Produced) -> None:
 
 def queue_ends(bootstrap: str, topic: str) -> Held:
     """What every queue of the topic holds."""
-    return run(_queue_ends(bootstrap, topic))
+    from dledger_client import PullConsumer
 
-
-async def _queue_ends(bootstrap: str, topic: str) -> Held:
-    from dledger_client.aio import PullConsumer
-
-    async with PullConsumer(bootstrap) as consumer:
-        return await consumer.offsets(topic)
+    with PullConsumer(bootstrap) as consumer:
+        return consumer.offsets(topic)
 
 
 def read_back(bootstrap: str, topic: str, before: Held) -> ReadAccount:
     """Everything that the queues got since they were as ``before``."""
-    return run(_read_back(bootstrap, topic, before))
-
-
-async def _read_back(bootstrap: str, topic: str, before: Held) -> ReadAccount:
-    from dledger_client.aio import PullConsumer
+    from dledger_client import PullConsumer
 
     account = ReadAccount()
-    async with PullConsumer(bootstrap) as consumer:
-        for (group, queue_id), held in (await consumer.offsets(topic)).items():
+    with PullConsumer(bootstrap) as consumer:
+        for (group, queue_id), held in consumer.offsets(topic).items():
             known = before.get((group, queue_id))
             first = max(held.min_offset, known.max_offset if known else 0)
-            async for chunk in consumer.read_chunks(topic, queue_id, first, held.max_offset, replica_group=group):
+            for chunk in consumer.read_chunks(topic, queue_id, first, held.max_offset, replica_group=group):
                 account.read(chunk)
     return account
