@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator
 from dledger_drill.checkers.consumption import check_consumption
 from dledger_drill.checkers.delays import check_delays
 from dledger_drill.checkers.delivery import check_delivery
-from dledger_drill.checkers.leaders import LeaderCheck
 from dledger_drill.checkers.leaks import LeakCheck
 from dledger_drill.checkers.model import Limits, Verdict, Violation
 from dledger_drill.checkers.offsets import check_offsets
 from dledger_drill.checkers.orderly import check_orderly
 from dledger_drill.checkers.outages import OutageCheck
 from dledger_drill.checkers.reads import check_reads
-from dledger_drill.checkers.replicas import ReplicaCheck
+from dledger_drill.checkers.replicas import LeaderCheck, ReplicaCheck
 from dledger_drill.checkers.spark import check_spark
 from dledger_drill.checkers.topic import TopicHistory
 from dledger_drill.checkers.transactions import check_transactions

@@ -18,8 +18,7 @@ from dledger_cli.help_page import examples
 from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.output import note, print_table
 from dledger_drill.command.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
-from dledger_drill.command.cluster import cluster_in_use, missing, private_cluster
-from dledger_drill.command.folder import DrillFolder
+from dledger_drill.command.cluster import DrillFolder, cluster_in_use, missing, private_cluster
 from dledger_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_drill.command import command as drill
 from dledger_drill.command.choices import settings_in
-from dledger_drill.command.folder import DrillFolder
+from dledger_drill.command.cluster import DrillFolder
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 HOLDS = """
-from dledger_drill.command.folder import DrillFolder
+from dledger_drill.command.cluster import DrillFolder
 folder = DrillFolder(None)
 print(folder.path, flush=True)
 input()
