@@ -1,4 +1,4 @@
-"""What the parts of a machine offer to faults; ``namespaces``, ``links``, ``disks`` and ``processes`` implement it."""
+"""What the parts of a machine offer to faults: links, disks, clocks and processes of this package implement it."""
 
 from __future__ import annotations
 
