@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from dledger_drill.checkers.model import Limits
 from dledger_drill.checkers.model import ViolationKind as Kind
-from dledger_drill.history.records import OperationKind
+from dledger_drill.history.records import OperationKind as Op
 from dledger_drill.report.model import Report
 
 
@@ -34,46 +34,28 @@ class _Promised:
 
     text: str
     kinds: tuple[Kind, ...]
-    operation: OperationKind
+    operation: Op
     otherwise: str
     workload: str = ""
     rounds: int = 0
 
 
-_UNREAD = "nothing was read back"
+_UNREAD, _TOO_FEW = "nothing was read back", f"takes {Limits().leak_rounds} rounds with a private cluster"
+_DELAYS = (Kind.DELAY_EARLY, Kind.DELAY_LATE)
 _PROMISES = (
-    _Promised("what was acknowledged is stored", (Kind.LOST,), OperationKind.STORED, _UNREAD),
-    _Promised("it is stored once", (Kind.DOUBLED,), OperationKind.STORED, _UNREAD),
-    _Promised("it has the bytes that were sent", (Kind.CHANGED,), OperationKind.STORED, _UNREAD),
-    _Promised("it is in the order of its key and of its producer", (Kind.REORDERED,), OperationKind.STORED, _UNREAD),
-    _Promised("a transaction is there once or never", (Kind.TRANSACTION,), OperationKind.TRANSACTION, "no transaction was made"),
-    _Promised(
-        "a delayed message comes not before its time, and soon after it",
-        (Kind.DELAY_EARLY, Kind.DELAY_LATE),
-        OperationKind.DELAYED,
-        "no delayed message was sent",
-    ),
-    _Promised(
-        "an ordered queue has one consumer at a time", (Kind.ORDERLY_OVERLAP,), OperationKind.DELIVER, "no ordered consumer ran", "orderly"
-    ),
-    _Promised(
-        "a linearizable read has what was acknowledged before",
-        (Kind.STALE_READ,),
-        OperationKind.READ,
-        "no linearizable read was made",
-        "pull",
-    ),
-    _Promised("a committed offset does not go back", (Kind.OFFSET_BACK,), OperationKind.COMMIT_OFFSET, "no offset was committed"),
-    _Promised("replicas are equal", (Kind.REPLICAS_DIFFER,), OperationKind.REPLICA, "they were not compared, as with --against"),
-    _Promised("a term has one leader", (Kind.TWO_LEADERS,), OperationKind.LEADER, "no leader was seen"),
-    _Promised("the cluster becomes whole again", (Kind.NOT_RECOVERED,), OperationKind.FAULT, "no fault was struck"),
-    _Promised(
-        "nodes leak no memory, files or threads",
-        (Kind.LEAK,),
-        OperationKind.RESOURCE,
-        f"takes {Limits().leak_rounds} rounds with a private cluster",
-        rounds=Limits().leak_rounds,
-    ),
+    _Promised("what was acknowledged is stored", (Kind.LOST,), Op.STORED, _UNREAD),
+    _Promised("it is stored once", (Kind.DOUBLED,), Op.STORED, _UNREAD),
+    _Promised("it has the bytes that were sent", (Kind.CHANGED,), Op.STORED, _UNREAD),
+    _Promised("it is in the order of its key and of its producer", (Kind.REORDERED,), Op.STORED, _UNREAD),
+    _Promised("a transaction is there once or never", (Kind.TRANSACTION,), Op.TRANSACTION, "no transaction was made"),
+    _Promised("a delayed message comes not before its time, and soon after it", _DELAYS, Op.DELAYED, "no delayed message was sent"),
+    _Promised("an ordered queue has one consumer at a time", (Kind.ORDERLY_OVERLAP,), Op.DELIVER, "no ordered consumer ran", "orderly"),
+    _Promised("a linearizable read has what was acknowledged before", (Kind.STALE_READ,), Op.READ, "no linearizable read was made", "pull"),
+    _Promised("a committed offset does not go back", (Kind.OFFSET_BACK,), Op.COMMIT_OFFSET, "no offset was committed"),
+    _Promised("replicas are equal", (Kind.REPLICAS_DIFFER,), Op.REPLICA, "they were not compared, as with --against"),
+    _Promised("a term has one leader", (Kind.TWO_LEADERS,), Op.LEADER, "no leader was seen"),
+    _Promised("the cluster becomes whole again", (Kind.NOT_RECOVERED,), Op.FAULT, "no fault was struck"),
+    _Promised("nodes leak no memory, files or threads", (Kind.LEAK,), Op.RESOURCE, _TOO_FEW, rounds=Limits().leak_rounds),
 )
 
 
