@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger_wire.feature_levels import THIS_BUILD, LevelRange
-from dledger_wire.frames.frame import pack_host
+from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZE, QUEUE_UNITS_PER_FILE
 
 PAGE_BYTES = 4096

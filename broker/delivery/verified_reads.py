@@ -16,7 +16,8 @@ import numpy.typing as npt
 from broker.context import ServiceContext
 from dledger.node import RaftNode
 from dledger_wire.errors import CorruptFrameError, DledgerError, StorageDamagedError
-from dledger_wire.frames.frame import Frame, decode_frame, frame_positions
+from dledger_wire.frames.frame import Frame, decode_frame
+from dledger_wire.frames.frames import frame_positions
 from dledger_wire.rpc.stored import OpenBytes, StoredBytes
 from store import log_view
 from store.log_view import MAX_REPAIRS

@@ -1,7 +1,7 @@
 """The message frame of the CommitLog, byte-compatible with RocketMQ 5: the plain twin, one frame at a time.
 
 Owns ``Frame`` and its two codecs.  ``frame_layout.py`` has the layout, hosts and properties, ``frames.py`` and ``frame_check.py`` the numpy
-twin for whole batches; their names can be imported from here too.
+twin for whole batches.
 
     encode_frame(frame) -> bytes                              total size, magic, body CRC and IPv6 flags are computed
     decode_frame(buffer, pos=0, *, check_crc=True) -> Frame   CorruptFrameError for anything else; both magics, IPv4 and IPv6 hosts
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from dledger_wire.checksum import Buffer, crc32
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
-from dledger_wire.frames.frame_check import check_frames
 from dledger_wire.frames.frame_layout import (
     BODY_CRC_MASK,
     BORN_HOST_AT,
@@ -23,67 +22,14 @@ from dledger_wire.frames.frame_layout import (
     IPV6_HOST_SIZE,
     MAGIC_V1,
     MAGIC_V2,
-    MAX_PROPERTIES_BYTES,
     MAX_V1_TOPIC_BYTES,
     MIN_FRAME_SIZE,
-    PHYSICAL_OFFSET_AT,
-    QUEUE_OFFSET_AT,
-    UNIQ_KEY_PREFIX,
-    UNIQUE_ID_SIZE,
     decode_properties,
     encode_properties,
-    head_dtype,
     pack_host,
     unpack_host,
 )
-from dledger_wire.frames.frames import (
-    Bytes2D,
-    FrameColumns,
-    Records,
-    cut_bytes,
-    encode_frames,
-    frame_columns,
-    frame_heads,
-    frame_positions,
-    gather,
-    host_kinds,
-    stamp_frames,
-    uniform_stride,
-)
 from dledger_wire.status import SysFlag
-
-__all__ = [
-    "HEAD_SIZE",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MAX_PROPERTIES_BYTES",
-    "MIN_FRAME_SIZE",
-    "PHYSICAL_OFFSET_AT",
-    "QUEUE_OFFSET_AT",
-    "UNIQUE_ID_SIZE",
-    "UNIQ_KEY_PREFIX",
-    "Bytes2D",
-    "Frame",
-    "FrameColumns",
-    "Records",
-    "check_frames",
-    "cut_bytes",
-    "decode_frame",
-    "decode_properties",
-    "encode_frame",
-    "encode_frames",
-    "encode_properties",
-    "frame_columns",
-    "frame_heads",
-    "frame_positions",
-    "gather",
-    "head_dtype",
-    "host_kinds",
-    "pack_host",
-    "stamp_frames",
-    "uniform_stride",
-    "unpack_host",
-]
 
 _FIRST = struct.Struct(">iiiiiqqiq")  # total size .. born time, 48 bytes
 _TIME = struct.Struct(">q")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frames.frame import UNIQUE_ID_SIZE, pack_host, unpack_host
+from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE, unpack_host
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _COUNTER_DIGITS = 12
@@ -58,6 +58,3 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     if len(packed) not in (16, 28):
         raise InvalidArgumentError(f"message id {message_id!r}: expected 32 or 56 hex digits")
     return unpack_host(packed[:-8]), int.from_bytes(packed[-8:], "big")
-
-
-__all__ = ["UniqueIds", "offset_message_id", "pack_host", "parse_offset_message_id"]

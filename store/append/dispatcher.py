@@ -13,7 +13,7 @@ from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView, CommandView
 from dledger_wire.check import require
 from dledger_wire.errors import DataDirectoryError, DledgerError
-from dledger_wire.frames.frame import frame_positions
+from dledger_wire.frames.frames import frame_positions
 from dledger_wire.names import TIMER_TOPIC
 from store.append.message_log import MessageLog
 from store.append.prepared import VOID

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.frames.frame import Frame, pack_host
+from dledger_wire.frames.frame import Frame
+from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.java_hash import java_hash
 from dledger_wire.names import dlq_topic, retry_topic

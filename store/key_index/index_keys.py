@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.frames.frame import frame_positions
+from dledger_wire.frames.frames import frame_positions
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, NotReadyError
-from dledger_wire.frames.frame import MIN_FRAME_SIZE, Frame, decode_frame
+from dledger_wire.frames.frame import Frame, decode_frame
+from dledger_wire.frames.frame_layout import MIN_FRAME_SIZE
 from dledger_wire.java_hash import key_hash, key_words
 from store.append.dispatcher import Applied
 from store.key_index.index_file import Window

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView
-from dledger_wire.frames.frame import decode_frame, frame_positions
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.frames.frames import frame_positions
 from store.log_view import entry_records
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from dledger_client.aio import Action, Message, TransactionProducer, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.errors import DledgerError
-from dledger_wire.frames.frame import decode_frame, frame_positions
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.frames.frames import frame_positions
 from dledger_wire.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from tests.sim import messaging_account as account
 from tests.sim.struck import StruckWorld

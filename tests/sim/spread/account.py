@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from broker.node import BrokerNode
-from dledger_wire.frames.frame import decode_frame, frame_positions
+from dledger_wire.frames.frame import decode_frame
+from dledger_wire.frames.frames import frame_positions
 
 READ_BYTES = 1 << 20
 

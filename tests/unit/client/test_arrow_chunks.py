@@ -18,7 +18,8 @@ from dledger_client.fetch.records import Chunk
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import CorruptFrameError
 from dledger_wire.frames.compress import compress, flags_of
-from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
+from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.status import Compression

@@ -14,7 +14,8 @@ from dledger_client.fetch.records import Chunk, ReceivedMessage
 from dledger_client.producer.settings import ProducerOptions
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError, MessageTooLargeError
 from dledger_wire.frames.compress import compress, decompress
-from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, frame_positions
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
+from dledger_wire.frames.frames import frame_positions
 from dledger_wire.status import Compression
 from tests.unit.client.push_rig import Group
 from tests.unit.client.sim_rig import Rig, until

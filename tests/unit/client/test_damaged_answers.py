@@ -11,7 +11,8 @@ from broker.api.bodiless import without_bodies
 from dledger.log.segment import log_path
 from dledger_client.fetch.records import Chunk
 from dledger_wire.errors import CorruptFrameError
-from dledger_wire.frames.frame import HEAD_SIZE, Frame, encode_frame
+from dledger_wire.frames.frame import Frame, encode_frame
+from dledger_wire.frames.frame_layout import HEAD_SIZE
 from tests.unit.client.sim_rig import Rig
 from tests.unit.client.test_other_replicas import COUNT, fill, numbers
 

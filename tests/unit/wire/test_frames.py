@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_wire.errors import CorruptBatchError, CorruptFrameError, MessageTooLargeError
-from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.frames.frame_check import check_frames
-from dledger_wire.frames.frame_layout import encode_properties
+from dledger_wire.frames.frame_layout import encode_properties, pack_host
 from dledger_wire.frames.frames import FrameFields, cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
 
 TOPICS = ["t", "orders", "a" * 127, "b" * 128, "c" * 255]

@@ -14,7 +14,8 @@ import pytest
 
 from dledger_wire.batches.small_batch import encode_small
 from dledger_wire.frames.compress import compression_in, decompress
-from dledger_wire.frames.frame import Frame, decode_frame, encode_frame, pack_host
+from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
+from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.frames import FrameFields, cut_bytes, encode_frames, frame_columns, frame_positions, stamp_frames, uniform_stride
 from dledger_wire.frames.message_id import offset_message_id, parse_offset_message_id
 from dledger_wire.status import Compression

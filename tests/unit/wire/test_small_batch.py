@@ -12,7 +12,7 @@ from dledger_wire.batches.batch import BatchView, check_batch, encode_batch_part
 from dledger_wire.batches.small_batch import SMALL_COUNT, encode_small, proven_good
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DledgerError
-from dledger_wire.frames.frame import encode_properties
+from dledger_wire.frames.frame_layout import encode_properties
 from dledger_wire.frames.frames import FrameFields, encode_frames
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns
 
