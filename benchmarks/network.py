@@ -13,9 +13,9 @@ import time
 import uvloop
 
 from dledger_cli.local.ports import free_ports
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import ByteStream, CallContext, Network
 from dledger_wire.tcp.network import TcpNetwork
+from tests.grpc_network import GrpcNetwork
 
 NETWORKS: dict[str, type[Network]] = {"grpc": GrpcNetwork, "tcp": TcpNetwork}
 

@@ -36,11 +36,11 @@ from dledger.runtime.real_env import real_environment
 from dledger_client.message import Message
 from dledger_client.producer.record_encoder import encode_messages
 from dledger_wire.layout import ENTRY_HEADER_SIZE
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.append.prepared import PreparedBatches, PreparedCommand
 from store.commands.topics import CreateTopic
 from store.settings import StoreSettings
 from store.store import MessageStore
+from tests.grpc_network import GrpcNetwork
 
 QUEUES = 4
 NEVER_MS = 1_000_000_000

@@ -7,12 +7,11 @@ metadata ``authorization: Basic BASE64(USER:PASSWORD)`` of each call (RFC 7617).
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
-from dledger_wire.rpc.grpc_metadata import from_wire
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.principal import ANONYMOUS, Principal
 
@@ -85,7 +84,7 @@ class GrpcCallers:
         """The caller of this call.  AuthenticationFailedError when it is not admitted."""
         peer: str = context.peer()
         address, certificate, known, reading = self._joined.get(peer.removeprefix(_ABSTRACT), (peer, None, lambda *_: True, UNCOUNTED))
-        metadata = from_wire(context.invocation_metadata())
+        metadata = _metadata(context.invocation_metadata())
         if self._admission is None or method.startswith(PUBLIC):
             return _report(known, GrpcCaller(address, metadata, certificate or ANONYMOUS, reading), self._admission is None)
         try:
@@ -108,6 +107,11 @@ class GrpcCallers:
         if not await admission.password_fits(peer, name, password):
             raise AuthenticationFailedError(f"{name}: wrong name or password", user=name)
         return name
+
+
+def _metadata(pairs: Sequence[tuple[str, str | bytes]] | None) -> dict[str, str]:
+    """Metadata as gRPC gives it, with what had to go as bytes under its own name again."""
+    return {key.removesuffix("-bin"): value.decode(errors="replace") if isinstance(value, bytes) else value for key, value in pairs or ()}
 
 
 def _report(known: Known, caller: GrpcCaller, admitted: bool) -> GrpcCaller:

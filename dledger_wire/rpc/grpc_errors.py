@@ -1,8 +1,4 @@
-"""Typed errors as gRPC statuses, both ways.
-
-An operating error travels as an ErrorDetail in the trailing metadata ``dledger-error-bin``; a failure without one becomes UnreachableError,
-DeadlineExceededError or a plain DledgerError.
-"""
+"""Typed errors as gRPC statuses: an operating error travels as an ErrorDetail in the trailing metadata ``dledger-error-bin``."""
 
 from __future__ import annotations
 
@@ -11,15 +7,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from dledger_wire._pb import types_pb2
-from dledger_wire.errors import DeadlineExceededError, DledgerError, MessageTooLargeError, UnreachableError
-from dledger_wire.rpc.error_detail import from_detail, to_detail
+from dledger_wire.errors import DledgerError
+from dledger_wire.rpc.error_detail import to_detail
 
 ERROR_KEY = "dledger-error-bin"
 
-# What a stock gRPC client sees; ours read the ErrorDetail.
+# What a stock gRPC client sees; the ErrorDetail says more.
 _STATUS_OF_CODE = {
     "NOT_LEADER": grpc.StatusCode.FAILED_PRECONDITION,
     "BUSY": grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -39,35 +33,6 @@ _STATUS_OF_CODE = {
     "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
     "INTERNAL": grpc.StatusCode.INTERNAL,
 }
-
-_NOT_OF_THE_CONNECTION = frozenset(
-    (
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-    )
-)
-
-
-def error_from_status(method: str, address: str, error: grpc.aio.AioRpcError) -> DledgerError:
-    for key, value in error.trailing_metadata() or ():
-        if key == ERROR_KEY and isinstance(value, bytes):
-            try:
-                return from_detail(types_pb2.ErrorDetail.FromString(value))
-            except DecodeError:
-                return DledgerError(f"{address} {method}: answered with an unreadable error detail")
-    code, text = error.code(), error.details() or ""
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceededError(f"{address} {method}: no answer in time", address=address)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
-        return MessageTooLargeError(f"{address} {method}: {text}")
-    if code in _NOT_OF_THE_CONNECTION:
-        return DledgerError(f"{address} {method}: {code.name} {text}")
-    if "failed to connect to all addresses" in text:
-        reason = text.rpartition(": ")[2].lower()
-        return UnreachableError(f"{address}: {reason}", address=address, reason=reason)
-    return UnreachableError(f"{address} {method}: {code.name} {text}", address=address)
 
 
 async def abort(context: Any, error: DledgerError) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,13 +18,36 @@ from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, Dl
 from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
 from dledger_wire.rpc.grpc_errors import abort, cancelled_from_outside
-from dledger_wire.rpc.grpc_options import SERVER_OPTIONS
-from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, StreamHandler, UnaryHandler
 
-UNIX = "unix:"  # an address that is the path of a socket
+SERVED_BYTES = 16 << 20  # of one message of a stock gRPC client; larger ones come by our protocol
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
 MESSAGE_HEAD = 5  # bytes before a message in its stream
 END_OR_BREAK_S = 0.03  # how long after the end of messages a break may still show
+
+# Large frames and a window of several messages keep 256 KiB - 1 MiB messages moving.
+COMMON_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.lookahead_bytes", 8 << 20),
+    ("grpc.http2.max_frame_size", 4 << 20),
+    ("grpc.http2.write_buffer_size", 4 << 20),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+SERVER_OPTIONS = [
+    *COMMON_OPTIONS,
+    ("grpc.max_receive_message_length", SERVED_BYTES),
+    ("grpc.max_concurrent_streams", 100),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 2_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -181,19 +203,11 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no st
 
 
 class GrpcServer:
-    """Serves registered handlers on one address; ``address`` has the real port after ``start`` (port 0 takes a free one)."""
+    """Serves registered handlers on one address: ``unix:`` and the path of a socket in a node."""
 
-    def __init__(
-        self,
-        address: str,
-        credentials: grpc.ServerCredentials | None,
-        configure: Callable[[grpc.aio.Server], None] | None,
-        callers: GrpcCallers,
-    ) -> None:
-        self.address = address
+    def __init__(self, address: str, callers: GrpcCallers) -> None:
+        self._address = address
         self._callers = callers
-        self._credentials = credentials
-        self._configure = configure
         self._handlers = _Handlers()
         self._server: grpc.aio.Server | None = None
 
@@ -206,17 +220,10 @@ class GrpcServer:
     async def start(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._handlers,))
-        if self._configure is not None:
-            self._configure(server)
         try:
-            if self._credentials is None:
-                port = server.add_insecure_port(self.address)
-            else:
-                port = server.add_secure_port(self.address, self._credentials)
-        except RuntimeError:
-            raise AddressInUseError(f"{self.address}: cannot listen: {_why_not_bound(self.address)}", address=self.address) from None
-        if not self.address.startswith(UNIX):
-            self.address = f"{self.address.rpartition(':')[0]}:{port}"
+            server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise AddressInUseError(f"{self._address}: cannot listen: {error}", address=self._address) from None
         await server.start()
         self._server = server
 
@@ -224,17 +231,3 @@ class GrpcServer:
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
-
-
-def _why_not_bound(address: str) -> str:
-    """gRPC hides the reason of a failed bind; a plain socket reports it."""
-    host, _, port = address.rpartition(":")
-    try:
-        family, kind, proto, _name, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(target)
-            probe.listen(1)
-    except OSError as error:
-        return error.strerror or str(error)
-    return "address already in use"

@@ -15,11 +15,10 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
+from dledger_wire.security.admission import Admission
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
@@ -29,9 +28,6 @@ from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
-
-if TYPE_CHECKING:
-    from dledger_wire.rpc.grpc_callers import GrpcCallers
 
 SOCKET_NAME = "grpc-{}.sock"
 FAR_WRITE_BUFFER = 1 << 20
@@ -62,35 +58,26 @@ class MixedNetwork:
         return self._tcp.connect_to(address, answering)
 
     def serve(self, address: str) -> Server:
-        from dledger_wire.rpc.grpc_callers import GrpcCallers
-        from dledger_wire.rpc.grpc_network import GrpcNetwork
-
-        name, callers = SOCKET_NAME.format(address.rpartition(":")[2]), GrpcCallers(self.security.admission)
-        joints = JointPlace(self._socket_folder, name, self.grpc_memory)
-        return MixedServer(self._tcp.serve(address), GrpcNetwork(callers=callers).serve, callers, joints)
-
-
-@dataclass(frozen=True, slots=True)
-class JointPlace:
-    """The socket between both protocols (``folder`` empty: in a temporary one), and the count of what goes through it."""
-
-    folder: str
-    name: str
-    memory: ReceivedBytes
+        name = SOCKET_NAME.format(address.rpartition(":")[2])
+        return MixedServer(self._tcp.serve(address), self.security.admission, self._socket_folder, name, self.grpc_memory)
 
 
 class MixedServer:
-    """One set of handlers, two protocols."""
+    """One set of handlers, two protocols, with a socket ``name`` between them in ``folder``, or in a temporary one; ``memory`` counts what
+    goes through it."""
 
-    def __init__(self, tcp: TcpServer, make_grpc: Callable[[str], Server], callers: GrpcCallers, place: JointPlace) -> None:
+    def __init__(self, tcp: TcpServer, admission: Admission | None, folder: str, name: str, memory: ReceivedBytes) -> None:
+        from dledger_wire.rpc.grpc_callers import GrpcCallers
+        from dledger_wire.rpc.grpc_server import GrpcServer
+
         self._tcp = tcp
-        self._callers = callers
-        self._memory = place.memory
-        self._temporary = "" if place.folder else tempfile.mkdtemp(prefix="dledger-")
-        self._folder: int | None = os.open(place.folder or self._temporary, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._callers = GrpcCallers(admission)
+        self._memory = memory
+        self._temporary = "" if folder else tempfile.mkdtemp(prefix="dledger-")
+        self._folder: int | None = os.open(folder or self._temporary, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         # By the descriptor, because a data folder may be deeper than the 107 bytes that the path of a socket may have.
-        self._path = f"/proc/self/fd/{self._folder}/{place.name}"
-        self._grpc = make_grpc(f"unix:{self._path}")
+        self._path = f"/proc/self/fd/{self._folder}/{name}"
+        self._grpc = GrpcServer(f"unix:{self._path}", self._callers)
         self._joints: set[_Joint] = set()
         tcp.foreign = self._join
 

@@ -18,8 +18,8 @@ from dledger.runtime.real_env import real_environment
 from dledger.snapshot.plan import StateSnapshot
 from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, NotLeaderError, NotReadyError, OutcomeUnknownError
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.grpc_server import GrpcServer
+from tests.grpc_network import GrpcNetwork
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cluster

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from dledger_cli.local.ports import free_ports
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import Channel, Network
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpNetwork
 from tests.contract import secured
+from tests.grpc_network import GrpcNetwork
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import SimNetwork
 from tests.sim.trace import Trace

@@ -30,9 +30,7 @@ WHOLE = {"dledger", "store", "broker", "dledger_cli", "dledger_console", "dledge
 DRILL = {"dledger_drill"}
 # The gRPC side of nodes, and what issues certificates.
 NODES_ONLY = {
-    "dledger_wire.rpc.grpc_channel",
     "dledger_wire.rpc.grpc_errors",
-    "dledger_wire.rpc.grpc_network",
     "dledger_wire.rpc.grpc_server",
     "dledger_wire.security.certificates",
 }

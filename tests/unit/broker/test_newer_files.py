@@ -25,8 +25,8 @@ from dledger_wire.checksum import crc32c
 from dledger_wire.errors import DataDirectoryError
 from dledger_wire.formats import ENTRY, FORMATS, HARD_STATE, KEY_INDEX, RECORD, SECTION, SNAPSHOT, Format, json_version
 from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from store.key_index.manifest import decode_marks
+from tests.grpc_network import GrpcNetwork
 from tests.sim.test_runs import quiet
 from tests.unit.client.sim_rig import Rig
 from tests.unit.log.crash_disk import CrashDisk

@@ -19,9 +19,9 @@ from dledger.runtime.env import Environment
 from dledger.runtime.real_env import real_environment
 from dledger_drill.bench.report import Figures, percentiles
 from dledger_wire.errors import DataDirectoryError, InvalidArgumentError
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import UnaryHandler
 from dledger_wire.security.principal import ANONYMOUS
+from tests.grpc_network import GrpcNetwork
 
 
 def environment(folder: Path) -> Environment:

@@ -11,7 +11,7 @@ import pytest
 
 from dledger_cli.local.ports import free_ports
 from dledger_wire.event_loop import new_event_loop
-from dledger_wire.rpc.grpc_options import SERVED_BYTES
+from dledger_wire.rpc.grpc_server import SERVED_BYTES
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.mixed_network import MixedNetwork

@@ -16,7 +16,6 @@ from dledger_cli.local.ports import free_ports
 from dledger_client.runtime.loop_thread import LoopThread
 from dledger_wire.errors import DeadlineExceededError, MessageTooLargeError, UnreachableError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.grpc_network import GrpcNetwork
 from dledger_wire.rpc.transport import CallContext
 from dledger_wire.security.credentials import PasswordCredentials
 from dledger_wire.security.network_security import NetworkSecurity
@@ -24,6 +23,7 @@ from dledger_wire.tcp import network as tcp_network
 from dledger_wire.tcp.mixed_network import MixedNetwork
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.server import TcpServer
+from tests.grpc_network import GrpcNetwork
 
 ROOT = Path(__file__).resolve().parents[3]
 CALL = "/test.Tcp/Call"

@@ -36,7 +36,7 @@ from dledger_offline.backup.repository import Repository
 from dledger_offline.files.check import verify
 from dledger_offline.recovery.new_members import terms_ahead
 from dledger_wire.errors import ConfigError, DataDirectoryError, InvalidArgumentError, StorageDamagedError, StorageFullError
-from dledger_wire.rpc.grpc_network import GrpcNetwork
+from tests.grpc_network import GrpcNetwork
 from tests.unit.cli.backup.backup_rig import GROUP, NEW_FILE, Source, at_ms, back_up, entries_of, local, new_cluster, restore, source
 
 FIRST, SECOND = 60, 50  # commands before the first backup, and between it and the second
