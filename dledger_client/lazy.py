@@ -40,7 +40,7 @@ def _found(package: str, clients: str, name: str) -> Any:
         if importlib.util.find_spec(f"{package}.{name}") is not None:
             return importlib.import_module(f"{package}.{name}")
         for module in _exporting():
-            if name in module.__all__:
+            if hasattr(module, name):
                 return getattr(module, name)
     raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -1,161 +1,69 @@
 """Results, settings and callback types of the clients; importable from ``dledger_client`` and from ``dledger_client.aio``."""
 
-from typing import TYPE_CHECKING, Any
+import typing as _typing
 
-from dledger_client.cluster.channels import Bootstrap
-from dledger_client.cluster.followers_first import ReadAt
-from dledger_client.cluster.routes import Node, ReplicaGroup, TopicQueues
-from dledger_client.consumer.allocation import (
-    MessageQueue,
-    Strategy,
-    averagely,
-    averagely_by_circle,
-    by_config,
-    by_machine_room,
-    consistent_hash,
-    machine_room_nearby,
-)
-from dledger_client.consumer.listener import Action, ConsumeContext, Listener
-from dledger_client.consumer.settings import PushSettings
-from dledger_client.fetch.options import FetchOptions, RangeOptions, ReadOptions, ScanOptions
-from dledger_client.fetch.records import Chunk, NumberedMessage, QueueOffsets, ReceivedMessage, ReplicaLag
-from dledger_client.message import Message, SendResult, SendStatus
-from dledger_client.producer.delivery_report import AsyncSendFuture, SendFuture
-from dledger_client.producer.message_columns import ArrowColumn, Bodies, Texts
-from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.queue_selectors import QueueSelector, by_hash, by_random
-from dledger_client.producer.send_many import AsyncSendManyFuture, SendManyFuture, SendManyResult, SentRange
-from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.security import SecuritySettings, Tls
-from dledger_client.transactions.resolver import CheckListener, TransactionOutcome, TransactionResult, TransactionState
-from dledger_wire.security.tls import TlsSettings
-from dledger_wire.status import Perm
-from dledger_wire.trace_context import TraceContext
+from dledger_client.cluster.channels import Bootstrap as Bootstrap
+from dledger_client.cluster.followers_first import ReadAt as ReadAt
+from dledger_client.cluster.routes import Node as Node
+from dledger_client.cluster.routes import ReplicaGroup as ReplicaGroup
+from dledger_client.cluster.routes import TopicQueues as TopicQueues
+from dledger_client.consumer.allocation import MessageQueue as MessageQueue
+from dledger_client.consumer.allocation import Strategy as Strategy
+from dledger_client.consumer.allocation import averagely as averagely
+from dledger_client.consumer.allocation import averagely_by_circle as averagely_by_circle
+from dledger_client.consumer.allocation import by_config as by_config
+from dledger_client.consumer.allocation import by_machine_room as by_machine_room
+from dledger_client.consumer.allocation import consistent_hash as consistent_hash
+from dledger_client.consumer.allocation import machine_room_nearby as machine_room_nearby
+from dledger_client.consumer.listener import Action as Action
+from dledger_client.consumer.listener import ConsumeContext as ConsumeContext
+from dledger_client.consumer.listener import Listener as Listener
+from dledger_client.consumer.settings import PushSettings as PushSettings
+from dledger_client.fetch.options import FetchOptions as FetchOptions
+from dledger_client.fetch.options import RangeOptions as RangeOptions
+from dledger_client.fetch.options import ReadOptions as ReadOptions
+from dledger_client.fetch.options import ScanOptions as ScanOptions
+from dledger_client.fetch.records import Chunk as Chunk
+from dledger_client.fetch.records import NumberedMessage as NumberedMessage
+from dledger_client.fetch.records import QueueOffsets as QueueOffsets
+from dledger_client.fetch.records import ReceivedMessage as ReceivedMessage
+from dledger_client.fetch.records import ReplicaLag as ReplicaLag
+from dledger_client.message import Message as Message
+from dledger_client.message import SendResult as SendResult
+from dledger_client.message import SendStatus as SendStatus
+from dledger_client.producer.delivery_report import AsyncSendFuture as AsyncSendFuture
+from dledger_client.producer.delivery_report import SendFuture as SendFuture
+from dledger_client.producer.message_columns import ArrowColumn as ArrowColumn
+from dledger_client.producer.message_columns import Bodies as Bodies
+from dledger_client.producer.message_columns import Texts as Texts
+from dledger_client.producer.partitioner import QueueKey as QueueKey
+from dledger_client.producer.partitioner import QueueNumber as QueueNumber
+from dledger_client.producer.queue_selectors import QueueSelector as QueueSelector
+from dledger_client.producer.queue_selectors import by_hash as by_hash
+from dledger_client.producer.queue_selectors import by_random as by_random
+from dledger_client.producer.send_many import AsyncSendManyFuture as AsyncSendManyFuture
+from dledger_client.producer.send_many import SendManyFuture as SendManyFuture
+from dledger_client.producer.send_many import SendManyResult as SendManyResult
+from dledger_client.producer.send_many import SentRange as SentRange
+from dledger_client.producer.settings import ProducerSettings as ProducerSettings
+from dledger_client.runtime.security import SecuritySettings as SecuritySettings
+from dledger_client.runtime.security import Tls as Tls
+from dledger_client.transactions.resolver import CheckListener as CheckListener
+from dledger_client.transactions.resolver import TransactionOutcome as TransactionOutcome
+from dledger_client.transactions.resolver import TransactionResult as TransactionResult
+from dledger_client.transactions.resolver import TransactionState as TransactionState
+from dledger_wire.security.tls import TlsSettings as TlsSettings
+from dledger_wire.status import Perm as Perm
+from dledger_wire.trace_context import TraceContext as TraceContext
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from dledger_client.admin.results import *  # noqa: F403
+else:
 
-__all__ = [
-    "AccessDecision",
-    "AccessRule",
-    "Action",
-    "ArrowColumn",
-    "AsyncSendFuture",
-    "AsyncSendManyFuture",
-    "AuditLog",
-    "AuditRecord",
-    "Bodies",
-    "Bootstrap",
-    "ChangedTopic",
-    "CheckListener",
-    "Chunk",
-    "ClusterDescription",
-    "ClusterDirectory",
-    "ClusterUser",
-    "ConsumeContext",
-    "ConsumerGroup",
-    "ConsumerGroupDescription",
-    "ConsumerGroupSettings",
-    "ConsumerState",
-    "ConsumersStatus",
-    "DataFiles",
-    "DeadLetters",
-    "DelayLevel",
-    "FetchOptions",
-    "GroupMember",
-    "GroupProgress",
-    "GroupState",
-    "GroupTransactions",
-    "GroupUpgrade",
-    "LeaderChange",
-    "LeaderTransfer",
-    "LeftMessages",
-    "Listed",
-    "Listener",
-    "LogLine",
-    "LogTail",
-    "Membership",
-    "Message",
-    "MessageQueue",
-    "NameServerStatus",
-    "Node",
-    "NodeDetails",
-    "NodeExpiry",
-    "NodeStatus",
-    "NodeTraffic",
-    "NumberedMessage",
-    "OffsetReset",
-    "OpenTransaction",
-    "PeerStatus",
-    "Perm",
-    "ProducerSettings",
-    "PushSettings",
-    "QueryResult",
-    "QueueKey",
-    "QueueLag",
-    "QueueNumber",
-    "QueueOffsets",
-    "QueueRange",
-    "QueueSelector",
-    "RaisedLevel",
-    "RangeOptions",
-    "ReadAt",
-    "ReadOptions",
-    "ReceivedMessage",
-    "RegisteredGroup",
-    "RegisteredNode",
-    "ReplicaComparison",
-    "ReplicaGroup",
-    "ReplicaGroupDescription",
-    "ReplicaGroupStatus",
-    "ReplicaLag",
-    "ReplicaState",
-    "RoutePart",
-    "ScanOptions",
-    "SecurityChange",
-    "SecuritySettings",
-    "SendBackResult",
-    "SendFuture",
-    "SendManyFuture",
-    "SendManyResult",
-    "SendResult",
-    "SendStatus",
-    "SentBack",
-    "SentRange",
-    "StandingQueue",
-    "Strategy",
-    "Texts",
-    "Tls",
-    "TlsSettings",
-    "TopicCounts",
-    "TopicQueues",
-    "TopicRoute",
-    "Trace",
-    "TraceContext",
-    "TracedCopy",
-    "TransactionOutcome",
-    "TransactionResult",
-    "TransactionState",
-    "UpgradeCheck",
-    "WaitingDelays",
-    "WaitingMessage",
-    "averagely",
-    "averagely_by_circle",
-    "by_config",
-    "by_hash",
-    "by_machine_room",
-    "by_random",
-    "consistent_hash",
-    "machine_room_nearby",
-]
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """The results of ``Admin``, which are loaded when the first of them is used."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> _typing.Any:
+        """The results of ``Admin``, which are loaded when the first of them is used, and the names of all."""
         from dledger_client.admin import results
 
-        globals().update({each: getattr(results, each) for each in results.__all__})
-        return globals()[name]
+        if name == "__all__":
+            return sorted(each for each in {**vars(results), **globals()} if not each.startswith("_"))
+        return getattr(results, name)

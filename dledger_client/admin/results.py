@@ -1,101 +1,60 @@
 """Results of ``Admin``; importable from ``dledger_client`` and from ``dledger_client.aio``, which load this module when one is used."""
 
-from dledger_client.admin.audit import AuditLog, AuditRecord
-from dledger_client.admin.calls import Listed
-from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, PeerStatus, ReplicaGroupStatus
-from dledger_client.admin.consumer_checks import ConsumersStatus
-from dledger_client.admin.consumer_groups import (
-    ConsumerGroup,
-    ConsumerGroupDescription,
-    ConsumerGroupSettings,
-    OffsetReset,
-    QueueLag,
-)
-from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.diagnostics import (
-    DataFiles,
-    DelayLevel,
-    LeaderChange,
-    LogLine,
-    LogTail,
-    NodeDetails,
-    NodeTraffic,
-    TopicCounts,
-    WaitingDelays,
-    WaitingMessage,
-)
-from dledger_client.admin.directory import ClusterDirectory, RegisteredGroup, RegisteredNode
-from dledger_client.admin.group_answers import GroupMember
-from dledger_client.admin.group_progress import GroupProgress, GroupState, StandingQueue
-from dledger_client.admin.message_query import QueryResult
-from dledger_client.admin.message_trace import ConsumerState, ReplicaState, Trace, TracedCopy
-from dledger_client.admin.name_servers import NameServerStatus
-from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
-from dledger_client.admin.replica_comparison import ReplicaComparison
-from dledger_client.admin.replica_groups import LeaderTransfer, LeftMessages, Membership, NodeExpiry, ReplicaGroupDescription
-from dledger_client.admin.security import AccessDecision, AccessRule, ClusterUser, SecurityChange
-from dledger_client.admin.send_back import SendBackResult, SentBack
-from dledger_client.admin.topic_route import RoutePart, TopicRoute
-from dledger_client.admin.topics import ChangedTopic, QueueRange
-from dledger_client.admin.upgrade import GroupUpgrade, RaisedLevel, UpgradeCheck
-
-__all__ = [
-    "AccessDecision",
-    "AccessRule",
-    "AuditLog",
-    "AuditRecord",
-    "ChangedTopic",
-    "ClusterDescription",
-    "ClusterDirectory",
-    "ClusterUser",
-    "ConsumerGroup",
-    "ConsumerGroupDescription",
-    "ConsumerGroupSettings",
-    "ConsumerState",
-    "ConsumersStatus",
-    "DataFiles",
-    "DeadLetters",
-    "DelayLevel",
-    "GroupMember",
-    "GroupProgress",
-    "GroupState",
-    "GroupTransactions",
-    "GroupUpgrade",
-    "LeaderChange",
-    "LeaderTransfer",
-    "LeftMessages",
-    "Listed",
-    "LogLine",
-    "LogTail",
-    "Membership",
-    "NameServerStatus",
-    "NodeDetails",
-    "NodeExpiry",
-    "NodeStatus",
-    "NodeTraffic",
-    "OffsetReset",
-    "OpenTransaction",
-    "PeerStatus",
-    "QueryResult",
-    "QueueLag",
-    "QueueRange",
-    "RaisedLevel",
-    "RegisteredGroup",
-    "RegisteredNode",
-    "ReplicaComparison",
-    "ReplicaGroupDescription",
-    "ReplicaGroupStatus",
-    "ReplicaState",
-    "RoutePart",
-    "SecurityChange",
-    "SendBackResult",
-    "SentBack",
-    "StandingQueue",
-    "TopicCounts",
-    "TopicRoute",
-    "Trace",
-    "TracedCopy",
-    "UpgradeCheck",
-    "WaitingDelays",
-    "WaitingMessage",
-]
+from dledger_client.admin.audit import AuditLog as AuditLog
+from dledger_client.admin.audit import AuditRecord as AuditRecord
+from dledger_client.admin.calls import Listed as Listed
+from dledger_client.admin.cluster_status import ClusterDescription as ClusterDescription
+from dledger_client.admin.cluster_status import NodeStatus as NodeStatus
+from dledger_client.admin.cluster_status import PeerStatus as PeerStatus
+from dledger_client.admin.cluster_status import ReplicaGroupStatus as ReplicaGroupStatus
+from dledger_client.admin.consumer_checks import ConsumersStatus as ConsumersStatus
+from dledger_client.admin.consumer_groups import ConsumerGroup as ConsumerGroup
+from dledger_client.admin.consumer_groups import ConsumerGroupDescription as ConsumerGroupDescription
+from dledger_client.admin.consumer_groups import ConsumerGroupSettings as ConsumerGroupSettings
+from dledger_client.admin.consumer_groups import OffsetReset as OffsetReset
+from dledger_client.admin.consumer_groups import QueueLag as QueueLag
+from dledger_client.admin.dead_letters import DeadLetters as DeadLetters
+from dledger_client.admin.diagnostics import DataFiles as DataFiles
+from dledger_client.admin.diagnostics import DelayLevel as DelayLevel
+from dledger_client.admin.diagnostics import LeaderChange as LeaderChange
+from dledger_client.admin.diagnostics import LogLine as LogLine
+from dledger_client.admin.diagnostics import LogTail as LogTail
+from dledger_client.admin.diagnostics import NodeDetails as NodeDetails
+from dledger_client.admin.diagnostics import NodeTraffic as NodeTraffic
+from dledger_client.admin.diagnostics import TopicCounts as TopicCounts
+from dledger_client.admin.diagnostics import WaitingDelays as WaitingDelays
+from dledger_client.admin.diagnostics import WaitingMessage as WaitingMessage
+from dledger_client.admin.directory import ClusterDirectory as ClusterDirectory
+from dledger_client.admin.directory import RegisteredGroup as RegisteredGroup
+from dledger_client.admin.directory import RegisteredNode as RegisteredNode
+from dledger_client.admin.group_answers import GroupMember as GroupMember
+from dledger_client.admin.group_progress import GroupProgress as GroupProgress
+from dledger_client.admin.group_progress import GroupState as GroupState
+from dledger_client.admin.group_progress import StandingQueue as StandingQueue
+from dledger_client.admin.message_query import QueryResult as QueryResult
+from dledger_client.admin.message_trace import ConsumerState as ConsumerState
+from dledger_client.admin.message_trace import ReplicaState as ReplicaState
+from dledger_client.admin.message_trace import Trace as Trace
+from dledger_client.admin.message_trace import TracedCopy as TracedCopy
+from dledger_client.admin.name_servers import NameServerStatus as NameServerStatus
+from dledger_client.admin.open_transactions import GroupTransactions as GroupTransactions
+from dledger_client.admin.open_transactions import OpenTransaction as OpenTransaction
+from dledger_client.admin.replica_comparison import ReplicaComparison as ReplicaComparison
+from dledger_client.admin.replica_groups import LeaderTransfer as LeaderTransfer
+from dledger_client.admin.replica_groups import LeftMessages as LeftMessages
+from dledger_client.admin.replica_groups import Membership as Membership
+from dledger_client.admin.replica_groups import NodeExpiry as NodeExpiry
+from dledger_client.admin.replica_groups import ReplicaGroupDescription as ReplicaGroupDescription
+from dledger_client.admin.security import AccessDecision as AccessDecision
+from dledger_client.admin.security import AccessRule as AccessRule
+from dledger_client.admin.security import ClusterUser as ClusterUser
+from dledger_client.admin.security import SecurityChange as SecurityChange
+from dledger_client.admin.send_back import SendBackResult as SendBackResult
+from dledger_client.admin.send_back import SentBack as SentBack
+from dledger_client.admin.topic_route import RoutePart as RoutePart
+from dledger_client.admin.topic_route import TopicRoute as TopicRoute
+from dledger_client.admin.topics import ChangedTopic as ChangedTopic
+from dledger_client.admin.topics import QueueRange as QueueRange
+from dledger_client.admin.upgrade import GroupUpgrade as GroupUpgrade
+from dledger_client.admin.upgrade import RaisedLevel as RaisedLevel
+from dledger_client.admin.upgrade import UpgradeCheck as UpgradeCheck

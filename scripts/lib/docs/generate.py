@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import metrics_page
 import pictures
 
 from dledger_cli.app import app
-from dledger_client import types
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 def types_page() -> str:
     """One entry for each exported name, so that a new one cannot be forgotten."""
     head = "# Types\n\nMessages, results, settings and callbacks. Import them from `dledger_client` or `dledger_client.aio`.\n"
-    return head + "".join(f"\n::: dledger_client.types.{name}\n" for name in types.__all__)
+    return head + "".join(f"\n::: dledger_client.types.{name}\n" for name in importlib.import_module("dledger_client.types").__all__)
 
 
 def wanted() -> dict[Path, str]:
