@@ -46,6 +46,7 @@ from dledger_client.producer.send_many import SendManyFuture as SendManyFuture
 from dledger_client.producer.send_many import SendManyResult as SendManyResult
 from dledger_client.producer.send_many import SentRange as SentRange
 from dledger_client.producer.settings import ProducerSettings as ProducerSettings
+from dledger_client.producer.settings import TransactionSettings as TransactionSettings
 from dledger_client.runtime.security import SecuritySettings as SecuritySettings
 from dledger_client.runtime.security import Tls as Tls
 from dledger_client.transactions.resolver import CheckListener as CheckListener

@@ -20,7 +20,7 @@ from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.half_messages import half_of
 from dledger_client.producer.partitioner import QueueKey, QueueNumber
-from dledger_client.producer.settings import CheckOptions, ProducerSettings
+from dledger_client.producer.settings import CheckOptions, TransactionSettings, is_of_checks
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_client.transactions.check_stream import TransactionCheckStream
 from dledger_client.transactions.resolver import (
@@ -122,15 +122,7 @@ class TransactionProducer(Producer):
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the producer group.
         check_listener: Reports the state of a transaction.
-        check_threads: Checks answered at once. Default: 1.
-        check_requests_held: Checks that may wait; further ones are asked again later. Default: 2000.
-        check_topics: Topics that the group uses in transactions: checks are answered in their replica groups, and in those
-            that this producer sends to. Default: in all replica groups, with a connection to each leader.
-        transactionCheckListener: RocketMQ's name of ``check_listener``.
-        checkThreadPoolMinSize: RocketMQ's name of ``check_threads``.
-        checkThreadPoolMaxSize: RocketMQ's name of ``check_threads``; the larger of both counts.
-        checkRequestHoldMax: RocketMQ's name of ``check_requests_held``.
-        settings: See ``ProducerSettings``.
+        settings: See ``TransactionSettings``.
 
     Raises:
         InvalidArgumentError: There is no check listener, or a setting is outside its range.
@@ -151,29 +143,11 @@ class TransactionProducer(Producer):
         bootstrap: Bootstrap,
         group: str = "",
         check_listener: CheckListener | None = None,
-        *,
-        check_threads: int | None = None,
-        check_requests_held: int | None = None,
-        check_topics: Sequence[str] | None = None,
-        transactionCheckListener: CheckListener | None = None,
-        checkThreadPoolMinSize: int | None = None,
-        checkThreadPoolMaxSize: int | None = None,
-        checkRequestHoldMax: int | None = None,
-        **settings: Unpack[ProducerSettings],
+        **settings: Unpack[TransactionSettings],
     ) -> None:
-        checks = CheckOptions.of(
-            {
-                "check_listener": check_listener,
-                "check_threads": check_threads,
-                "check_requests_held": check_requests_held,
-                "check_topics": check_topics,
-                "transactionCheckListener": transactionCheckListener,
-                "checkThreadPoolMinSize": checkThreadPoolMinSize,
-                "checkThreadPoolMaxSize": checkThreadPoolMaxSize,
-                "checkRequestHoldMax": checkRequestHoldMax,
-            }
-        )
-        super().__init__(bootstrap, group, **settings)
+        checks = CheckOptions.of(check_listener, settings)
+        of_producer: Any = {name: value for name, value in settings.items() if not is_of_checks(name)}
+        super().__init__(bootstrap, group, **of_producer)
         self.group = check_group(self._options.group)
         self._run_listener: Runner = on_the_loop
         self._check_threads = checks.check_threads

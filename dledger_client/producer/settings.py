@@ -109,6 +109,26 @@ class ProducerSettings(SecuritySettings, total=False):
     compressLevel: int
 
 
+class TransactionSettings(ProducerSettings, total=False):
+    """Settings of a producer of transactions, with those of ``ProducerSettings``. The names in camel case are RocketMQ's names of the same
+    settings.
+
+    Attributes:
+        check_threads: Checks answered at once. Default: 1.
+        check_requests_held: Checks that may wait; further ones are asked again later. Default: 2000.
+        check_topics: Topics that the group uses in transactions: checks are answered in their replica groups, and in those
+            that this producer sends to. Default: in all replica groups, with a connection to each leader.
+    """
+
+    check_threads: int
+    check_requests_held: int
+    check_topics: Sequence[str] | None
+    transactionCheckListener: Callable[..., Any]
+    checkThreadPoolMinSize: int
+    checkThreadPoolMaxSize: int
+    checkRequestHoldMax: int
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
     """The settings of one producer, checked."""
@@ -167,7 +187,7 @@ class ProducerOptions:
         given: dict[str, Any] = {"group": group} if group else {}
         for name, value in settings.items():
             own = UPSTREAM_NAMES.get(name, name)
-            if CHECK_NAMES.get(name, name) in CheckOptions.__dataclass_fields__:
+            if is_of_checks(name):
                 text = f"{name} is a setting of TransactionProducer; a plain producer gets no transaction checks"
                 raise InvalidArgumentError(text)
             if own not in cls.__dataclass_fields__:
@@ -199,11 +219,11 @@ class CheckOptions:
         _at_least(1, "check_requests_held", self.check_requests_held)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> CheckOptions:
-        """The options out of settings by either name; None: not given.  InvalidArgumentError without a listener, or for one given twice."""
-        given: dict[str, Any] = {}
-        for name, value in settings.items():
-            own = CHECK_NAMES.get(name, name)
+    def of(cls, listener: Callable[..., Any] | None, settings: Mapping[str, Any]) -> CheckOptions:
+        """The options among a producer's settings, by either name.  InvalidArgumentError without a listener, or for one given twice."""
+        given: dict[str, Any] = {} if listener is None else {"check_listener": listener}
+        for name in (*cls.__dataclass_fields__, *CHECK_NAMES):
+            own, value = CHECK_NAMES.get(name, name), settings.get(name)
             if value is None:
                 continue
             if name == "checkThreadPoolMaxSize" and settings.get("check_threads") is None:
@@ -214,6 +234,10 @@ class CheckOptions:
         if "check_listener" not in given:
             raise InvalidArgumentError("a transactional producer needs a check_listener, which answers transaction checks")
         return cls(**given)
+
+
+def is_of_checks(name: str) -> bool:
+    return CHECK_NAMES.get(name, name) in CheckOptions.__dataclass_fields__
 
 
 def _at_least(low: int, name: str, value: int) -> None:

@@ -52,7 +52,8 @@ def parameters(value: Any) -> set[str]:
     if inspect.isclass(value) and hasattr(value, "_member_map_"):
         return set(value._member_map_)
     if inspect.isclass(value) and hasattr(value, "__total__"):  # a TypedDict; RocketMQ's names are in the reference of settings
-        return {name for name in get_type_hints(value) if name.islower()}
+        bases = [getattr(dledger_client, name) for name in re.findall(r"with those of ``(\w+)``", value.__doc__ or "")]
+        return {name for name in get_type_hints(value) if name.islower()}.difference(*map(get_type_hints, bases))
     return set(inspect.signature(value).parameters) - {"self"}
 
 
