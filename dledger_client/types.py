@@ -20,6 +20,7 @@ from dledger_client.consumer.listener import ConsumeContext as ConsumeContext
 from dledger_client.consumer.listener import Listener as Listener
 from dledger_client.consumer.settings import PushSettings as PushSettings
 from dledger_client.fetch.options import FetchOptions as FetchOptions
+from dledger_client.fetch.options import PullSettings as PullSettings
 from dledger_client.fetch.options import RangeOptions as RangeOptions
 from dledger_client.fetch.options import ReadOptions as ReadOptions
 from dledger_client.fetch.options import ScanOptions as ScanOptions

@@ -24,6 +24,8 @@ from dledger_client.fetch.options import (
     ARROW_BYTES,
     Fetch,
     FetchOptions,
+    PullOptions,
+    PullSettings,
     RangeOptions,
     RangeRead,
     ReadOptions,
@@ -36,7 +38,6 @@ from dledger_client.fetch.subscription import Subscription
 from dledger_client.fetch.topic_scan import Span, TopicScan, spans
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for
-from dledger_client.runtime.security import SecuritySettings
 from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -49,15 +50,7 @@ class PullConsumer(GroupPositions):
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the consumer group, for ``commit``, ``committed`` and ``send_back``.
-        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
-        replica: Id of the one node to read from.
-        near: Host names or addresses; replicas on them are tried first.
-        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
-        repair: A replica repairs a damaged message from another one; False: another is read, with ``replica`` CorruptFrameError is raised.
-        read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
-            kept, for a second.
-        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
-        security: See ``SecuritySettings``.
+        settings: See ``PullSettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
@@ -70,34 +63,22 @@ class PullConsumer(GroupPositions):
         ...         print(message.queue_offset, message.body)
     """
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        group: str = "",
-        *,
-        read_from: str = "leader",
-        replica: str | None = None,
-        near: frozenset[str] = frozenset(),
-        local_files: bool = False,
-        repair: bool = True,
-        read_ahead: bool = True,
-        timeout_ms: int = 10_000,
-        **security: Unpack[SecuritySettings],
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[PullSettings]) -> None:
         parse_bootstrap(bootstrap)
         if not isinstance(group, str):
             raise InvalidArgumentError(f"group {group!r}: expected a consumer group's name")
-        within(1, MAX_U32, timeout_ms=timeout_ms)
+        options, security = PullOptions.split(settings)
+        timeout_ms, files = options.timeout_ms, LocalLogReader() if options.local_files else None
         self.group = group
         self._timeout_ms = timeout_ms
         self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._router = environment_for(bootstrap, **security).open_router(bootstrap)
         self._is_uncounted = False  # a look of an operator, which is no traffic of the topic
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
-        self._offsets = TopicOffsets(self._router, replica, timeout_ms)
+        self._offsets = TopicOffsets(self._router, options.replica, timeout_ms)
         self._added = AddedQueues(self._router, self._offsets.held_by_part(NO_TIME, or_followers=True))
-        self._reads_followers = read_from != "leader" or replica is not None
-        self._fetcher = Fetcher(self._router, read_from, replica, near, files=LocalLogReader() if local_files else None, repair=repair)
+        self._reads_followers = options.read_from != "leader" or options.replica is not None
+        self._fetcher = Fetcher(self._router, options.read_from, options.replica, options.near, files=files, repair=options.repair)
         self._fetcher.metrics = FetchMetrics(group)
         self._epochs = epochs = PositionEpochs()
         fetcher, clock = self._fetcher, self._router.clock  # and not itself: a consumer that is forgotten is to go at once
@@ -106,7 +87,7 @@ class PullConsumer(GroupPositions):
         def fetch(group: str, what: broker_pb2.FetchRequest) -> Coroutine[Any, Any, list[Chunk]]:
             return fetcher.read(group, epochs.named(group, what), clock.monotonic_ms() + timeout_ms)
 
-        self._pieces = ReadAhead(fetch, is_on=read_ahead)
+        self._pieces = ReadAhead(fetch, is_on=options.read_ahead)
 
     @property
     def _description(self) -> str:

@@ -19,12 +19,13 @@ from typing import Self, TypeAlias, Unpack
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.producer import Producer
 from dledger_client.cluster.channels import Bootstrap
+from dledger_client.fetch.options import PullSettings
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import AsyncSendFuture
 from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.security import SecuritySettings, security_part
+from dledger_client.runtime.security import security_part
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError
 from dledger_wire.status import Perm
 
@@ -207,13 +208,7 @@ class LogicalQueueReader:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         topic: The topic.
         group: Name of the consumer group, for ``commit`` and ``seek_committed``.
-        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
-        replica: Id of the one node to read from.
-        near: Host names or addresses; replicas on them are tried first.
-        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
-        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
-        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
-        security: See ``SecuritySettings``.
+        settings: See ``PullSettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
@@ -226,32 +221,9 @@ class LogicalQueueReader:
         ...         print(found.number, found.message.body)
     """
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        topic: str,
-        group: str = "",
-        *,
-        read_from: str = "leader",
-        replica: str | None = None,
-        near: frozenset[str] = frozenset(),
-        local_files: bool = False,
-        repair: bool = True,
-        timeout_ms: int = 10_000,
-        **security: Unpack[SecuritySettings],
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap, topic: str, group: str = "", **settings: Unpack[PullSettings]) -> None:
         self._topic = topic
-        self._consumer = PullConsumer(
-            bootstrap,
-            group,
-            read_from=read_from,
-            replica=replica,
-            near=near,
-            local_files=local_files,
-            repair=repair,
-            timeout_ms=timeout_ms,
-            **security,
-        )
+        self._consumer = PullConsumer(bootstrap, group, **settings)
         self._queues: list[Place] = []
         self._ahead: list[deque[ReceivedMessage]] = []
         self._offsets: list[int] = []  # where each physical queue is fetched next

@@ -9,16 +9,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from dledger_client.fetch.long_read import ANSWER_BYTES
 from dledger_client.fetch.subscription import Subscription
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
+from dledger_client.runtime.security import SecuritySettings
 from dledger_wire._pb import broker_pb2
 
 ARROW_BYTES = 16 << 20  # of one table
 
 Positions = Mapping[tuple[str, int], int]
+
+
+class PullSettings(SecuritySettings, total=False):
+    """Settings of a consumer that reads by offset, with those of ``SecuritySettings``.
+
+    Attributes:
+        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``. Default: ``leader``.
+        replica: Id of the one node to read from.
+        near: Host names or addresses; replicas on them are tried first.
+        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may. Default: False.
+        repair: A replica repairs a damaged message from another one; False: another is read, with ``replica`` CorruptFrameError is raised.
+            Default: True.
+        read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
+            kept, for a second. Default: True.
+        timeout_ms: How long each operation is tried over all replicas, in milliseconds. Default: 10 000.
+    """
+
+    read_from: str
+    replica: str | None
+    near: frozenset[str]
+    local_files: bool
+    repair: bool
+    read_ahead: bool
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullOptions:
+    """The settings of one consumer, checked."""
+
+    read_from: str = "leader"
+    replica: str | None = None
+    near: frozenset[str] = frozenset()
+    local_files: bool = False
+    repair: bool = True
+    read_ahead: bool = True
+    timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        within(1, MAX_U32, timeout_ms=self.timeout_ms)
+
+    @classmethod
+    def split(cls, settings: PullSettings) -> tuple[PullOptions, SecuritySettings]:
+        """The options among the settings, and the others."""
+        own: Any = {name: value for name, value in settings.items() if name in cls.__dataclass_fields__}
+        others: Any = {name: value for name, value in settings.items() if name not in own}
+        return cls(**own), others
 
 
 class ReadOptions(TypedDict, total=False):

@@ -12,9 +12,8 @@ from dledger_client.aio.consumer import PullConsumer as AsyncPullConsumer
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.fetch.arrow_types import ARROW_COLUMNS, ArrowTable
-from dledger_client.fetch.options import FetchOptions, RangeOptions, ScanOptions
+from dledger_client.fetch.options import FetchOptions, PullSettings, RangeOptions, ScanOptions
 from dledger_client.fetch.records import Chunk, QueueOffsets, ReceivedMessage
-from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.group_positions import GroupPositions
 
 
@@ -24,15 +23,7 @@ class PullConsumer(GroupPositions):
     Args:
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         group: Name of the consumer group, for ``commit``, ``committed`` and ``send_back``.
-        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
-        replica: Id of the one node to read from.
-        near: Host names or addresses; replicas on them are tried first.
-        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
-        repair: A replica repairs a damaged message from another one; False: another is read, with ``replica`` CorruptFrameError is raised.
-        read_ahead: When fetches read a queue on piece by piece, the next piece is fetched while the caller works on one. Up to 32 MiB are
-            kept, for a second.
-        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
-        security: See ``SecuritySettings``.
+        settings: See ``PullSettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
@@ -47,34 +38,8 @@ class PullConsumer(GroupPositions):
 
     _inner: AsyncPullConsumer
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        group: str = "",
-        *,
-        read_from: str = "leader",
-        replica: str | None = None,
-        near: frozenset[str] = frozenset(),
-        local_files: bool = False,
-        repair: bool = True,
-        read_ahead: bool = True,
-        timeout_ms: int = 10000,
-        **security: Unpack[SecuritySettings],
-    ) -> None:
-        self._open(
-            lambda: AsyncPullConsumer(
-                bootstrap,
-                group,
-                read_from=read_from,
-                replica=replica,
-                near=near,
-                local_files=local_files,
-                repair=repair,
-                read_ahead=read_ahead,
-                timeout_ms=timeout_ms,
-                **security,
-            )
-        )
+    def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[PullSettings]) -> None:
+        self._open(lambda: AsyncPullConsumer(bootstrap, group, **settings))
 
     def close(self) -> None:
         """Close the connections. Calls in progress, and later ones, raise ClientClosedError. Safe to repeat.

@@ -10,10 +10,10 @@ from typing import Unpack
 from dledger_client.aio.logical_queue import LogicalQueueReader as AsyncLogicalQueueReader
 from dledger_client.aio.logical_queue import LogicalQueueWriter as AsyncLogicalQueueWriter
 from dledger_client.cluster.channels import Bootstrap
+from dledger_client.fetch.options import PullSettings
 from dledger_client.fetch.records import NumberedMessage
 from dledger_client.message import Message
 from dledger_client.producer.settings import ProducerSettings
-from dledger_client.runtime.security import SecuritySettings
 from dledger_client.sync.base import SyncClient
 from dledger_client.sync.logical_queue_base import LogicalQueueWriterBase
 
@@ -98,13 +98,7 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
         bootstrap: Addresses of any nodes: ``host:port,host:port`` or a list of them.
         topic: The topic.
         group: Name of the consumer group, for ``commit`` and ``seek_committed``.
-        read_from: ``leader``, ``follower`` (the leader only when no follower responds) or ``any``.
-        replica: Id of the one node to read from.
-        near: Host names or addresses; replicas on them are tried first.
-        local_files: Read the log files of replicas on the hosts ``near`` directly, where this process may.
-        repair: A damaged message is repaired from another replica; False: the read fails with CorruptFrameError.
-        timeout_ms: How long each operation is tried over all replicas, in milliseconds.
-        security: See ``SecuritySettings``.
+        settings: See ``PullSettings``.
 
     Raises:
         InvalidArgumentError: An argument is outside its range.
@@ -117,34 +111,8 @@ class LogicalQueueReader(SyncClient[AsyncLogicalQueueReader]):
         ...         print(found.number, found.message.body)
     """
 
-    def __init__(
-        self,
-        bootstrap: Bootstrap,
-        topic: str,
-        group: str = "",
-        *,
-        read_from: str = "leader",
-        replica: str | None = None,
-        near: frozenset[str] = frozenset(),
-        local_files: bool = False,
-        repair: bool = True,
-        timeout_ms: int = 10000,
-        **security: Unpack[SecuritySettings],
-    ) -> None:
-        self._open(
-            lambda: AsyncLogicalQueueReader(
-                bootstrap,
-                topic,
-                group,
-                read_from=read_from,
-                replica=replica,
-                near=near,
-                local_files=local_files,
-                repair=repair,
-                timeout_ms=timeout_ms,
-                **security,
-            )
-        )
+    def __init__(self, bootstrap: Bootstrap, topic: str, group: str = "", **settings: Unpack[PullSettings]) -> None:
+        self._open(lambda: AsyncLogicalQueueReader(bootstrap, topic, group, **settings))
 
     @property
     def next_number(self) -> int:
