@@ -154,7 +154,7 @@ async def pages(
     while True:
         reply, payload, node = await call_replica(replicas, group, methods.QUERY_MESSAGES, request, deadline_ms, _parsed)
         if reply.replica.master:
-            replicas.router.leader_is(group, node.address)  # it may have become the leader: the next call spares it
+            replicas.router.cache.leader_is(group, node.address)  # it may have become the leader: the next call spares it
         yield reply, payload, node
         if not reply.before_pos:
             return

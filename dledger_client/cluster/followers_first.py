@@ -83,7 +83,7 @@ class CommittedState:
         """The leader's answer; an error soon when the group had none at the last read and has none now."""
         router = self._router
         if group in self._leaderless:
-            await router.find_leader(group)
+            await router.leaders.find(group)
         timeout_ms = router.clock.monotonic_ms() + LEADER_TIMEOUT_MS
         answer = await router.call_leader(group, method, request, deadline_ms=min(deadline_ms, timeout_ms))
         self._leaderless.discard(group)
@@ -224,7 +224,7 @@ class FollowersFirst:
                 continue
             source = read_at(answer)
             if source.leader:
-                self._router.leader_is(group, node.address)  # the next read spares it
+                self._router.cache.leader_is(group, node.address)  # the next read spares it
             elif source.is_current:
                 self._kept[group] = node.address
             if source.is_current:

@@ -44,7 +44,7 @@ class LeaderTracker:
     async def address(self) -> str:
         """The leader's address now.  NotLeaderError when no node is known to lead."""
         self._router.watch_group(self._replica_group)
-        view = await self._router.leader(self._replica_group, self._failed_address, self._failed_term)
+        view = await self._router.leaders.leader(self._replica_group, self._failed_address, self._failed_term)
         self._address = self._failed_address = view.leader_address
         self._failed_term = view.term
         return self._address
@@ -154,7 +154,7 @@ class LeaderStream:
         pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
         if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
             pause_s += REFUSED_PAUSE_S
-        await self._router.pause(self.replica_group, self._tracker.term, pause_s)
+        await self._router.cache.pause(self.replica_group, self._tracker.term, pause_s)
 
     async def close(self) -> None:
         """Close the stream, without waiting long for the other side.  Idempotent."""
@@ -240,7 +240,7 @@ class LeaderStream:
 
     def _check_moved(self, silent_since_ms: int) -> None:
         """UnreachableError when another node is known to lead in a newer term; when the silence is long, the others are asked."""
-        later = self._router.newer_leader(self.replica_group, self._tracker.term)
+        later = self._router.cache.newer_leader(self.replica_group, self._tracker.term)
         if later is not None and later.leader_address != self.address:
             raise UnreachableError(f"no response from {self.address}; {later.leader_address} is the new leader", address=self.address)
         if self._router.clock.monotonic_ms() - silent_since_ms >= self._silence.ask_ms:
@@ -248,7 +248,7 @@ class LeaderStream:
 
     async def _confirm_leader(self) -> None:
         try:
-            await self._router.confirm_leader(self.replica_group, self.address)
+            await self._router.leaders.confirm(self.replica_group, self.address)
         except NotLeaderError:
             if self._silence.needs_leader:
                 raise

@@ -42,16 +42,16 @@ class Router:
 
     def __init__(self, bootstrap: Bootstrap, network: Network, clock: Clock, random: Random) -> None:
         self.clock, self.random = clock, random
-        self._channels, self._cache = Channels(network), RouteCache()
+        self._channels, self.cache = Channels(network), RouteCache()
         addresses = parse_bootstrap(bootstrap)
-        self._nodes = NodeMetadata(self._channels, self._cache, addresses)
-        self._names = NameServers(self._channels, self._cache, addresses, clock, random)
-        self._answers = RouteAnswers(self._cache)
-        self._watch = RouteWatch(self._names, self._answers, self._cache, clock, random)
-        self._silent = SilentLeaders(self._nodes, self._cache, clock)
-        self._leaders = LeaderSearch(self._nodes, self._cache, self._watch, self._silent)
-        self._calls = LeaderCalls(self._channels, self._cache, self._leaders, self._silent, clock, random)
-        self._lookup = TopicLookup(self._names, self._answers, self._nodes, self._cache, self._leaders)
+        self._nodes = NodeMetadata(self._channels, self.cache, addresses)
+        self._names = NameServers(self._channels, self.cache, addresses, clock, random)
+        self._answers = RouteAnswers(self.cache)
+        self._watch = RouteWatch(self._names, self._answers, self.cache, clock, random)
+        self._silent = SilentLeaders(self._nodes, self.cache, clock)
+        self.leaders = LeaderSearch(self._nodes, self.cache, self._watch, self._silent)
+        self._calls = LeaderCalls(self._channels, self.cache, self.leaders, self._silent, clock, random)
+        self._lookup = TopicLookup(self._names, self._answers, self._nodes, self.cache, self.leaders)
         self._watch.confirm = self._lookup.confirm
         self._all_nodes_known = False  # of all replica groups
 
@@ -83,7 +83,7 @@ class Router:
 
     def on_topic_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""
-        self._cache.topic_listeners.append(listener)
+        self.cache.topic_listeners.append(listener)
 
     def require_open(self) -> None:
         """ClientClosedError once the client is closed."""
@@ -113,12 +113,12 @@ class Router:
     @property
     def cluster(self) -> str:
         """The cluster's name; empty before the first answer."""
-        return self._cache.cluster
+        return self.cache.cluster
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
         """The replica groups that are known, by name: those the client uses, and those that nodes named."""
-        return self._cache.groups
+        return self.cache.groups
 
     async def reach(self, deadline_ms: int) -> None:
         """Return when a name server or a node has answered.  UnreachableError when none does until the deadline."""
@@ -210,42 +210,14 @@ class Router:
             leaders.update(info.name for info in response.groups if info.leader_address == address)
             return leaders >= groups.keys()
 
-        await self._nodes.survey(self._cache.node_addresses(groups), [], enough)
+        await self._nodes.survey(self.cache.node_addresses(groups), [], enough)
         return {name: self.groups.get(name, group) for name, group in groups.items()}
 
     # Leaders
 
-    async def leader(self, group: str, failed: str = "", failed_term: int = 0) -> ReplicaGroup:
-        """The known leader of ``group``; searched for when there is none, or when it is ``failed`` in no term after ``failed_term``."""
-        return await self._leaders.leader(group, failed, failed_term)
-
-    async def find_leader(self, group: str) -> ReplicaGroup:
-        """The leader of ``group`` now, by asking its nodes.  Raises NotLeaderError when no node is known to lead."""
-        return await self._leaders.find(group)
-
-    async def confirm_leader(self, group: str, address: str) -> None:
-        """Ask the nodes for the leader.  UnreachableError when another node than ``address`` does, NotLeaderError when none is known to."""
-        await self._leaders.confirm(group, address)
-
-    async def leads(self, group: str, address: str) -> bool:
-        """Whether the node at ``address`` itself says that it leads ``group`` now."""
-        return await self._leaders.leads(group, address)
-
     def ask_others(self, group: str, silent: str) -> None:
         """The leader at ``silent`` does not answer: ask the others for a moment, at a bounded pace; ``newer_leader`` has the result."""
         self._silent.ask_others(group, silent)
-
-    def newer_leader(self, group: str, term: int) -> ReplicaGroup | None:
-        """The group, if a leader in a newer term than ``term`` is known."""
-        return self._cache.newer_leader(group, term)
-
-    async def pause(self, group: str, term: int, seconds: float) -> None:
-        """Wait, for less when a leader of ``group`` in a newer term than ``term`` is known before."""
-        await self._cache.pause(group, term, seconds)
-
-    def leader_is(self, group: str, address: str) -> None:
-        """A node named the leader: remembered until an answer with a newer term."""
-        self._cache.leader_is(group, address)
 
     async def call_leader(
         self,
@@ -272,8 +244,8 @@ class Router:
 
         ``fresh``: what is known already does not count.
         """
-        if not fresh and name in self._cache.topics:
-            return self._cache.topics[name]
+        if not fresh and name in self.cache.topics:
+            return self.cache.topics[name]
         check_topic(name)
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
@@ -298,8 +270,8 @@ class Router:
     def check_seen(self, topics: Iterable[str]) -> None:
         """PermissionDeniedError for a topic that this client may not know of."""
         for topic in topics:
-            if topic in self._cache.unseen:
-                raise may_not(self._cache.unseen[topic], "read", topic)
+            if topic in self.cache.unseen:
+                raise may_not(self.cache.unseen[topic], "read", topic)
 
     async def learn_topic(self, name: str, groups: Iterable[str]) -> None:
         """Ask the leaders of ``groups`` for a topic that was just changed there."""
@@ -330,4 +302,4 @@ class Router:
         """Look the topic up again at its next use."""
         self._watch.forget_topic(name)
         self._answers.forget(name)
-        self._cache.topics.pop(name, None)
+        self.cache.topics.pop(name, None)

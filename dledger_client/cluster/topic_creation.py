@@ -47,7 +47,7 @@ def resized(counts: Mapping[str, int], queues: int) -> dict[str, int]:
 async def create_topic(router: Router, name: str, key: str, queues: int, deadline_ms: int) -> bool:
     """Make a topic of ``queues`` queues over the replica groups that have a leader; False where topics are made by others only."""
     groups = by_name(name, await router.all_groups(deadline_ms))
-    leaders = await asyncio.gather(*(router.leader(group) for group in groups), return_exceptions=True)
+    leaders = await asyncio.gather(*(router.leaders.leader(group) for group in groups), return_exceptions=True)
     led = [group for group, found in zip(groups, leaders, strict=True) if not isinstance(found, BaseException)]
     shares = spread(queues, led or groups)  # without any leader the calls wait for one
     problem: DledgerError | None = None

@@ -219,7 +219,7 @@ class Fetcher:
         """A node that was taken for a follower may have become the leader: NotYetError, so that a follower is asked.  In the next round it
         is known as the leader, and comes last."""
         if header.master and not source.is_leader:
-            self._router.leader_is(replica_group, source.address)
+            self._router.cache.leader_is(replica_group, source.address)
             if self._read_from == "follower" and not source.pinned:
                 raise NotYetError(f"{source.node_id} leads {replica_group} now, and followers are to be read")
 
@@ -295,7 +295,7 @@ class Fetcher:
     async def judged(self, error: DledgerError, source: Source, replica_group: str) -> DledgerError:
         """The error; a retriable one when the node lacks something, was taken for the leader and does not lead: it may lag."""
         lacks = isinstance(error, TopicNotFoundError | OffsetOutOfRangeError)
-        if not lacks or not source.is_leader or await self._router.leads(replica_group, source.address):
+        if not lacks or not source.is_leader or await self._router.leaders.leads(replica_group, source.address):
             return error
         return NotYetError(f"{source.node_id}: {error.message} (it does not lead)")
 

@@ -98,12 +98,12 @@ class LeaderRefresh:
         router = self._router
         known = router.groups.get(replica_group)
         if not self._is_patient or known is None:
-            return await router.find_leader(replica_group)
+            return await router.leaders.find(replica_group)
 
         async def pause(seconds: float) -> None:
-            await router.pause(replica_group, known.term, seconds)
+            await router.cache.pause(replica_group, known.term, seconds)
 
         async for attempt in until(router.clock.monotonic_ms() + SEARCH_MS, router.clock, router.random, sleep=pause):
             with attempt:  # followers name the leader that has failed for a while
-                return await router.leader(replica_group, known.leader_address, known.term)
+                return await router.leaders.leader(replica_group, known.leader_address, known.term)
         raise AssertionError("unreachable: at least one attempt is made")

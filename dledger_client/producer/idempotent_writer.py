@@ -180,5 +180,5 @@ class IdempotentWriter:
                 **error.details,
             )
         if isinstance(error, NotLeaderError):
-            self._router.leader_is(replica_group, error.leader_address)
+            self._router.cache.leader_is(replica_group, error.leader_address)
         return error

@@ -371,7 +371,7 @@ class Sender:
                 self._last_error, self._needs_session = error, True
         elif is_retriable(error) or error.outcome_unknown:
             if isinstance(error, NotLeaderError):
-                self._router.leader_is(self.replica_group, error.leader_address)
+                self._router.cache.leader_is(self.replica_group, error.leader_address)
             return error
         else:
             self._refused(queue, batch, error)

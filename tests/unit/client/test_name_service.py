@@ -50,7 +50,7 @@ def test_a_client_asks_one_name_server_and_nobody_else_for_its_topics() -> None:
         made.register_all()
         router = made.router()
         assert await queues_of(router) == {"g3": 4}
-        assert (await router.leader("g3")).leader_address == made.groups["g3"].leader
+        assert (await router.leaders.leader("g3")).leader_address == made.groups["g3"].leader
         assert set(router.groups) == {"g3"}
         assert made.asked.by_method == {"Routes": 1}
         with pytest.raises(TopicNotFoundError, match="topic nowhere does not exist in cluster c"):
@@ -71,7 +71,7 @@ def test_a_search_for_a_leader_asks_the_nodes_of_its_group_only() -> None:
         await queues_of(router)
         made.kill(group.leader)
         group.leader, group.term = group.addresses[1], 2
-        found = await router.leader("g3", group.addresses[0], 1)
+        found = await router.leaders.leader("g3", group.addresses[0], 1)
         assert (found.leader_address, found.term) == (group.addresses[1], 2)
         assert made.asked.addresses["Metadata"] <= set(group.addresses)
         await router.close()
@@ -225,7 +225,7 @@ def test_with_all_name_servers_gone_clients_go_on_and_new_ones_find_their_way_by
         group = made.groups["g0"]
         made.kill(group.leader)
         group.leader, group.term = group.addresses[2], 4
-        assert (await router.leader("g0", group.addresses[0], 1)).leader_address == group.leader
+        assert (await router.leaders.leader("g0", group.addresses[0], 1)).leader_address == group.leader
         new = made.router(made.groups["g2"].addresses[0])
         assert await queues_of(new) == {"g0": 2, "g1": 5}
         blind = made.router()
@@ -252,7 +252,7 @@ def test_name_servers_that_come_back_empty_are_used_again_once_they_have_heard_o
         assert await queues_of(router, fresh=False) == {"g0": 2}, "an empty name server takes nothing away"
         made.groups["g0"].topics["t"], made.groups["g0"].version = 6, 2
         made.register_all()
-        await until(lambda: router._cache.topics["t"][0].read_queues == 6)
+        await until(lambda: router.cache.topics["t"][0].read_queues == 6)
         await router.close()
 
     made.run(scenario)
@@ -277,7 +277,7 @@ def test_the_watch_goes_on_at_another_name_server(strike: Callable[[Board, str],
         strike(made, lost)
         group.leader, group.term = group.addresses[1], 2
         made.kill(group.addresses[0])
-        await router.leader("g0", group.addresses[0], 1)  # a leader is lost: so may be the name server
+        await router.leaders.leader("g0", group.addresses[0], 1)  # a leader is lost: so may be the name server
         await until(lambda: router.gets_changes and router._names.current not in ("", lost))
         group.leader, group.term = group.addresses[2], 3
         made.register("g0", at=[address for address in made.services if address != lost])
@@ -382,7 +382,7 @@ def test_topics_that_are_used_later_are_watched_too() -> None:
         made.groups["g1"].topics = {"u": 3, "later": 1}
         made.groups["g1"].version = 2
         made.register("g1")
-        await until(lambda: router._cache.topics["u"][0].read_queues == 3 and "later" in router._cache.topics)
+        await until(lambda: router.cache.topics["u"][0].read_queues == 3 and "later" in router.cache.topics)
         await router.close()
 
     made.run(scenario)
@@ -431,12 +431,12 @@ def test_a_wrong_name_server_costs_time_only() -> None:
         router, group = made.router(), made.groups["g0"]
         await queues_of(router)
         assert router.groups["g0"].leader_address == group.addresses[2]
-        assert (await router.leader("g0", group.addresses[2], 99)).leader_address == group.leader
+        assert (await router.leaders.leader("g0", group.addresses[2], 99)).leader_address == group.leader
         for address in group.addresses[1:]:
             made.kill(address)
-        router._cache.learn_group(type(router.groups["g0"])("g0", 99, "x", group.addresses[2], router.groups["g0"].nodes))
+        router.cache.learn_group(type(router.groups["g0"])("g0", 99, "x", group.addresses[2], router.groups["g0"].nodes))
         with pytest.raises(NotLeaderError):  # a single node may not have heard of the newer term
-            await router.leader("g0", group.addresses[2], 99)
+            await router.leaders.leader("g0", group.addresses[2], 99)
         await router.close()
 
     made.run(scenario)

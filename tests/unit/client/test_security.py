@@ -212,11 +212,12 @@ def test_who_is_refused_does_not_hammer_the_leader() -> None:
     """Streams in the background go on for as long as a client lives."""
     paused: list[float] = []
 
-    class Routes:
-        clock, random = SystemClock(), system_random()
-
+    class Cache:
         async def pause(self, _group: str, _term: int, seconds: float) -> None:
             paused.append(seconds)
+
+    class Routes:
+        clock, random, cache = SystemClock(), system_random(), Cache()
 
         def channel(self, _address: str) -> None: ...
 
@@ -232,7 +233,7 @@ def test_who_is_refused_does_not_hammer_the_leader() -> None:
 def test_routes_tell_a_refusal_of_a_topic_that_may_not_be_seen() -> None:
     router = Router(NOWHERE, TcpNetwork(), SystemClock(), system_random())
     router.check_seen(["orders"])
-    router._cache.set_unseen("salaries", "user bob")
+    router.cache.set_unseen("salaries", "user bob")
     with pytest.raises(PermissionDeniedError, match="user bob may not read topic salaries"):
         router.check_seen(["orders", "salaries"])
 

@@ -146,7 +146,7 @@ def test_offsets_are_those_of_the_leader_whoever_was_named_as_the_leader() -> No
             for machine in rig.cluster.machines():
                 rig.cluster.net.heal(CLIENT_IP, machine.ip)
                 rig.cluster.net.heal(machine.ip, CLIENT_IP)
-            consumer._router.leader_is("g0", rig.cluster.hosts[lags].address)
+            consumer._router.cache.leader_is("g0", rig.cluster.hosts[lags].address)
             assert (await consumer.offsets("t"))["g0", 0].max_offset == 2
 
     Rig().run(scenario)
