@@ -12,23 +12,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.names import is_node_name
 
 MAX_SKIPPED = 100  # unusable nodes that are logged, once each
 
 _logger = logging.getLogger(__name__)
-
-
-class GroupInfo(Protocol):
-    """What every message about a replica group has."""
-
-    name: str
-    term: int
-    leader_id: str
-    leader_address: str
 
 
 class RouteCache:
@@ -135,7 +126,7 @@ class RouteCache:
             _logger.warning("%s: node %r has the unusable address %r; skipped", source, node_id[:100], address[:100])
         return False
 
-    def group_of(self, info: GroupInfo, nodes: Iterable[Node], source: str) -> ReplicaGroup:
+    def group_of(self, info: broker_pb2.GroupInfo | routes_pb2.GroupRoute, nodes: Iterable[Node], source: str) -> ReplicaGroup:
         """A replica group from an answer, without what cannot be used of it."""
         leader_id, leader_address = info.leader_id, info.leader_address
         if leader_address and not is_address(leader_address):

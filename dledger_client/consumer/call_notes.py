@@ -56,22 +56,15 @@ class CallNote(Protocol):
         ...
 
 
-class CallNotes(Protocol):
-    """Notes of the calls of one listener."""
+class CallNotes:
+    """Notes of the calls of one listener; here, that none are wanted."""
 
     def of_call(self, messages: list[ReceivedMessage]) -> AbstractContextManager[CallNote] | None:
         """The note of a call, which is made inside of its context; None: it is not wanted.  Called in the worker of the call."""
-        ...
-
-
-class NoNotes:
-    """No notes are wanted."""
-
-    def of_call(self, messages: list[ReceivedMessage]) -> None:
         return None
 
 
-class ListenerNotes:
+class ListenerNotes(CallNotes):
     """Notes of the listener of a push consumer."""
 
     def __init__(self, consumer_group: str, clock: Clock, instruments: Instruments | None) -> None:

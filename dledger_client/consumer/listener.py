@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dledger_client.consumer.call_notes import CallNote, CallNotes, NoNotes
+from dledger_client.consumer.call_notes import CallNote, CallNotes
 from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message_fields import MAX_DELAY_LEVEL
@@ -23,7 +23,7 @@ from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
 from dledger_wire.errors import InvalidArgumentError
 
 MAX_SETTING = (1 << 31) - 1
-NO_NOTES = NoNotes()
+NO_NOTES = CallNotes()
 _FAILED = "listener failed on %s/%d at offset %d"
 
 _logger = logging.getLogger(__name__)

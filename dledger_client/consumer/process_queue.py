@@ -45,27 +45,8 @@ class ConsumerContext(Protocol):
         ...
 
 
-class ProcessQueue(Protocol):
-    """The messages of one queue, fetched and not consumed yet."""
-
-    dropped: bool
-    count: int
-    size_bytes: int
-
-    @property
-    def consume_offset(self) -> int: ...
-    @property
-    def is_idle(self) -> bool: ...
-    def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None: ...
-    def has_room(self) -> bool: ...
-    async def wait_for_room(self) -> None: ...
-    async def wait_until_idle(self) -> None: ...
-    def drop(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-class _ProcessQueue:
-    """Counts, flow limits, and waiting for room or for the last listener."""
+class ProcessQueue:
+    """The messages of one queue, fetched and not consumed yet: counts, flow limits, and waiting for room or for the last listener."""
 
     def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int) -> None:
         self.queue, self.dropped, self.epoch = queue, False, epoch
@@ -88,6 +69,10 @@ class _ProcessQueue:
         """Count fetched messages in.  A fetch whose messages were all filtered out counts nothing: no job would count its bytes out."""
         self.count += len(messages)
         self.size_bytes += size_bytes if messages else 0
+
+    def add(self, messages: Messages, size_bytes: int, next_offset: int) -> None:
+        """Take in what was fetched up to ``next_offset``."""
+        raise NotImplementedError
 
     def has_room(self) -> bool:
         options = self._options
@@ -145,7 +130,7 @@ class _ConcurrentJob:
         self.process_queue.job_ended(self)
 
 
-class ConcurrentProcessQueue(_ProcessQueue):
+class ConcurrentProcessQueue(ProcessQueue):
     """Batches of one queue, in any order and many at once."""
 
     def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int) -> None:
@@ -232,7 +217,7 @@ class ConcurrentProcessQueue(_ProcessQueue):
         self._changed.set()
 
 
-class OrderlyProcessQueue(_ProcessQueue):
+class OrderlyProcessQueue(ProcessQueue):
     """One queue, one worker at a time, in order.  It stops at a batch that is not consumed, and retries it after a pause."""
 
     def __init__(self, queue: MessageQueue, consumer: ConsumerContext, consume_offset: int, epoch: int) -> None:

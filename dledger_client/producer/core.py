@@ -52,7 +52,7 @@ class ProducerCore:
         instruments = installed()
         if instruments is not None:
             self.accumulator.metrics = SendMetrics(instruments, router.clock, options.group, buffered_by(self))
-        self.routes = TopicRoutes(router, options, self.accumulator, self)
+        self.routes = TopicRoutes(router, options, self.accumulator, self.ensure_senders)
         self.redispatcher = Redispatcher(self.accumulator, self.routes, router.clock)
         self.tasks = BackgroundTasks("producer", self._on_internal_error)
         self._encoder = RecordEncoder(ids, router.clock, born_host)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.router import Router
@@ -37,19 +36,13 @@ MISSING_MS = 1000  # so often a topic is looked up of which a replica group did 
 _logger = logging.getLogger(__name__)
 
 
-class SenderOwner(Protocol):
-    """The owner of the senders."""
-
-    def ensure_senders(self, replica_groups: Iterable[str]) -> None:
-        """Start a sender for each replica group that has none."""
-        ...
-
-
 class TopicRoutes:
     """One producer's.  Used on the event loop only."""
 
-    def __init__(self, router: Router, options: ProducerOptions, accumulator: RecordAccumulator, senders: SenderOwner) -> None:
-        self._router, self._options, self._accumulator, self._senders = router, options, accumulator, senders
+    def __init__(
+        self, router: Router, options: ProducerOptions, accumulator: RecordAccumulator, ensure_senders: Callable[[Iterable[str]], None]
+    ) -> None:
+        self._router, self._options, self._accumulator, self._ensure_senders = router, options, accumulator, ensure_senders
         self._wake = asyncio.Event()
         self._stale = False
         self._changed: dict[str, None] = {}
@@ -114,7 +107,7 @@ class TopicRoutes:
         if not queues:
             raise TopicPermissionError(f"topic {topic}: writing is not permitted (perm {found[0].perm})", topic=topic, perm=found[0].perm)
         self._missing[topic] = self._router.clock.monotonic_ms(), ", ".join(missing)
-        self._senders.ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
+        self._ensure_senders(dict.fromkeys(replica_group for replica_group, _ in queues))
         # The order is that of names, whichever node answered: a key keeps its queue.
         self._accumulator.set_queues(topic, sorted(queues), self._router.random.randrange(0, len(queues)), is_whole=not missing)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from dledger_wire.errors import AuthenticationFailedError, BusyError
 from dledger_wire.security.admission import Admission
@@ -24,24 +24,17 @@ _BASIC = "basic "
 Known: TypeAlias = Callable[[Principal, bool], bool]
 
 
-class Reading(Protocol):
-    """Counts what handlers of streams have read, of one connection."""
+class Reading:
+    """Counts what handlers of streams have read, of one connection; this one counts nothing."""
 
     def read(self, size: int) -> None:
         """So many bytes more."""
-        ...
 
     def returned(self, size: int) -> None:
         """The handler returned, and had read so many in all."""
-        ...
 
 
-class _Uncounted:
-    def read(self, size: int) -> None: ...
-    def returned(self, size: int) -> None: ...
-
-
-UNCOUNTED = _Uncounted()
+UNCOUNTED = Reading()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from dledger_wire.tcp.stream import error_of
 MAX_FRAME = 64 << 10  # before the caller is known
 
 
-class DialledAuthentication:
+class DialledAuthentication(Receiver):
     """The dialler's side: receives the frames until it is over, then ``carried`` does, before the next frame is looked at."""
 
     def __init__(self, connection: Connection, exchange: ClientExchange, carried: Receiver) -> None:
@@ -90,10 +90,8 @@ class DialledAuthentication:
         if not self._over.done():
             self._over.set_exception(self._connection.gone())
 
-    def shed(self) -> None: ...
 
-
-class AcceptedAuthentication:
+class AcceptedAuthentication(Receiver):
     """The acceptor's side: calls ``admitted`` with the principal, or refuses the connection."""
 
     def __init__(
@@ -130,9 +128,6 @@ class AcceptedAuthentication:
             self._answer(bytes(payload).decode(errors="replace"))
         else:
             self._connection.violate(f"a frame of kind {kind} before it had authenticated")
-
-    def lost(self) -> None: ...
-    def shed(self) -> None: ...
 
     def _answer(self, message: str) -> None:
         exchange = cast(ServerExchange, self._exchange)

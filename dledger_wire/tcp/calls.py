@@ -23,7 +23,7 @@ from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, CallContext, UnaryHandler
-from dledger_wire.tcp.connection import ANSWER, CANCEL, ERROR, FAILURE, PART, REQUEST, Connection, fresh
+from dledger_wire.tcp.connection import ANSWER, CANCEL, ERROR, FAILURE, PART, REQUEST, Connection, Receiver, fresh
 from dledger_wire.tcp.stream import error_of
 
 PART_BYTES = 48 << 10  # a frame fits into half of the shared receive buffer
@@ -72,7 +72,7 @@ async def send_whole(connection: Connection, kind: int, call: int, method: bytes
         await connection.put_in_turn(PART, number + view[at : at + PART_BYTES])
 
 
-class Calls:
+class Calls(Receiver):
     """The caller's end."""
 
     def __init__(self, connection: Connection) -> None:
@@ -178,7 +178,7 @@ class Calls:
             self._resolve(call, fresh(self._error))
 
 
-class ServedCalls:
+class ServedCalls(Receiver):
     """The server's end: runs the handlers of the calls on one connection."""
 
     def __init__(self, connection: Connection, handlers: Mapping[bytes, tuple[str, UnaryHandler]], context: CallContext) -> None:

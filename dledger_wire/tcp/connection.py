@@ -21,7 +21,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, UnreachableError
 from dledger_wire.forked import close_in_child, run_in_children
@@ -46,28 +46,20 @@ FRAME = struct.Struct(">BI")
 MESSAGE, END, ERROR, REQUEST, ANSWER, FAILURE, PART, CANCEL, AUTHENTICATION = range(1, 10)
 
 
-class Receiver(Protocol):
-    """What a connection carries."""
+class Receiver:
+    """What a connection carries; this one before and after there is one."""
 
-    def frame(self, kind: int, payload: bytes) -> None: ...
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame came."""
+
     def lost(self) -> None:
         """The connection is gone."""
-        ...
 
     def shed(self) -> None:
         """Keep nothing of what has arrived and was not taken yet: it will not be answered."""
-        ...
 
 
-class NoReceiver:
-    """The receiver before and after there is one."""
-
-    def frame(self, kind: int, payload: bytes) -> None: ...
-    def lost(self) -> None: ...
-    def shed(self) -> None: ...
-
-
-NO_RECEIVER = NoReceiver()
+NO_RECEIVER = Receiver()
 
 
 class _Scratch(threading.local):

@@ -17,13 +17,14 @@ import tempfile
 from collections.abc import Callable
 
 from dledger_wire.errors import DledgerError
+from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
 from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
 from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import MAX_FRAME, certified
-from dledger_wire.tcp.connection import NO_RECEIVER, Connection
+from dledger_wire.tcp.connection import NO_RECEIVER, Connection, Receiver
 from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.network import TcpChannel, TcpNetwork
 from dledger_wire.tcp.received_bytes import ReceivedBytes
@@ -67,7 +68,6 @@ class MixedServer:
     goes through it."""
 
     def __init__(self, tcp: TcpServer, admission: Admission | None, folder: str, name: str, memory: ReceivedBytes) -> None:
-        from dledger_wire.rpc.grpc_callers import GrpcCallers
         from dledger_wire.rpc.grpc_server import GrpcServer
 
         self._tcp = tcp
@@ -139,7 +139,7 @@ class MixedServer:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-class _Joint(asyncio.Protocol):
+class _Joint(asyncio.Protocol, Receiver, Reading):
     """Carries bytes between an accepted connection (``near``) and the gRPC server; each side waits while the other is slow.
 
     Of an unauthenticated caller only ``MAX_FRAME`` bytes are carried: what follows waits until it is, or the connection's time is over.
@@ -224,7 +224,6 @@ class _Joint(asyncio.Protocol):
         else:
             self._far.write(data)
 
-    def frame(self, kind: int, payload: bytes) -> None: ...
     def shed(self) -> None:
         self._near.receiver = NO_RECEIVER
         self.lost()

@@ -19,14 +19,14 @@ from dledger_wire.rpc.delivery import Delivery, Take
 from dledger_wire.rpc.error_detail import from_detail, to_detail
 from dledger_wire.rpc.stored import StoredBytes
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
-from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, fresh
+from dledger_wire.tcp.connection import END, ERROR, MESSAGE, Connection, Receiver, fresh
 from dledger_wire.tcp.stored_frame import put_stored, sends_stored
 
 MESSAGE_OVERHEAD_BYTES = 64  # the object and its place in the queue
 LINGER_S = 5.0  # how long the acceptor waits for the dialler to close
 
 
-class Stream:
+class Stream(Receiver):
     """One connection as a ByteStream, for either side."""
 
     def __init__(self, connection: Connection, *, dialled: bool) -> None:
