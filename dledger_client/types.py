@@ -39,9 +39,9 @@ from dledger_client.producer.message_columns import Bodies as Bodies
 from dledger_client.producer.message_columns import Texts as Texts
 from dledger_client.producer.partitioner import QueueKey as QueueKey
 from dledger_client.producer.partitioner import QueueNumber as QueueNumber
-from dledger_client.producer.queue_selectors import QueueSelector as QueueSelector
-from dledger_client.producer.queue_selectors import by_hash as by_hash
-from dledger_client.producer.queue_selectors import by_random as by_random
+from dledger_client.producer.partitioner import QueueSelector as QueueSelector
+from dledger_client.producer.partitioner import by_hash as by_hash
+from dledger_client.producer.partitioner import by_random as by_random
 from dledger_client.producer.send_many import AsyncSendManyFuture as AsyncSendManyFuture
 from dledger_client.producer.send_many import SendManyFuture as SendManyFuture
 from dledger_client.producer.send_many import SendManyResult as SendManyResult

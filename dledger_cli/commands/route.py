@@ -13,7 +13,7 @@ from dledger_cli.output import fields_of, json_wanted, note, print_answer
 from dledger_cli.watching import reading_command
 
 if TYPE_CHECKING:
-    from dledger_client.admin.topic_route import RoutePart, TopicRoute
+    from dledger_client.admin.topics import RoutePart, TopicRoute
 
 HEADER = ("REPLICA-GROUP", "STATE", "READ-QUEUES", "WRITE-QUEUES", "PERM", "TERM", "LEADER", "REPLICAS", "TOPICS-VERSION")
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=completion.topics)]

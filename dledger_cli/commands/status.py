@@ -23,8 +23,7 @@ from dledger_cli.watching import IntervalCommand, WatchOption, pages
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
-    from dledger_client.admin.consumer_checks import ConsumersStatus
-    from dledger_client.admin.findings import Check, Finding
+    from dledger_client.admin.consumer_checks import Check, ConsumersStatus, Finding
 
 EXAMPLES = examples(
     "dledger status",

@@ -51,10 +51,10 @@ from dledger_client.admin.security import ClusterUser as ClusterUser
 from dledger_client.admin.security import SecurityChange as SecurityChange
 from dledger_client.admin.send_back import SendBackResult as SendBackResult
 from dledger_client.admin.send_back import SentBack as SentBack
-from dledger_client.admin.topic_route import RoutePart as RoutePart
-from dledger_client.admin.topic_route import TopicRoute as TopicRoute
 from dledger_client.admin.topics import ChangedTopic as ChangedTopic
 from dledger_client.admin.topics import QueueRange as QueueRange
+from dledger_client.admin.topics import RoutePart as RoutePart
+from dledger_client.admin.topics import TopicRoute as TopicRoute
 from dledger_client.admin.upgrade import GroupUpgrade as GroupUpgrade
 from dledger_client.admin.upgrade import RaisedLevel as RaisedLevel
 from dledger_client.admin.upgrade import UpgradeCheck as UpgradeCheck

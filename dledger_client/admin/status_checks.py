@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.consumer_checks import CONSUMER_DEFAULTS, ConsumersStatus, consumer_limit, find_consumers
-from dledger_client.admin.findings import Check as Check
-from dledger_client.admin.findings import Finding as Finding
+from dledger_client.admin.consumer_checks import Check as Check
+from dledger_client.admin.consumer_checks import Finding as Finding
 from dledger_client.admin.status_text import replicas_of
 from dledger_wire.errors import InvalidArgumentError
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from dledger_client.admin.calls import Answers, ClusterCalls, Listed, Sources
 from dledger_client.cluster.node_metadata import queues_of
-from dledger_client.cluster.routes import TopicQueues
+from dledger_client.cluster.routes import ReplicaGroup, TopicQueues
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotLeaderError, TopicNotFoundError
@@ -270,3 +270,41 @@ async def ranges_of(
         ]
 
     return await calls.of_all(ask, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePart:
+    """A topic's route in one replica group.
+
+    Attributes:
+        group: The replica group: its nodes and their leader.
+        queues: The topic's queues in it.
+        state: ``active`` or ``draining``; empty: unknown.
+        version: Version of what is known of the replica group; 0: a node answered.
+    """
+
+    group: ReplicaGroup
+    queues: TopicQueues
+    state: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The route of a topic.
+
+    Attributes:
+        topic: The topic.
+        parts: Its replica groups, by name.
+        answered_by: Address of the process that answered.
+        by_name_server: Whether a name server answered; False: a node.
+        complete: Whether it knows every replica group.
+        version: Version of what is known of the topic; 0: a node answered.
+    """
+
+    topic: str
+    parts: tuple[RoutePart, ...]
+    answered_by: str
+    by_name_server: bool
+    complete: bool = False
+    version: int = 0

@@ -23,7 +23,7 @@ from dledger_client.fetch.options import PullSettings
 from dledger_client.fetch.records import NumberedMessage, ReceivedMessage
 from dledger_client.message import Message, SendResult
 from dledger_client.producer.delivery_report import AsyncSendFuture
-from dledger_client.producer.queue_selectors import QueueSelector
+from dledger_client.producer.partitioner import QueueSelector
 from dledger_client.producer.settings import ProducerSettings
 from dledger_client.runtime.security import security_part
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotSentError

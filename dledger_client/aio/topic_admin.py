@@ -8,8 +8,17 @@ from dataclasses import replace
 from dledger_client.admin import topic_changes, topics
 from dledger_client.admin.calls import Listed, Subject
 from dledger_client.admin.many_topics import ranges_of_topics
-from dledger_client.admin.topic_route import RoutePart, TopicRoute
-from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicSpec, joined, look_aside, look_at, named_groups
+from dledger_client.admin.topics import (
+    ChangedTopic,
+    QueueRange,
+    RoutePart,
+    TopicRoute,
+    TopicSpec,
+    joined,
+    look_aside,
+    look_at,
+    named_groups,
+)
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import routes_pb2
 from dledger_wire.rpc import methods

@@ -1,6 +1,7 @@
 """A long-lived stream to the leader of one replica group: opening, health and reopening with backoff.
 
-Owns which node is tried next, when a leader counts as silent, and how long to wait before another attempt.  A leader that failed is not
+Owns which node is tried next, when a leader counts as silent, how long to wait before another attempt, and the log
+lines of an outage.  A leader that failed is not
 tried again unless it claims to lead itself, or leads in a newer term.  A paused or partitioned leader keeps its connections open, so
 silence alone proves nothing.  After ``SilencePolicy.ask_ms`` the other nodes are asked again and again for a leader in a newer term, and
 when they, or the watch of routes, name one, the stream fails; a leader that responds is never left for that.  After ``limit_ms`` all
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dledger_client.cluster.outage_notes import OutageNotes
-from dledger_client.cluster.retry import JitteredBackoff
+from dledger_client.cluster.retry import JitteredBackoff, is_retriable
 from dledger_client.cluster.router import Router
+from dledger_wire.clock import Clock
 from dledger_wire.errors import (
     AuthenticationFailedError,
     BusyError,
@@ -31,6 +33,43 @@ from dledger_wire.errors import (
 from dledger_wire.rpc.methods import StreamMethod
 from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.tasks import let_go
+
+LONG_MS = 5_000
+QUIET_MS = 60_000  # between two outages that are logged: a cluster may come and go
+
+_logger = logging.getLogger(__name__)
+
+
+class OutageNotes:
+    """Of one replica group.  ``client``: its name, for people."""
+
+    def __init__(self, client: str, replica_group: str, clock: Clock) -> None:
+        self._client, self._replica_group, self._clock = client, replica_group, clock
+        self._since_ms: int | None = None
+        self._is_logged = False
+        self._quiet_until_ms = 0
+
+    def failed(self, error: DledgerError) -> None:
+        """An attempt failed.  What needs a change by an operator is logged where it comes up."""
+        if not is_retriable(error) or isinstance(error, AuthenticationFailedError | BusyError):
+            return
+        now_ms = self._clock.monotonic_ms()
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if not self._is_logged and now_ms - self._since_ms >= LONG_MS and now_ms >= self._quiet_until_ms:
+            self._is_logged, self._quiet_until_ms = True, now_ms + QUIET_MS
+            text = "%s: replica group %s cannot be reached since %.0f s, trying again and again: %s"
+            _logger.warning(text, self._client, self._replica_group, self._seconds(now_ms), error.message)
+
+    def reached(self) -> None:
+        """The leader does its work."""
+        if self._is_logged:
+            text = "%s: replica group %s is reached again after %.0f s"
+            _logger.warning(text, self._client, self._replica_group, self._seconds(self._clock.monotonic_ms()))
+        self._since_ms, self._is_logged = None, False
+
+    def _seconds(self, now_ms: int) -> float:
+        return (now_ms - (self._since_ms or now_ms)) / 1000
 
 
 class LeaderTracker:

@@ -14,8 +14,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from dledger_client.consumer.call_notes import CallNotes
-from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, ListenerCalls
-from dledger_client.consumer.running_calls import RunningCalls
+from dledger_client.consumer.listener import NO_NOTES, ConsumeContext, Listener, ListenerCalls, RunningCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_wire.tasks import BackgroundTasks
 

@@ -1,12 +1,15 @@
 """A push consumer's listener: what it receives, and what it may return.
 
-Owns the reading of results.  Only COMMIT counts as consumed; RECONSUME_LATER, SUSPEND, None, any other value and any exception redeliver
+Owns the reading of results, and the log lines of calls that run for long.
+
+Only COMMIT counts as consumed; RECONSUME_LATER, SUSPEND, None, any other value and any exception redeliver
 the messages.  Whatever a listener raises, returns, sets in its context or does to its list of messages affects that call alone.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import reprlib
 from collections import Counter
@@ -16,7 +19,6 @@ from enum import Enum
 from typing import Any
 
 from dledger_client.consumer.call_notes import CallNote, CallNotes
-from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.message_fields import MAX_DELAY_LEVEL
 from dledger_client.runtime.user_callbacks import FAULTS, is_own_end
@@ -185,3 +187,37 @@ def _noted(consumed: int, messages: list[ReceivedMessage], note: CallNote) -> in
     if consumed < len(messages):
         note.redelivered(len(messages) - consumed)
     return consumed
+
+
+LONG_MS = 60_000
+
+
+class RunningCalls:
+    """``begin`` and ``end`` may be called from any thread; ``look`` sees a call from the first look on that finds it."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._contexts: dict[int, ConsumeContext] = {}
+        self._seen_ms: dict[int, int] = {}
+        self._logged_ms: dict[int, int] = {}  # how old a call was when the log said it last
+
+    def begin(self, context: ConsumeContext) -> int:
+        number = next(self._numbers)
+        self._contexts[number] = context
+        return number
+
+    def end(self, number: int) -> None:
+        self._contexts.pop(number, None)
+
+    def look(self, now_ms: int, group: str) -> int:
+        """How long the oldest call runs, in milliseconds; 0 without one.  Calls of a minute are logged, and again when twice as old."""
+        running = dict(self._contexts)
+        self._seen_ms = {number: self._seen_ms.get(number, now_ms) for number in running}
+        self._logged_ms = {number: logged_ms for number, logged_ms in self._logged_ms.items() if number in running}
+        for number, context in running.items():
+            age_ms = now_ms - self._seen_ms[number]
+            if age_ms >= max(LONG_MS, 2 * self._logged_ms.get(number, 0)):
+                self._logged_ms[number] = age_ms
+                text = "consumer group %s: a listener call of %s queue %d at %s runs for %d s; its messages are not taken away from it"
+                _logger.warning(text, group, context.topic, context.queue_id, context.replica_group, age_ms // 1000)
+        return max((now_ms - seen_ms for seen_ms in self._seen_ms.values()), default=0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dledger_client.fetch.records import Chunk
 from dledger_client.metrics import catalog
-from dledger_client.metrics.instruments import installed
-from dledger_client.metrics.sink import Amount
+from dledger_client.metrics.instruments import Amount, installed
 
 
 class FetchMetrics:

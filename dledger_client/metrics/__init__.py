@@ -9,7 +9,6 @@ object with the three methods of ``MetricsSink`` is one.
 """
 
 from dledger_client.metrics.catalog import CATALOG, OTHER_TOPICS, Metric, MetricKind
-from dledger_client.metrics.instruments import Instruments, install, installed
-from dledger_client.metrics.sink import Amount, MetricsSink
+from dledger_client.metrics.instruments import Amount, Instruments, MetricsSink, install, installed
 
 __all__ = ["CATALOG", "OTHER_TOPICS", "Amount", "Instruments", "Metric", "MetricKind", "MetricsSink", "install", "installed"]

@@ -1,4 +1,6 @@
-"""The instruments of an installed sink: made once for each set of labels, with a bounded number of topics.
+"""What an application implements to get the metrics, and the instruments of an installed sink.
+
+They are made once for each set of labels, with a bounded number of topics.
 
 Owns the installed sink, and the two rules that keep metrics from harming a client: what a sink raises is logged once and never reaches
 the counting code, and only the first topics of a process have a label of their own.
@@ -8,10 +10,60 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
 
 from dledger_client.metrics.catalog import MAX_TOPICS, OTHER_TOPICS, Metric
-from dledger_client.metrics.sink import Amount, MetricsSink
+
+Amount: TypeAlias = Callable[[float], object]
+
+
+class MetricsSink(Protocol):
+    """Takes the metrics of this process's clients. What it returns is called from any thread, and should neither block nor raise.
+
+    Examples:
+        >>> class Printed:
+        ...     def counter(self, metric, labels):
+        ...         return lambda amount: print(metric.name, dict(labels), "+", amount)
+        ...
+        ...     def histogram(self, metric, labels):
+        ...         return lambda value: print(metric.name, dict(labels), value)
+        ...
+        ...     def gauge(self, metric, labels, read):
+        ...         return lambda: None
+        >>> install(Printed())
+    """
+
+    def counter(self, metric: Metric, labels: Mapping[str, str]) -> Amount:
+        """What adds to a counter.
+
+        Args:
+            metric: The metric.
+            labels: Its labels and their values.
+        """
+        ...
+
+    def histogram(self, metric: Metric, labels: Mapping[str, str]) -> Amount:
+        """What notes a value in a histogram.
+
+        Args:
+            metric: The metric, with its bounds.
+            labels: Its labels and their values.
+        """
+        ...
+
+    def gauge(self, metric: Metric, labels: Mapping[str, str], read: Callable[[], float]) -> Callable[[], object]:
+        """Show what ``read`` returns, from now on until the returned function is called.
+
+        Several clients may have the same labels: their values are added.
+
+        Args:
+            metric: The metric.
+            labels: Its labels and their values.
+            read: The value of one client.
+        """
+        ...
+
 
 _logger = logging.getLogger(__name__)
 

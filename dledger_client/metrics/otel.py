@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation, get_meter_provider
 
 from dledger_client.metrics.catalog import Metric
-from dledger_client.metrics.sink import Amount
+from dledger_client.metrics.instruments import Amount
 from dledger_wire.version import installed_version
 
 _UNITS = {"seconds": "s", "bytes": "By"}

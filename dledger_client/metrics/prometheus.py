@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dledger_client.metrics.catalog import Metric
-from dledger_client.metrics.sink import Amount
+from dledger_client.metrics.instruments import Amount
 
 
 class PrometheusMetrics:

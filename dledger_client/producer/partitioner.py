@@ -1,4 +1,4 @@
-"""The choice of a queue: which of a topic's queues a message goes to.
+"""The choice of a queue: which of a topic's queues a message goes to, and the selectors that applications give.
 
 A message without a key goes to the sticky queue.  That one changes with every full batch and after
 ``sticky_messages`` messages, and skips replica groups that are slow or unreachable.  Staged messages (delayed, transactional) go
@@ -10,15 +10,52 @@ Numbers of queues and what selectors choose come from the application unchecked,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from dledger_client.producer.batches import ProducerBatch, QueueBatcher
 from dledger_client.producer.latency_fault import Availability
-from dledger_client.producer.queue_selectors import QueueSelector
 from dledger_client.runtime.user_callbacks import faults
+from dledger_wire.clock import Random, system_random
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.java_hash import cached_java_hash
+
+# How many queues the topic has -> the index of the one to take.
+QueueSelector: TypeAlias = Callable[[int], int]
+
+
+def by_hash(argument: object) -> QueueSelector:
+    """A queue selector like RocketMQ's SelectMessageQueueByHash: equal arguments choose equal queues.
+
+    Args:
+        argument: What is hashed, as text.
+
+    Returns:
+        A selector for the ``queue_key`` of a send.
+
+    Examples:
+        >>> result = producer.send(Message("orders", b"one"), by_hash("customer-7"))
+    """
+    digest = abs(cached_java_hash(str(argument)))
+    return lambda count: digest % count
+
+
+def by_random(random: Random | None = None) -> QueueSelector:
+    """A queue selector like RocketMQ's SelectMessageQueueByRandom: any queue.
+
+    Args:
+        random: Source of randomness. Default: the system's.
+
+    Returns:
+        A selector for the ``queue_key`` of a send.
+
+    Examples:
+        >>> result = producer.send(Message("orders", b"one"), by_random())
+    """
+    source = random if random is not None else system_random()
+    return lambda count: source.randrange(0, count)
+
 
 QueueKey: TypeAlias = str | QueueSelector | None  # None beside a queue id
 QueueNumber: TypeAlias = int | tuple[str, int]  # in the first replica group that has it, or in that one

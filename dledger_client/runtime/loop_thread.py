@@ -1,6 +1,7 @@
 """The event loop behind the synchronous faces: one thread a process, shared by all clients, made when it is first needed.
 
-Owns the thread, which nothing ends: it serves all clients of the process.  When the process ends in order its loop stands still, after
+Owns the thread, and the check that it is one of the operating system.  Nothing ends it: it serves all clients of the process.
+When the process ends in order its loop stands still, after
 every exit handler that was registered after the first synchronous client was made: a callback of uvloop that comes due when the
 interpreter is gone crashes the process.  After a fork the child gets one of its own: threads do not survive a fork.  The parent's loop is
 kept in the child as it was, and cut off from what parent and child share: freed there, it would take the parent's connections out of the
@@ -13,11 +14,11 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from dledger_client.runtime.green_threads import check_threads
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.forked import close_in_child, run_in_children
 
@@ -142,3 +143,18 @@ def _at_exit() -> None:
     shared = LoopThread._shared
     if shared is not None and not shared.is_inherited and not shared.loop.is_closed():
         shared.park()
+
+
+WHY = "clients of dledger need threads of the operating system"
+WORKERS = "run workers with threads (gunicorn -k gthread, celery -P threads)"
+NEEDED = ("threading", "queue", "select")  # modules that clients and their event loop work with
+
+
+def check_threads() -> None:
+    """RuntimeError when this process has green threads."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and (replaced := [name for name in NEEDED if gevent.is_module_patched(name)]):
+        patch = "monkey.patch_all(thread=False, queue=False, select=False)"
+        raise RuntimeError(f"gevent has replaced {', '.join(replaced)} in this process; {WHY}: patch with {patch}, or {WORKERS}")
+    if eventlet is not None and any(map(eventlet.is_monkey_patched, ("thread", "select"))):
+        raise RuntimeError(f"eventlet has replaced threading in this process; {WHY}: leave out eventlet.monkey_patch(), or {WORKERS}")

@@ -26,8 +26,7 @@ from dledger_client.admin.replica_groups import LeaderTransfer, Membership, Node
 from dledger_client.admin.security import AccessDecision, AccessRule, Action, ClusterUser, ResourceType, SecurityChange
 from dledger_client.admin.send_back import SendBackResult
 from dledger_client.admin.stored_times import Place
-from dledger_client.admin.topic_route import TopicRoute
-from dledger_client.admin.topics import ChangedTopic, QueueRange
+from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicRoute
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.admin import Admin as AsyncAdmin
 from dledger_client.cluster.channels import Bootstrap

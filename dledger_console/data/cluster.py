@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.consumer_checks import GROUP_LAG, ConsumersStatus
-from dledger_client.admin.findings import Finding
+from dledger_client.admin.consumer_checks import GROUP_LAG, ConsumersStatus, Finding
 from dledger_client.admin.status_checks import find, parse_checks
 from dledger_client.admin.status_text import sentence
 from dledger_client.aio import Admin, DledgerError, LeaderChange

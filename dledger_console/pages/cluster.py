@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from nicegui import ui
 
 from dledger_client.admin.cluster_status import ReplicaGroupStatus
-from dledger_client.admin.consumer_checks import DEAD_LETTERS, GROUP_LAG, TRANSACTIONS
+from dledger_client.admin.consumer_checks import DEAD_LETTERS, GROUP_LAG, TRANSACTIONS, Finding
 from dledger_client.admin.diagnostics import LeaderChange
-from dledger_client.admin.findings import Finding
 from dledger_client.admin.status_text import replicas_of
 from dledger_console.data.cluster import ClusterSamplers, unknown_text, verdict
 from dledger_console.history.cluster import Behind, furthest_behind

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger_client.runtime.green_threads import check_threads
+from dledger_client.runtime.loop_thread import check_threads
 from tests.cluster.harness import ROOT
 from tests.waiting import LIMIT_S
 

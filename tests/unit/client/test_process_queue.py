@@ -19,10 +19,9 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.executors import Calls, Job, ThreadExecutor
 from dledger_client.consumer.group_offsets import LocalOffsetStore
-from dledger_client.consumer.listener import Action, ConsumeContext, ListenerCalls
+from dledger_client.consumer.listener import Action, ConsumeContext, ListenerCalls, RunningCalls
 from dledger_client.consumer.offset_file import OffsetFile
 from dledger_client.consumer.process_queue import ConcurrentProcessQueue, OrderlyProcessQueue
-from dledger_client.consumer.running_calls import RunningCalls
 from dledger_client.consumer.settings import PushOptions
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.user_callbacks import FAULTS

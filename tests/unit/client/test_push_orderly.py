@@ -236,7 +236,7 @@ def test_a_listener_that_hangs_is_seen_by_operators_and_in_the_log(caplog: pytes
             assert await runs_ms() == 0
         await group.stop()
 
-    with caplog.at_level("WARNING", "dledger_client.consumer.running_calls"):
+    with caplog.at_level("WARNING", "dledger_client.consumer.listener"):
         Rig().run(scenario)
     told = [record.getMessage() for record in caplog.records if "listener call" in record.getMessage()]
     runs = "consumer group g: a listener call of t queue 0 at g0 runs for"
