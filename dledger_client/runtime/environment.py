@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeAlias, Unpack
@@ -18,7 +19,7 @@ from typing import TypeAlias, Unpack
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
 from dledger_client.runtime.allocator import KEEP_LARGE_BLOCKS, keep_large_blocks
-from dledger_client.runtime.security import SecuritySettings, check_known, network_security
+from dledger_client.runtime.security import SecuritySettings, check_known, inside, network_security
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host
 from dledger_wire.frames.message_id import UniqueIds
@@ -53,14 +54,9 @@ class ClientEnvironment:
         """Routes of a new client."""
         return Router(bootstrap, self.network, self.clock, self.random)
 
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> AbstractContextManager[None]:
         """Clients made inside of this context live in this environment."""
-        token = _replaced.set(self)
-        try:
-            yield
-        finally:
-            _replaced.reset(token)
+        return inside(_replaced, self)
 
 
 def environment_for(bootstrap: Bootstrap, **security: Unpack[SecuritySettings]) -> ClientEnvironment:

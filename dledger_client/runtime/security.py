@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from dledger_client.runtime.argument_ranges import check_text
 from dledger_wire.errors import ConfigError, InvalidArgumentError
@@ -30,6 +31,8 @@ ENVIRONMENT = {
     "cert": variables.CERT,
     "key": variables.KEY,
 }
+
+T = TypeVar("T")
 
 _typed: ContextVar[tuple[str, str] | None] = ContextVar("dledger_client_password", default=None)
 _used: ContextVar[NetworkSecurity | None] = ContextVar("dledger_client_security", default=None)
@@ -62,33 +65,28 @@ def security_part(settings: Mapping[str, Any]) -> SecuritySettings:
 
 
 @contextlib.contextmanager
-def use_security(security: NetworkSecurity) -> Iterator[None]:
+def inside(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """The variable has the value inside of this context."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def use_security(security: NetworkSecurity) -> AbstractContextManager[None]:
     """Clients made inside of this context, whose constructors say nothing, prove this: for tools beside a node, which may use its key."""
-    token = _used.set(security)
-    try:
-        yield
-    finally:
-        _used.reset(token)
+    return inside(_used, security)
 
 
-@contextlib.contextmanager
-def use_password(user: str, password: str) -> Iterator[None]:
+def use_password(user: str, password: str) -> AbstractContextManager[None]:
     """Clients made inside of this context, whose constructors say nothing, are this user; TLS is the environment's."""
-    token = _typed.set((user, password))
-    try:
-        yield
-    finally:
-        _typed.reset(token)
+    return inside(_typed, (user, password))
 
 
-@contextlib.contextmanager
-def use_variables(given: Mapping[str, str]) -> Iterator[None]:
+def use_variables(given: Mapping[str, str]) -> AbstractContextManager[None]:
     """Clients made inside of this context read these in place of variables of the environment; an empty one counts as not set."""
-    token = _variables.set(given)
-    try:
-        yield
-    finally:
-        _variables.reset(token)
+    return inside(_variables, given)
 
 
 def _variable(setting: str) -> str:
