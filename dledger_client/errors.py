@@ -49,8 +49,12 @@ Examples:
     True
 """
 
-from dledger_wire import errors as _errors
-from dledger_wire.errors import *  # noqa: F403
+import typing as _typing
 
-__all__ = []
-__all__ += _errors.__all__
+if _typing.TYPE_CHECKING:
+    from dledger_wire.errors import *  # noqa: F403
+else:
+    from dledger_wire import errors as _errors
+
+    __all__ = [name for name, kind in vars(_errors).items() if isinstance(kind, type) and issubclass(kind, _errors.DledgerError)]
+    globals().update({name: getattr(_errors, name) for name in __all__})

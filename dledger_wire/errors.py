@@ -34,46 +34,6 @@ from typing import ClassVar
 
 from dledger_wire.status import SendStatus
 
-__all__ = [
-    "AddressInUseError",
-    "AuthenticationFailedError",
-    "BusyError",
-    "ClientClosedError",
-    "ConfigError",
-    "CorruptBatchError",
-    "CorruptEntryError",
-    "CorruptFrameError",
-    "DataDirectoryError",
-    "DeadlineExceededError",
-    "DledgerError",
-    "InvalidArgumentError",
-    "InvalidNameError",
-    "MessageTooLargeError",
-    "NoLiveMajorityError",
-    "NotLeaderError",
-    "NotReadyError",
-    "NotSentError",
-    "NotYetError",
-    "OffsetOutOfRangeError",
-    "OffsetsResetError",
-    "OutOfOrderSequenceError",
-    "OutcomeUnknownError",
-    "PermissionDeniedError",
-    "ProducerFencedError",
-    "ProducerForgottenError",
-    "ReadOnlyError",
-    "ReplicaGroupDrainingError",
-    "StaleLockError",
-    "StorageDamagedError",
-    "StorageFailedError",
-    "StorageFullError",
-    "TopicExistsError",
-    "TopicNotFoundError",
-    "TopicPermissionError",
-    "UnreachableError",
-    "UnsafeShrinkError",
-]
-
 
 class DledgerError(Exception):
     """Base of all operating errors.
