@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from dledger_client import tracing
@@ -170,8 +170,7 @@ class TransactionProducer(Producer):
             >>> producer.start()
         """
         if not self._tasks and not self._closed:
-            attend = self._attend_everywhere() if self._check_topics is None else self._attend_topics(self._check_topics)
-            self._tasks.spawn(attend, "attend")
+            self._tasks.spawn(self._attend_all(), "attend")
             for number in range(self._check_threads):
                 self._tasks.spawn(self._answer(), f"answer {number}")
 
@@ -252,32 +251,23 @@ class TransactionProducer(Producer):
 
     # Being asked
 
-    async def _attend_everywhere(self) -> None:
-        """In every replica group, also in those that are added later."""
-        router = self._core.router
+    async def _attend_all(self) -> None:
+        """In the replica groups of the topics, or in all, also in those that are added later."""
         while True:
-            try:
-                groups = await router.all_groups(router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
-            except DledgerError as error:
-                _logger.info("transactions: %s", error.message)
-            else:
-                for group in groups:
-                    self._attend(group)
-            await asyncio.sleep(LOOK_S)
-
-    async def _attend_topics(self, topics: Sequence[str]) -> None:
-        """Where these topics are, also after they grew."""
-        router = self._core.router
-        while True:
-            for topic in topics:
+            for topic in (None,) if self._check_topics is None else self._check_topics:
                 try:
-                    found = await router.topic(topic, router.clock.monotonic_ms() + JOIN_TIMEOUT_MS)
+                    for group in await self._groups_of(topic):
+                        self._attend(group)
                 except DledgerError as error:
                     _logger.info("transactions: %s", error.message)
-                else:
-                    for queues in found:
-                        self._attend(queues.replica_group)
             await asyncio.sleep(LOOK_S)
+
+    async def _groups_of(self, topic: str | None) -> Iterable[str]:
+        router = self._core.router
+        deadline_ms = router.clock.monotonic_ms() + JOIN_TIMEOUT_MS
+        if topic is None:
+            return await router.all_groups(deadline_ms)
+        return [queues.replica_group for queues in await router.topic(topic, deadline_ms)]
 
     def _attend(self, group: str) -> None:
         if group not in self._attending:

@@ -72,36 +72,6 @@ class OutageNotes:
         return (now_ms - (self._since_ms or now_ms)) / 1000
 
 
-class LeaderTracker:
-    """The leader of one replica group, as one stream sees it."""
-
-    def __init__(self, router: Router, replica_group: str) -> None:
-        self._router, self._replica_group = router, replica_group
-        self._address = ""  # located last
-        self._failed_address, self._failed_term = "", 0  # not tried again
-
-    async def address(self) -> str:
-        """The leader's address now.  NotLeaderError when no node is known to lead."""
-        self._router.watch_group(self._replica_group)
-        view = await self._router.leaders.leader(self._replica_group, self._failed_address, self._failed_term)
-        self._address = self._failed_address = view.leader_address
-        self._failed_term = view.term
-        return self._address
-
-    @property
-    def term(self) -> int:
-        """In which the leader located last was elected; 0: none was located."""
-        return self._failed_term
-
-    def confirm(self) -> None:
-        """The leader located last does its work: if it fails later, it may be tried again."""
-        self._failed_address = ""
-
-    def suspect(self) -> None:
-        """The leader located last failed, even if it worked before."""
-        self._failed_address = self._address
-
-
 CLOSE_TIMEOUT_S = 1.0
 REFUSED_PAUSE_S = 1.0  # a client that is refused, or lacks a right, does not ask every moment for it
 
@@ -139,11 +109,11 @@ class LeaderStream:
 
     def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy, client: str = "") -> None:
         self.replica_group = replica_group
-        self.address = ""
+        self.address = ""  # of the leader that was located last
         self.last_seen_ms = 0
         self.is_confirmed = False  # whether the leader has done its work since it was located
         self._router, self._method, self._silence = router, method, silence
-        self._tracker = LeaderTracker(router, replica_group)
+        self._failed_address, self._term = "", 0  # not tried again; the term of the leader located last
         self._backoff, self._attempt = JitteredBackoff(router.random), 0
         self._backoff_term = 0
         self._stream: ByteStream | None = None
@@ -157,7 +127,10 @@ class LeaderStream:
     async def locate(self) -> str:
         """The leader's address.  NotLeaderError when no node is known to lead."""
         self.is_confirmed = False
-        self.address = await self._tracker.address()
+        self._router.watch_group(self.replica_group)
+        view = await self._router.leaders.leader(self.replica_group, self._failed_address, self._term)
+        self.address = self._failed_address = view.leader_address
+        self._term = view.term
         return self.address
 
     def open(self) -> ByteStream:
@@ -175,25 +148,25 @@ class LeaderStream:
     def confirm(self) -> None:
         """The leader does its work: the backoff starts over, and the same node may be tried again if it fails later."""
         self.is_confirmed, self._attempt = True, 0
-        self._tracker.confirm()
+        self._failed_address = ""
         if self._notes is not None:
             self._notes.reached()
 
     def suspect(self) -> None:
         """The leader failed, even if it worked before: not tried again unless it still claims to lead."""
-        self._tracker.suspect()
+        self._failed_address = self.address
 
     async def back_off(self, error: DledgerError) -> None:
         """Wait before the next attempt, for less when a new leader is known before."""
         if self._notes is not None:
             self._notes.failed(error)
-        if self._tracker.term > self._backoff_term:  # a new leader, which may need a moment before it serves: begin with short pauses again
-            self._backoff_term, self._attempt = self._tracker.term, 0
+        if self._term > self._backoff_term:  # a new leader, which may need a moment before it serves: begin with short pauses again
+            self._backoff_term, self._attempt = self._term, 0
         self._attempt += 1
         pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
         if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
             pause_s += REFUSED_PAUSE_S
-        await self._router.cache.pause(self.replica_group, self._tracker.term, pause_s)
+        await self._router.cache.pause(self.replica_group, self._term, pause_s)
 
     async def close(self) -> None:
         """Close the stream, without waiting long for the other side.  Idempotent."""
@@ -279,7 +252,7 @@ class LeaderStream:
 
     def _check_moved(self, silent_since_ms: int) -> None:
         """UnreachableError when another node is known to lead in a newer term; when the silence is long, the others are asked."""
-        later = self._router.cache.newer_leader(self.replica_group, self._tracker.term)
+        later = self._router.cache.newer_leader(self.replica_group, self._term)
         if later is not None and later.leader_address != self.address:
             raise UnreachableError(f"no response from {self.address}; {later.leader_address} is the new leader", address=self.address)
         if self._router.clock.monotonic_ms() - silent_since_ms >= self._silence.ask_ms:

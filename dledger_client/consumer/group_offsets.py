@@ -18,7 +18,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dledger_client.cluster.router import Router
 from dledger_client.consumer.allocation import MessageQueue
@@ -46,32 +46,35 @@ class OffsetCommit:
     epoch: int
 
 
-class OffsetStore(Protocol):
+class OffsetStore:
     """Committed offsets of one consumer group."""
+
+    def __init__(self, router: Router, options: PushOptions) -> None:
+        self._router = router
+        self._initial = InitialOffsets(router, options)
 
     async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
         """Before the consumer starts: a group that begins at the end of the topics does so now."""
-        ...
+        await self._initial.fix(topics, lambda queue: self.find(queue, 0), limit_s)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         """The committed offset of a queue, or its initial offset, which is committed first."""
-        ...
+        raise NotImplementedError
 
     async def commit(self, rows: Sequence[OffsetCommit]) -> dict[MessageQueue, DledgerError]:
         """Commit; returns the queues whose offset was refused, and why.  Raises when a replica group could not be reached."""
-        ...
+        raise NotImplementedError
 
     async def generations(self, group: str) -> dict[MessageQueue, int]:
-        """The generation of every offset in a replica group."""
-        ...
+        """The generation of every offset in a replica group, where offsets have one."""
+        return {}
 
     async def handle_shortened(self, queue: MessageQueue) -> None:
-        """The queue ends before its committed offset."""
-        ...
+        """The queue ends before its committed offset.  Brokers know the new topic, and ``find`` asks them."""
 
     def topic_missing(self, topic: str) -> None:
         """The topic does not exist now."""
-        ...
+        self._initial.topic_missing(topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,12 @@ class _Reads:
     next: asyncio.Task[_Known] | None = None
 
 
-class BrokerOffsetStore:
+class BrokerOffsetStore(OffsetStore):
     """A clustering group's offsets, at the leaders of the replica groups (RocketMQ's RemoteBrokerOffsetStore)."""
 
     def __init__(self, router: Router, group: str, options: PushOptions) -> None:
-        self._router, self._group = router, group
-        self._initial = InitialOffsets(router, options)
+        super().__init__(router, options)
+        self._group = group
         self._initializing: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)  # by topic and replica group
         self._initialized: Counter[tuple[str, str]] = Counter()  # by topic and replica group: how often
         self._reads: defaultdict[str, _Reads] = defaultdict(_Reads)  # by replica group
@@ -124,9 +127,6 @@ class BrokerOffsetStore:
             for each in found.offsets
         }
         return _Known(offsets, {queue.topic for queue in offsets})
-
-    async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
-        await self._initial.fix(topics, lambda queue: self.find(queue, 0), limit_s)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         topic = (queue.topic, queue.replica_group)
@@ -187,19 +187,13 @@ class BrokerOffsetStore:
     async def generations(self, group: str) -> dict[MessageQueue, int]:
         return {queue: committed.generation for queue, committed in (await self._known(group)).offsets.items()}
 
-    async def handle_shortened(self, queue: MessageQueue) -> None:
-        """Nothing to do: the brokers know the new topic, and ``find`` asks them."""
 
-    def topic_missing(self, topic: str) -> None:
-        self._initial.topic_missing(topic)
-
-
-class LocalOffsetStore:
+class LocalOffsetStore(OffsetStore):
     """A broadcast's offsets, in a file of this client (RocketMQ's LocalFileOffsetStore)."""
 
     def __init__(self, router: Router, file: OffsetFile, options: PushOptions) -> None:
-        self._router, self._file = router, file
-        self._initial = InitialOffsets(router, options)
+        super().__init__(router, options)
+        self._file = file
         self._began: dict[str, set[str]] = {}  # by topic: its replica groups when this broadcast began to read it
         self._is_failing = False  # which was logged
 
@@ -209,9 +203,6 @@ class LocalOffsetStore:
             known = {each.replica_group for each in self._file.offsets if each.topic == queue.topic}
             self._began[queue.topic] = known or await self._initial.groups_of(queue.topic)
         return queue.replica_group not in self._began[queue.topic]
-
-    async def fix_ends(self, topics: Collection[str], limit_s: float) -> None:
-        await self._initial.fix(topics, lambda queue: self.find(queue, 0), limit_s)
 
     async def find(self, queue: MessageQueue, epoch: int) -> CommittedOffset:
         file, topic_epoch = self._file, await self._topic_epoch(queue)
@@ -245,15 +236,9 @@ class LocalOffsetStore:
         await self._file.save({row.queue: row.offset for row in rows})
         return {}
 
-    async def generations(self, group: str) -> dict[MessageQueue, int]:
-        return {}
-
     async def handle_shortened(self, queue: MessageQueue) -> None:
         """The topic was created again since the file was written: all of it is unread."""
         await self._file.save({queue: 0})
-
-    def topic_missing(self, topic: str) -> None:
-        self._initial.topic_missing(topic)
 
 
 def commit_pages(request: broker_pb2.CommitOffsetsRequest) -> Iterator[broker_pb2.CommitOffsetsRequest]:
