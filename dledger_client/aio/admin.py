@@ -6,12 +6,12 @@ one ``ClusterCalls`` (docs/adr/0046).
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.admin.message_query import Replicas
 from dledger_client.aio.audit_admin import AuditAdmin
+from dledger_client.aio.base import AsyncClient
 from dledger_client.aio.cluster_admin import ClusterAdmin
 from dledger_client.aio.consumer import PullConsumer
 from dledger_client.aio.consumer_group_admin import ConsumerGroupAdmin
@@ -43,6 +43,7 @@ class Admin(
     SecurityAdmin,
     AuditAdmin,
     DiagnosticsAdmin,
+    AsyncClient,
 ):
     """Administration of a cluster: topics, consumer groups, messages, transactions, nodes and replica groups.
 
@@ -69,33 +70,18 @@ class Admin(
     def __init__(
         self, bootstrap: Bootstrap, *, read_from: str = "leader", timeout_ms: int = 10_000, **security: Unpack[SecuritySettings]
     ) -> None:
-        parse_bootstrap(bootstrap)
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         if read_from not in ("leader", "follower"):
             raise InvalidArgumentError(f"read_from {read_from!r}: expected leader or follower")
         within(1, MAX_OFFSET, timeout_ms=timeout_ms)
         self._read_from = read_from
         self._environment = environment_for(bootstrap, **security)
-        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._router = self._environment.open_router(bootstrap)
         self._reader: PullConsumer | None = None
         spares_leader, state = read_from == "follower", CommittedState(self._router)
         followers_first = FollowersFirst(self._router, state)
         self._replicas = Replicas(self._router, followers_first if spares_leader else None)
         super().__init__(ClusterCalls(self._router, state, followers_first, timeout_ms, spares_leader))
-
-    @property
-    def _description(self) -> str:
-        """A name of this client, for people."""
-        return f"at {self._bootstrap}"
-
-    def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._description}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the connections. Safe to repeat.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
 from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from dledger_client import tracing
+from dledger_client.aio.base import AsyncClient
 from dledger_client.aio.group_positions import GroupPositions
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.cluster.missing_parts import find_parts
@@ -38,13 +38,12 @@ from dledger_client.fetch.subscription import Subscription
 from dledger_client.fetch.topic_scan import Span, TopicScan, spans
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_client.runtime.environment import environment_for
-from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_topic
 
 
-class PullConsumer(GroupPositions):
+class PullConsumer(GroupPositions, AsyncClient):
     """Reads queues by offset.
 
     Args:
@@ -64,14 +63,13 @@ class PullConsumer(GroupPositions):
     """
 
     def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[PullSettings]) -> None:
-        parse_bootstrap(bootstrap)
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         if not isinstance(group, str):
             raise InvalidArgumentError(f"group {group!r}: expected a consumer group's name")
         options, security = PullOptions.split(settings)
         timeout_ms, files = options.timeout_ms, LocalLogReader() if options.local_files else None
         self.group = group
         self._timeout_ms = timeout_ms
-        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._router = environment_for(bootstrap, **security).open_router(bootstrap)
         self._is_uncounted = False  # a look of an operator, which is no traffic of the topic
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
@@ -97,19 +95,6 @@ class PullConsumer(GroupPositions):
     @property
     def _is_left_open(self) -> bool:
         return self._router.is_open
-
-    def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._description}>"
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_wrapped", True) and self._router.is_open:
-            warn_unclosed(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the connections. Calls in progress, and later ones, raise ClientClosedError. Safe to repeat.

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from dledger_client import tracing
+from dledger_client.aio.base import AsyncClient
 from dledger_client.aio.delayed_sends import DelayedSends
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.message import Message, SendResult
@@ -27,7 +27,7 @@ from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.frames.frame_layout import pack_host
 
 
-class Producer:
+class Producer(AsyncClient):
     """Sends messages. A retry never stores a message twice.
 
     With asyncio, a producer is used by the tasks of one loop. Close it (``async with``, or ``await close()``)
@@ -58,12 +58,11 @@ class Producer:
         group: str = "",
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        parse_bootstrap(bootstrap)
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         security = security_part(settings)
         own = {name: value for name, value in settings.items() if name not in security}
         self._options = ProducerOptions.of(group, own)
         self._environment = environment_for(bootstrap, **security)
-        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self._opened_core: ProducerCore | None = None
         self._ending: asyncio.Task[None] | None = None  # what closes, whichever caller waits for it
         self._is_wrapped = False  # by a synchronous client, which warns itself when it is left open
@@ -88,20 +87,11 @@ class Producer:
         name = self._options.producer_id or self._options.group
         return f"{name!r} at {self._bootstrap}{' (closed)' if self._closed else ''}"
 
-    def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._description}>"
-
     def __del__(self) -> None:
         core = getattr(self, "_opened_core", None)
         if core is not None and not core.closed and not self._is_wrapped:
             held = core.accumulator.buffered_bytes
             warn_unclosed(self, f" with {held} bytes of messages that are not acknowledged" if held else "")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
 
     async def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.

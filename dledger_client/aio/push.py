@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, Unpack
 
+from dledger_client.aio.base import AsyncClient
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.consumer.allocation import MessageQueue
 from dledger_client.consumer.call_notes import CallNotes, ListenerNotes
@@ -25,7 +25,6 @@ from dledger_client.metrics.instruments import installed
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, check_text, within
 from dledger_client.runtime.environment import environment_for
 from dledger_client.runtime.security import security_part
-from dledger_client.unclosed import warn as warn_unclosed
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import BusyError, DledgerError, InvalidArgumentError
 from dledger_wire.names import MAX_ID_CHARS, check_group, check_topic, retry_topic
@@ -38,7 +37,7 @@ IDLE_STREAMS = 64  # every queue polls on one of its own
 _logger = logging.getLogger(__name__)
 
 
-class PushConsumer:
+class PushConsumer(AsyncClient):
     """Gives the messages of its consumer group's share of queues to a listener.
 
     The listener returns ``Action.COMMIT`` when the messages are consumed. After anything else, an exception too,
@@ -87,7 +86,7 @@ class PushConsumer:
         timeout_ms: int = 10_000,
         **settings: Unpack[PushSettings],
     ) -> None:
-        parse_bootstrap(bootstrap)
+        self._bootstrap = ",".join(parse_bootstrap(bootstrap))
         self.group = check_group(group)
         within(1, MAX_U32, timeout_ms=timeout_ms)
         check_text(client_id=client_id)
@@ -100,7 +99,7 @@ class PushConsumer:
             check_client_folder(client_id)
         if self.options.orderly and not self.options.broadcast and read_from != "leader":
             raise InvalidArgumentError(f"read_from {read_from!r}: an orderly consumer reads at the leader, which knows who holds locks")
-        self._bootstrap, self._read_from, self._client_id, self._timeout_ms = bootstrap, read_from, client_id, timeout_ms
+        self._read_from, self._client_id, self._timeout_ms = read_from, client_id, timeout_ms
         self._environment = environment_for(bootstrap, **security)
         self._make_executor: Callable[[Listener, int, CallNotes], ListenerExecutor] = TaskExecutor
         self._subscriptions: dict[str, Subscription] = {}
@@ -131,13 +130,6 @@ class PushConsumer:
     def _is_left_open(self) -> bool:
         return self.is_running or self._router.is_open  # a start that failed leaves connections
 
-    def __repr__(self) -> str:
-        return f"<aio.{type(self).__name__} {self._description}>"
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_wrapped", True) and self._is_left_open:
-            warn_unclosed(self)
-
     async def __aenter__(self) -> Self:
         try:
             await self.start()
@@ -145,9 +137,6 @@ class PushConsumer:
             await self.shutdown()
             raise
         return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.shutdown()
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: str = "") -> None:
         """Consume a topic. To be called before ``start``.

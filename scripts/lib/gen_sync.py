@@ -127,7 +127,7 @@ class Generator:
         for name in (base.id for base in node.bases if isinstance(base, ast.Name)):
             dotted = self._source.origins.get(name, "").removeprefix("from ").partition(" import ")[0]
             stem = dotted.removeprefix("dledger_client.aio.")
-            if stem != dotted and stem not in FILES:
+            if stem != dotted and stem not in ("base", *FILES):
                 module = Module(dotted, AIO / f"{stem}.py")
                 found += [(module, part)] if (part := module.class_named(name)) is not None else []
         return found
