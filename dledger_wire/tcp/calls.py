@@ -17,7 +17,8 @@ import asyncio
 import logging
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError
 from dledger_wire.rpc.error_detail import to_detail
@@ -41,15 +42,15 @@ _logger = logging.getLogger(__name__)
 class _Whole:
     """A message of several parts, while they come."""
 
-    def __init__(self, length: int, first: bytes, now_s: float = 0.0) -> None:
-        self.length, self.since_s = length, now_s
+    def __init__(self, length: int, first: bytes, now_s: float, done: Callable[[bytes], object]) -> None:
+        self.length, self.since_s, self.done = length, now_s, done
         self._joined = bytearray(first)  # one buffer: an object for each of many tiny parts would take many times more
 
     @property
     def size(self) -> int:
         return len(self._joined)
 
-    def add(self, part: bytes, now_s: float = 0.0) -> bool:
+    def add(self, part: bytes, now_s: float) -> bool:
         """Whether it is complete."""
         if part:
             self.since_s = now_s
@@ -72,18 +73,48 @@ async def send_whole(connection: Connection, kind: int, call: int, method: bytes
         await connection.put_in_turn(PART, number + view[at : at + PART_BYTES])
 
 
-class Calls(Receiver):
-    """The caller's end."""
+class _CallFrames(Receiver):
+    """Of both ends: the connection, and the messages of which parts are still to come, by call."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         connection.max_frame = CALLS_MAX_FRAME
         connection.set_write_buffer(CALLS_WRITE_BUFFER)
         self._loop = asyncio.get_running_loop()
+        self._wholes: dict[int, _Whole] = {}
+
+    def _begin_whole(self, call: int, length: int, first: bytes, done: Callable[[bytes], object]) -> None:
+        self._wholes[call] = _Whole(length, first, self._loop.time(), done)
+        self.connection.took_in(len(first))
+
+    def _part(self, call: int, part: bytes) -> None:
+        whole = self._wholes.get(call)
+        if whole is None:
+            return  # of a call that was refused, was cancelled or timed out
+        is_complete = whole.add(part, self._loop.time())
+        self.connection.took_in(len(part))
+        if is_complete and call in self._wholes:  # else the connection was dropped
+            self._whole_gone(call)
+            whole.done(whole.joined())
+
+    def _whole_gone(self, call: int) -> None:
+        whole = self._wholes.pop(call, None)
+        if whole is not None:
+            self.connection.took_in(-whole.size)
+
+    def shed(self) -> None:
+        for call in list(self._wholes):
+            self._whole_gone(call)
+
+
+class Calls(_CallFrames):
+    """The caller's end."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self.used_s = self._loop.time()  # when a call was last under way
         self.suspect = False  # a caller timed out while nothing arrived at all
         self._waiting: dict[int, asyncio.Future[bytes | DledgerError]] = {}
-        self._wholes: dict[int, _Whole] = {}
         self._last = 0
         self._error: DledgerError | None = None
 
@@ -125,11 +156,6 @@ class Calls(Receiver):
         if self.connection.is_open:
             self.connection.put(CANCEL, _ID.pack(call))
 
-    def _whole_gone(self, call: int) -> None:
-        whole = self._wholes.pop(call, None)
-        if whole is not None:
-            self.connection.took_in(-whole.size)
-
     def _resolve(self, call: int, outcome: bytes | DledgerError) -> None:
         waiting = self._waiting.get(call)
         if waiting is not None and not waiting.done():
@@ -146,8 +172,7 @@ class Calls(Receiver):
             elif length > MAX_MESSAGE_BYTES:
                 self._resolve(call, MessageTooLargeError(f"answer of {length} bytes; expected at most {MAX_MESSAGE_BYTES}"))
             elif call in self._waiting:
-                self._wholes[call] = _Whole(length, answer)
-                self.connection.took_in(len(answer))
+                self._begin_whole(call, length, answer, partial(self._resolve, call))
         elif kind == PART and len(payload) >= _ID.size:
             self._part(_ID.unpack_from(payload)[0], payload[_ID.size :])
         elif kind == FAILURE and len(payload) >= _ID.size:
@@ -155,22 +180,8 @@ class Calls(Receiver):
         elif kind == ERROR:
             self._fail(error_of(payload, self.connection.peer))
 
-    def _part(self, call: int, part: bytes) -> None:
-        whole = self._wholes.get(call)
-        if whole is None:
-            return  # of a call that was cancelled or timed out
-        is_complete = whole.add(part)
-        self.connection.took_in(len(part))
-        if is_complete and call in self._wholes:  # else the connection was dropped
-            self._resolve(call, whole.joined())
-            self._whole_gone(call)
-
     def lost(self) -> None:
         self._fail(self.connection.gone())
-
-    def shed(self) -> None:
-        for call in list(self._wholes):
-            self._whole_gone(call)
 
     def _fail(self, error: DledgerError) -> None:
         self._error = self._error or error
@@ -178,18 +189,14 @@ class Calls(Receiver):
             self._resolve(call, fresh(self._error))
 
 
-class ServedCalls(Receiver):
+class ServedCalls(_CallFrames):
     """The server's end: runs the handlers of the calls on one connection."""
 
     def __init__(self, connection: Connection, handlers: Mapping[bytes, tuple[str, UnaryHandler]], context: CallContext) -> None:
-        self.connection = connection
-        connection.max_frame = CALLS_MAX_FRAME
-        connection.set_write_buffer(CALLS_WRITE_BUFFER)
+        super().__init__(connection)
         self._handlers = handlers
         self._context = context
-        self._loop = asyncio.get_running_loop()
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._wholes: dict[int, tuple[_Whole, str, UnaryHandler]] = {}
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -202,7 +209,7 @@ class ServedCalls(Receiver):
     @property
     def waits_since(self) -> float:
         """When the last part came of that request which has waited longest for its next; infinite when none waits."""
-        return min((whole.since_s for whole, _, _ in self._wholes.values()), default=math.inf)
+        return min((whole.since_s for whole in self._wholes.values()), default=math.inf)
 
     # -- the connection's receiver
 
@@ -221,10 +228,6 @@ class ServedCalls(Receiver):
         for task in self._running.values():
             task.cancel()
 
-    def shed(self) -> None:
-        for call in list(self._wholes):
-            self._whole_gone(call)
-
     def _request(self, payload: bytes) -> None:
         call, length = _HEAD.unpack_from(payload)
         begin = _HEAD.size + 1 + payload[_HEAD.size]
@@ -242,25 +245,7 @@ class ServedCalls(Receiver):
         elif len(payload) - begin >= length:
             self._run(call, name, handler, payload[begin:])
         else:
-            first = payload[begin:]
-            self._wholes[call] = _Whole(length, first, self._loop.time()), name, handler
-            self.connection.took_in(len(first))
-
-    def _part(self, call: int, part: bytes) -> None:
-        found = self._wholes.get(call)
-        if found is None:
-            return  # of a call that was refused or cancelled
-        whole, name, handler = found
-        is_complete = whole.add(part, self._loop.time())
-        self.connection.took_in(len(part))
-        if is_complete and call in self._wholes:  # else the connection was dropped
-            self._whole_gone(call)
-            self._run(call, name, handler, whole.joined())
-
-    def _whole_gone(self, call: int) -> None:
-        found = self._wholes.pop(call, None)
-        if found is not None:
-            self.connection.took_in(-found[0].size)
+            self._begin_whole(call, length, payload[begin:], partial(self._run, call, name, handler))
 
     def _cancel(self, call: int) -> None:
         self._whole_gone(call)
