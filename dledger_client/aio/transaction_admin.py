@@ -6,13 +6,12 @@ from typing import TypeAlias
 
 from dledger_client.admin.calls import Listed, Sources, Subject
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
-from dledger_client.cluster.responses import garbage, object_of
+from dledger_client.cluster.responses import object_of
 from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, within
-from dledger_client.transactions.resolver import TransactionOutcome, TransactionState
+from dledger_client.transactions.resolver import TransactionOutcome, TransactionResolver, TransactionState
 from dledger_wire._pb import transaction_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.error_detail import from_detail
 
 _Answer: TypeAlias = transaction_pb2.DescribeTransactionsResponse
 
@@ -74,14 +73,8 @@ class TransactionAdmin(Subject):
         """
         check_kind(OpenTransaction, "transaction", transaction)
         check_kind(TransactionState, "state", state)
-        end = transaction_pb2.TransactionEnd(
-            half_offset=transaction.half_offset, transaction_id=transaction.transaction_id, resolution=state.value
-        )
-        request = transaction_pb2.EndTransactionsRequest(producer_group=transaction.producer_group, ends=[end])
-        answer = await self._calls.ask_leader(transaction.replica_group, methods.END_TRANSACTIONS, request)
-        if len(answer.results) != 1:
-            raise garbage(transaction.replica_group, f"{len(answer.results)} results for one transaction")
-        result = answer.results[0]
-        if result.HasField("error"):
-            raise from_detail(result.error)
-        return TransactionOutcome(result.outcome)
+        ends = TransactionResolver(self._calls.router, transaction.replica_group, transaction.producer_group)
+        try:
+            return await ends.end(transaction.half_offset, transaction.transaction_id, state, self._calls.timeout_ms)
+        finally:
+            await ends.stop()

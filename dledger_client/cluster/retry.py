@@ -51,14 +51,13 @@ def until(
     clock: Clock,
     random: Random,
     *,
-    again: Callable[[BaseException], bool] = is_retriable,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncRetrying:
     """Try until the clock shows ``deadline_ms``; the last error is raised as it is.  ``sleep`` is how it waits between two attempts."""
     return AsyncRetrying(
         stop=lambda state: clock.monotonic_ms() + int((state.upcoming_sleep or 0) * 1000) >= deadline_ms,
         wait=JitteredBackoff(random),
-        retry=retry_if_exception(again),
+        retry=retry_if_exception(is_retriable),
         sleep=sleep,
         reraise=True,
     )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dledger_wire.errors import CorruptBatchError
+from dledger_wire.frames.frame_check import refuse
 from dledger_wire.frames.frame_layout import UNIQ_KEY_PREFIX, UNIQUE_ID_SIZE, decode_properties
 from dledger_wire.frames.frames import Bytes1D, Int64s, Records, equal_at, frame_positions, gather, topic_field, uniform_stride
 from dledger_wire.java_hash import cached_java_hash, fold_key_hashes, hash_columns, key_hash
@@ -39,7 +40,7 @@ def check_hashes(data: Bytes1D, sizes: Hashes, heads: Records, topic: str, tag_h
     if found is None:
         _check_each(data, np.arange(len(starts)), starts, ends, topic, tag_hashes, unique_hashes)
         return
-    _refuse(found != unique_hashes, "unique-key hash differs from its UNIQ_KEY")
+    refuse(found != unique_hashes, "unique-key hash differs from its UNIQ_KEY")
     doubtful = _doubtful_tags(data, starts + _LEAD, ends, stride, tag_hashes)
     if len(doubtful):
         _check_each(data, doubtful, starts, ends, topic, tag_hashes, unique_hashes)
@@ -102,9 +103,3 @@ def _check_each(data: Bytes1D, which: Int64s, starts: Int64s, ends: Int64s, topi
             raise CorruptBatchError(f"message {place}: unique-key hash differs from its UNIQ_KEY", first_bad=place)
         if tag_hashes[place] != (cached_java_hash(tag) if tag is not None else 0):
             raise CorruptBatchError(f"message {place}: tag hash differs from its TAGS", first_bad=place)
-
-
-def _refuse(bad: npt.NDArray[np.bool_], what: str) -> None:
-    if bad.any():
-        first = int(bad.argmax())
-        raise CorruptBatchError(f"message {first}: {what}", first_bad=first)

@@ -18,15 +18,14 @@ from collections.abc import Callable
 
 from dledger_wire.errors import DledgerError
 from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
-from dledger_wire.rpc.transport import Server, StreamHandler, UnaryHandler
+from dledger_wire.rpc.transport import StreamHandler, UnaryHandler
 from dledger_wire.security.admission import Admission
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.security.principal import Principal
-from dledger_wire.tcp.arrivals import Arrivals
 from dledger_wire.tcp.authentication import MAX_FRAME, certified
 from dledger_wire.tcp.connection import NO_RECEIVER, Connection, Receiver
 from dledger_wire.tcp.http2_bytes import Http2Bytes
-from dledger_wire.tcp.network import TcpChannel, TcpNetwork
+from dledger_wire.tcp.network import TcpNetwork
 from dledger_wire.tcp.received_bytes import ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
 
@@ -36,31 +35,18 @@ GRPC_BYTES = 64 << 20  # of calls that gRPC may hold in memory, which takes two 
 OPENED_S = 5.0
 
 
-class MixedNetwork:
+class MixedNetwork(TcpNetwork):
     """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
     a temporary folder is made."""
 
     def __init__(self, security: NetworkSecurity = OPEN, *, socket_folder: str = "") -> None:
+        super().__init__(security)
         self._socket_folder = socket_folder
-        self.security = security
-        self._tcp = TcpNetwork(security)
         self.grpc_memory = ReceivedBytes(GRPC_BYTES)
 
-    @property
-    def arrivals(self) -> Arrivals:
-        """The callers that are connected to the servers of this network."""
-        return self._tcp.arrivals
-
-    def connect(self, address: str) -> TcpChannel:
-        return self._tcp.connect(address)
-
-    def connect_to(self, address: str, answering: Principal) -> TcpChannel:
-        """As ``TcpNetwork.connect_to``."""
-        return self._tcp.connect_to(address, answering)
-
-    def serve(self, address: str) -> Server:
+    def serve(self, address: str) -> MixedServer:  # type: ignore[override]  # as ``Network`` wants it
         name = SOCKET_NAME.format(address.rpartition(":")[2])
-        return MixedServer(self._tcp.serve(address), self.security.admission, self._socket_folder, name, self.grpc_memory)
+        return MixedServer(super().serve(address), self.security.admission, self._socket_folder, name, self.grpc_memory)
 
 
 class MixedServer:

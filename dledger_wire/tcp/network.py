@@ -303,16 +303,16 @@ class TcpNetwork:
     """Makes channels and servers over TCP; ``security`` says whether over TLS, and which side authenticates."""
 
     def __init__(self, security: NetworkSecurity = OPEN) -> None:
-        self._security = security
+        self.security = security
         self._memory = ReceivedBytes()
         self.arrivals = Arrivals(security.limits, security.counts)
 
     def connect(self, address: str) -> TcpChannel:
-        return TcpChannel(address, self._security, self._memory)
+        return TcpChannel(address, self.security, self._memory)
 
     def connect_to(self, address: str, answering: Principal) -> TcpChannel:
         """A channel on which only ``answering`` may answer."""
-        return TcpChannel(address, self._security, self._memory, answering)
+        return TcpChannel(address, self.security, self._memory, answering)
 
     def serve(self, address: str) -> TcpServer:
-        return TcpServer(address, self._security, self._memory, self.arrivals)
+        return TcpServer(address, self.security, self._memory, self.arrivals)
