@@ -44,9 +44,7 @@ class DiagnosticsAdmin(Subject):
             >>> before = {node.node: node.topics for node in await admin.topic_traffic()}
         """
         addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
-        answers, problems = await _answers(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
-        if not answers:
-            raise _refusal(problems)
+        answers = await _answers(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
         found = [NodeTraffic(each.group, each.node, each.started_at_ms, _counts(each.topics)) for each in answers]
         return sorted(found, key=lambda node: (node.replica_group, node.node))
 
@@ -66,9 +64,7 @@ class DiagnosticsAdmin(Subject):
             known = {name: known.get(name, {})}
         addresses = [address for nodes in known.values() for address in nodes.values()]
         request = diagnostics_pb2.LeaderHistoryRequest()
-        answers, problems = await _answers(self._calls, addresses, methods.LEADER_HISTORY, request)
-        if not answers:
-            raise _refusal(problems)
+        answers = await _answers(self._calls, addresses, methods.LEADER_HISTORY, request)
         collected: dict[tuple[str, int, str], list[tuple[str, diagnostics_pb2.LeaderChange]]] = {}
         for answer in answers:
             for change in answer.changes:
@@ -203,8 +199,8 @@ def _timeout_s(calls: ClusterCalls) -> float:
 
 async def _answers(
     calls: ClusterCalls, addresses: Iterable[str], method: UnaryMethod[Request, Response], request: Request
-) -> tuple[list[Response], list[DledgerError]]:
-    """What those at ``addresses`` answer, asked at once, and why others did not."""
+) -> list[Response]:
+    """What those at ``addresses`` answer, asked at once; raises why when none does."""
     answers: list[Response] = []
     problems: list[DledgerError] = []
 
@@ -215,7 +211,9 @@ async def _answers(
             problems.append(error)
 
     await asyncio.gather(*(ask(address) for address in addresses))
-    return answers, problems
+    if not answers:
+        raise _refusal(problems)
+    return answers
 
 
 def _refusal(problems: Iterable[DledgerError]) -> DledgerError:

@@ -31,8 +31,7 @@ class Face:
 
 FILES = {
     "admin": (Face("Admin", "SyncClient[AsyncAdmin]"),),
-    "group_positions": (Face("GroupPositions", "SyncClient[AsyncGroupPositions]"),),
-    "consumer": (Face("PullConsumer", "GroupPositions", "group_positions"),),
+    "consumer": (Face("PullConsumer", "SyncClient[AsyncPullConsumer]"),),
     "logical_queue": (
         Face("LogicalQueueWriter", "LogicalQueueWriterBase", "logical_queue_base"),
         Face("LogicalQueueReader", "SyncClient[AsyncLogicalQueueReader]"),
@@ -112,8 +111,6 @@ class Generator:
         self._imports.add(f"from {self._source.dotted} import {face.name} as Async{face.name}")
         notes = _notes(written)
         lines = [f"class {face.name}({face.base}):", _docstring(node, INDENT, notes), ""]
-        if face.base_file in FILES:  # its own asyncio client is a subclass of that of its base
-            lines += [f"{INDENT}_inner: Async{face.name}", ""]
         for source, part in [(self._source, node), *self._parts(node)]:
             for member in part.body:
                 made = self._member(face, member, by_hand, base, source)
