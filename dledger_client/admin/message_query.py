@@ -1,4 +1,4 @@
-"""Search for single messages: by key, by id, by time, by offset.
+"""Search for single messages: by key, by id, by their place in the log.
 
 The leader is asked first, since it has everything that was acknowledged, unless the caller wants to spare it; without its answer any other
 replica serves.  An id is the producer's, or the one of the message's position in the log.  The latter names a store host, which only the
@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
 
-from dledger_client.admin.calls import GROUP_TIMEOUT_MS, Listed, answers_of
-from dledger_client.admin.topics import QueueRange
+from dledger_client.admin.calls import GROUP_TIMEOUT_MS, answers_of
 from dledger_client.cluster.followers_first import FollowersFirst, is_silence, may_be_answered_elsewhere, read_at
 from dledger_client.cluster.missing_parts import find_parts
 from dledger_client.cluster.responses import garbage, parse_envelope
@@ -167,19 +166,19 @@ async def query_group(
     """(up to ``max_messages`` messages of one replica group, whether its index covered everything); 0: the replicas' default.
 
     What followers do not have is looked for at the leader: they may lag behind it."""
-    asked = query_pb2.QueryMessagesRequest()
-    asked.CopyFrom(request)
-    found, complete = await _query_group(replicas, group, asked, max_messages, deadline_ms)
+    found, complete = await _query_group(replicas, group, request, max_messages, deadline_ms)
     if found or replicas.followers is None:
         return found, complete
     return await _query_group(Replicas(replicas.router), group, request, max_messages, deadline_ms)
 
 
 async def _query_group(
-    replicas: Replicas, group: str, request: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
+    replicas: Replicas, group: str, wanted: query_pb2.QueryMessagesRequest, max_messages: int, deadline_ms: int
 ) -> tuple[list[ReceivedMessage], bool]:
     found: list[ReceivedMessage] = []
     complete = True
+    request = query_pb2.QueryMessagesRequest()
+    request.CopyFrom(wanted)  # pages move it on
     request.max_bytes = PAGE_BYTES
     request.max_messages = min(max_messages, MAX_PAGE)
     async with aclosing(pages(replicas, group, request, deadline_ms)) as answers:
@@ -260,40 +259,10 @@ async def _all(
     if len(groups) > 1:
         deadline_ms = min(deadline_ms, replicas.router.clock.monotonic_ms() + GROUP_TIMEOUT_MS)
 
-    async def ask(group: str) -> tuple[list[ReceivedMessage], bool]:
-        asked = query_pb2.QueryMessagesRequest()
-        asked.CopyFrom(request)
-        return await query_group(replicas, group, asked, max_messages, deadline_ms)
-
-    answers = await answers_of(ask, groups)
+    answers = await answers_of(lambda group: query_group(replicas, group, request, max_messages, deadline_ms), groups)
     found = answers.some().values()
     complete = not answers.unanswered and all(is_complete for _, is_complete in found)
     result = QueryResult([message for messages, _ in found for message in messages], complete, answers.unanswered)
     result.messages.sort(key=lambda message: -message.store_timestamp)
     del result.messages[max_messages or len(result.messages) :]
     return result
-
-
-class QueueReader(Protocol):
-    """What a search by time needs of a pull consumer."""
-
-    async def fetch(
-        self, topic: str, queue_id: int, offset: int, max_messages: int = ..., *, replica_group: str = ...
-    ) -> list[ReceivedMessage]: ...
-
-
-async def query_by_time(consumer: QueueReader, topic: str, queues: Listed[QueueRange], end_ms: int, max_messages: int) -> QueryResult:
-    """The first ``max_messages`` messages of a topic from ``at_time`` of each queue to ``end_ms`` (0: until now), oldest first."""
-    found: list[ReceivedMessage] = []
-    for held in queues:
-        offset, left = held.at_time, max_messages
-        while left > 0 and offset < held.max_offset:
-            messages = await consumer.fetch(topic, held.queue_id, offset, min(left, MAX_PAGE), replica_group=held.replica_group)
-            inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
-            found += inside
-            left -= len(inside)
-            if not messages or len(inside) < len(messages):
-                break
-            offset = messages[-1].queue_offset + 1
-    found.sort(key=lambda message: (message.store_timestamp, message.replica_group, message.physical_offset))
-    return QueryResult(found[:max_messages], not queues.unanswered, queues.unanswered)

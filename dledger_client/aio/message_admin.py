@@ -10,7 +10,7 @@ from typing import Unpack
 
 from dledger_client.admin import topics
 from dledger_client.admin.calls import Subject
-from dledger_client.admin.message_query import QueryResult, Replicas, query_by_id, query_by_key, query_by_time
+from dledger_client.admin.message_query import MAX_PAGE, QueryResult, Replicas, query_by_id, query_by_key
 from dledger_client.admin.message_trace import Trace, trace
 from dledger_client.admin.stored_times import Place, stored_times
 from dledger_client.aio.consumer import PullConsumer
@@ -86,7 +86,19 @@ class MessageAdmin(Subject):
         within(0, MAX_OFFSET, begin_ms=begin_ms, end_ms=end_ms)
         within(1, MAX_U32, max_messages=max_messages)
         queues = await topics.queue_ranges(self._calls, topic, begin_ms, only_readable=True, partial=True)
-        return await query_by_time(self._consumer(), topic, queues, end_ms, max_messages)
+        found: list[ReceivedMessage] = []
+        for held in queues:
+            offset, left = held.at_time, max_messages
+            while left > 0 and offset < held.max_offset:
+                messages = await self._consumer().fetch(topic, held.queue_id, offset, min(left, MAX_PAGE), replica_group=held.replica_group)
+                inside = [message for message in messages if not end_ms or message.store_timestamp <= end_ms]
+                found += inside
+                left -= len(inside)
+                if not messages or len(inside) < len(messages):
+                    break
+                offset = messages[-1].queue_offset + 1
+        found.sort(key=lambda message: (message.store_timestamp, message.replica_group, message.physical_offset))
+        return QueryResult(found[:max_messages], not queues.unanswered, queues.unanswered)
 
     async def query_by_offset(self, topic: str, queue_id: int, offset: int, *, replica_group: str | None = None) -> ReceivedMessage | None:
         """The message at an offset of a queue; None when the queue has not reached that offset.
