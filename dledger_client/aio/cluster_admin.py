@@ -29,7 +29,7 @@ class ClusterAdmin(Subject):
             >>> print([group.name for group in (await admin.describe_cluster()).replica_groups])
         """
         groups = await self._calls.replica_groups()
-        return ClusterDescription(self._calls.router.cluster, tuple(groups[name] for name in sorted(groups)))
+        return ClusterDescription(self._calls.router.cache.cluster, tuple(groups[name] for name in sorted(groups)))
 
     async def status(self) -> list[NodeStatus]:
         """What every node reports of itself: role, term, log indexes, disk, process.  A node has one second to answer.
@@ -108,7 +108,7 @@ class ClusterAdmin(Subject):
         # A group that does not answer is one whose members are missing: nothing waits for it.
         found = await ask_nodes(router, known_nodes(others), NODE_TIMEOUT_S)
         groups = sorted((*directory.groups, *map(group_of_nodes, found)), key=lambda group: group.name)
-        return ClusterDirectory(directory.cluster or router.cluster, tuple(groups), directory.spares, from_name_server=False)
+        return ClusterDirectory(directory.cluster or router.cache.cluster, tuple(groups), directory.spares, from_name_server=False)
 
     async def name_servers(self) -> list[NameServerStatus]:
         """What each name server of the cluster says of itself; the nodes that run the name service where there are no others.

@@ -94,7 +94,7 @@ class PullConsumer(GroupPositions, AsyncClient):
 
     @property
     def _is_left_open(self) -> bool:
-        return self._router.is_open
+        return self._router.channels.is_open
 
     async def close(self) -> None:
         """Close the connections. Calls in progress, and later ones, raise ClientClosedError. Safe to repeat.
@@ -102,7 +102,7 @@ class PullConsumer(GroupPositions, AsyncClient):
         Examples:
             >>> await consumer.close()
         """
-        self._router.refuse()
+        self._router.channels.refuse()
         await self._pieces.close()
         await self._fetcher.close()
         await self._router.close()
@@ -396,7 +396,7 @@ class PullConsumer(GroupPositions, AsyncClient):
 
         async with aclosing(TopicScan(topic, parts, read, scan.queues_at_once).chunks()) as chunks:
             async for chunk in chunks:
-                self._router.require_open()  # one that is ready is not given out any more once the consumer is closed
+                self._router.channels.require_open()  # one that is ready is not given out any more once the consumer is closed
                 yield chunk
 
     async def scan_arrow(

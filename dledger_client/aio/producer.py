@@ -371,7 +371,7 @@ class Producer(AsyncClient):
         """RuntimeError on another loop than before: what is awaited there would not wake it."""
         core = self._opened_core
         if core is not None and core.loop is not asyncio.get_running_loop() and not core.closed:
-            core.router.require_loop()
+            core.router.channels.require_loop()
 
     async def _shut_down(self) -> None:
         core = self._core  # also before its first use: it is to refuse what comes later

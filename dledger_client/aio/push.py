@@ -128,7 +128,7 @@ class PushConsumer(AsyncClient):
 
     @property
     def _is_left_open(self) -> bool:
-        return self.is_running or self._router.is_open  # a start that failed leaves connections
+        return self.is_running or self._router.channels.is_open  # a start that failed leaves connections
 
     async def __aenter__(self) -> Self:
         try:
@@ -199,7 +199,7 @@ class PushConsumer(AsyncClient):
 
     async def _start(self) -> None:
         self._check_not_ended()
-        self._router.require_loop()
+        self._router.channels.require_loop()
         if self._started:
             return
         if self.listener is None or not self._subscriptions:
@@ -296,7 +296,7 @@ class PushConsumer(AsyncClient):
             >>> await consumer.shutdown()
         """
         if self._ending is None:
-            self._router.require_loop()
+            self._router.channels.require_loop()
             self._ending = asyncio.get_running_loop().create_task(self._shut_down(), name=f"shutdown of group {self.group}")
         caller = asyncio.current_task()
         self._waiting.add(caller)

@@ -127,7 +127,7 @@ class LeaderStream:
     async def locate(self) -> str:
         """The leader's address.  NotLeaderError when no node is known to lead."""
         self.is_confirmed = False
-        self._router.watch_group(self.replica_group)
+        self._router.route_watch.group(self.replica_group)
         view = await self._router.leaders.leader(self.replica_group, self._failed_address, self._term)
         self.address = self._failed_address = view.leader_address
         self._term = view.term
@@ -256,7 +256,7 @@ class LeaderStream:
         if later is not None and later.leader_address != self.address:
             raise UnreachableError(f"no response from {self.address}; {later.leader_address} is the new leader", address=self.address)
         if self._router.clock.monotonic_ms() - silent_since_ms >= self._silence.ask_ms:
-            self._router.ask_others(self.replica_group, self.address)
+            self._router.silent.ask_others(self.replica_group, self.address)
 
     async def _confirm_leader(self) -> None:
         try:

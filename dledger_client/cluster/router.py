@@ -42,21 +42,21 @@ class Router:
 
     def __init__(self, bootstrap: Bootstrap, network: Network, clock: Clock, random: Random) -> None:
         self.clock, self.random = clock, random
-        self._channels, self.cache = Channels(network), RouteCache()
+        self.channels, self.cache = Channels(network), RouteCache()
         addresses = parse_bootstrap(bootstrap)
-        self._nodes = NodeMetadata(self._channels, self.cache, addresses)
-        self._names = NameServers(self._channels, self.cache, addresses, clock, random)
+        self._nodes = NodeMetadata(self.channels, self.cache, addresses)
+        self._names = NameServers(self.channels, self.cache, addresses, clock, random)
         self._answers = RouteAnswers(self.cache)
-        self._watch = RouteWatch(self._names, self._answers, self.cache, clock, random)
-        self._silent = SilentLeaders(self._nodes, self.cache, clock)
-        self.leaders = LeaderSearch(self._nodes, self.cache, self._watch, self._silent)
-        self._calls = LeaderCalls(self._channels, self.cache, self.leaders, self._silent, clock, random)
-        self._lookup = TopicLookup(self._names, self._answers, self._nodes, self.cache, self.leaders)
-        self._watch.confirm = self._lookup.confirm
+        self.route_watch = RouteWatch(self._names, self._answers, self.cache, clock, random)
+        self.silent = SilentLeaders(self._nodes, self.cache, clock)
+        self.leaders = LeaderSearch(self._nodes, self.cache, self.route_watch, self.silent)
+        self._calls = LeaderCalls(self.channels, self.cache, self.leaders, self.silent, clock, random)
+        self.lookup = TopicLookup(self._names, self._answers, self._nodes, self.cache, self.leaders)
+        self.route_watch.confirm = self.lookup.confirm
         self._all_nodes_known = False  # of all replica groups
 
     def __del__(self) -> None:
-        watch: RouteWatch | None = getattr(self, "_watch", None)  # none when the addresses were refused
+        watch: RouteWatch | None = getattr(self, "route_watch", None)  # none when the addresses were refused
         if watch is not None:
             watch.abandon()
 
@@ -64,56 +64,29 @@ class Router:
 
     def channel(self, address: str) -> Channel:
         """The channel to ``address``."""
-        return self._channels.to(address)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there are connections to close."""
-        return self._channels.is_open
+        return self.channels.to(address)
 
     def watch(self) -> None:
         """The client uses a stream: after a few seconds it gets changes.  On the event loop; idempotent."""
-        self._channels.require_open()
-        self._watch.begin()
-
-    @property
-    def gets_changes(self) -> bool:
-        """Whether a name server sends changes now: no need to ask again and again."""
-        return self._watch.is_current
+        self.channels.require_open()
+        self.route_watch.begin()
 
     def on_topic_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each topic whose queues changed, on the event loop."""
         self.cache.topic_listeners.append(listener)
 
-    def require_open(self) -> None:
-        """ClientClosedError once the client is closed."""
-        self._channels.require_open()
-
     def deadline_ms(self, timeout_ms: int) -> int:
         """When a call that begins now has to be answered.  ClientClosedError once the client is closed."""
-        self._channels.require_open()
+        self.channels.require_open()
         return self.clock.monotonic_ms() + timeout_ms
 
-    def require_loop(self) -> None:
-        """RuntimeError on another event loop than before."""
-        self._channels.require_loop()
-
-    def refuse(self) -> None:
-        """The client closes: what is asked from now on, or again, fails with ClientClosedError."""
-        self._channels.refuse()
-
     async def close(self) -> None:
-        self.refuse()
-        await self._watch.close()
-        await self._silent.close()
-        await self._channels.close()
+        self.channels.refuse()
+        await self.route_watch.close()
+        await self.silent.close()
+        await self.channels.close()
 
     # Replica groups
-
-    @property
-    def cluster(self) -> str:
-        """The cluster's name; empty before the first answer."""
-        return self.cache.cluster
 
     @property
     def groups(self) -> dict[str, ReplicaGroup]:
@@ -134,7 +107,7 @@ class Router:
     async def all_groups(self, deadline_ms: int, *, or_known: bool = True) -> dict[str, ReplicaGroup]:
         """Every replica group of the cluster: as name servers have them; as nodes have them while no name server knows of all;
         ``or_known``: those that are known while no node answers."""
-        self._channels.require_open()  # or what is known would be returned, and nodes called unreachable
+        self.channels.require_open()  # or what is known would be returned, and nodes called unreachable
         try:
             names = await self._names.replica_groups()
             await self._ask_for(names)
@@ -152,7 +125,7 @@ class Router:
 
     async def name_server_addresses(self) -> tuple[str, ...]:
         """Where the name servers of the cluster are."""
-        self._channels.require_open()
+        self.channels.require_open()
         return await self._names.addresses()
 
     async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:
@@ -167,7 +140,7 @@ class Router:
         if group not in self.groups:
             names = ", ".join(sorted(await self.all_groups(deadline_ms, or_known=False)))
             if group not in self.groups:
-                raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cluster}; expected one of {names}")
+                raise InvalidArgumentError(f"no replica group {group!r} in cluster {self.cache.cluster}; expected one of {names}")
         return self.groups[group]
 
     async def _ask_nodes(self, deadline_ms: int, *, or_known: bool) -> None:
@@ -215,10 +188,6 @@ class Router:
 
     # Leaders
 
-    def ask_others(self, group: str, silent: str) -> None:
-        """The leader at ``silent`` does not answer: ask the others for a moment, at a bounded pace; ``newer_leader`` has the result."""
-        self._silent.ask_others(group, silent)
-
     async def call_leader(
         self,
         group: str,
@@ -250,20 +219,20 @@ class Router:
         async for attempt in until(deadline_ms, self.clock, self.random):
             with attempt:
                 found = await self._look_up(name, max(LEAST_LOOK_UP_MS, deadline_ms - self.clock.monotonic_ms()))
-                self._watch.topic(name)
+                self.route_watch.topic(name)
                 return found
         raise NotReadyError(f"topic {name}: no attempt was made before the deadline")
 
     async def _look_up(self, name: str, timeout_ms: int) -> list[TopicQueues]:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._lookup.look_up(name)
+                return await self.lookup.look_up(name)
         except TimeoutError:  # asking several silent nodes one by one takes longer than some deadlines
             raise DeadlineExceededError(f"topic {name}: no answer in time from {', '.join(self._nodes.addresses())}") from None
 
     async def groups_of(self, topics: Iterable[str]) -> set[str] | None:
         """The replica groups that have any of the topics; None while no name server that knows all groups answers."""
-        found = await asyncio.gather(*(self._lookup.at_name_server(topic) for topic in topics))
+        found = await asyncio.gather(*(self.lookup.at_name_server(topic) for topic in topics))
         whole = [queues for queues in found if queues is not None]
         return {each.replica_group for queues in whole for each in queues} if len(whole) == len(found) else None
 
@@ -272,10 +241,6 @@ class Router:
         for topic in topics:
             if topic in self.cache.unseen:
                 raise may_not(self.cache.unseen[topic], "read", topic)
-
-    async def learn_topic(self, name: str, groups: Iterable[str]) -> None:
-        """Ask the leaders of ``groups`` for a topic that was just changed there."""
-        await self._lookup.learn(name, groups)
 
     async def route(self, topic: str, deadline_ms: int) -> tuple[str, routes_pb2.RoutesReply | None]:
         """The source of a topic's routes, and what a name server says of it now; None when nodes answer.  What is known is current then.
@@ -290,16 +255,8 @@ class Router:
         except DledgerError:
             return self._nodes.answered_last, None
 
-    def watch_group(self, name: str) -> None:
-        """Watch a replica group, beside those that the topics are in."""
-        self._watch.group(name)
-
-    def watch_topic(self, name: str) -> None:
-        """Watch a topic that may not exist yet."""
-        self._watch.topic(name)
-
     def forget_topic(self, name: str) -> None:
         """Look the topic up again at its next use."""
-        self._watch.forget_topic(name)
+        self.route_watch.forget_topic(name)
         self._answers.forget(name)
         self.cache.topics.pop(name, None)

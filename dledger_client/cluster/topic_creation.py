@@ -64,7 +64,7 @@ async def create_topic(router: Router, name: str, key: str, queues: int, deadlin
     if not created and problem is not None:
         raise problem
     router.forget_topic(name)
-    await router.learn_topic(name, shares)
+    await router.lookup.learn(name, shares)
     return True
 
 

@@ -62,7 +62,7 @@ class AddedQueues:
     async def _parts(self, topic: str, known: Collection[tuple[str, int]]) -> Sequence[TopicQueues]:
         """The readable parts of a topic that have queues besides ``known``.  None while the routes are not to be had."""
         now_ms = self._clock.monotonic_ms()
-        every_ms = WATCHED_LOOK_EVERY_MS if self._router.gets_changes else LOOK_EVERY_MS
+        every_ms = WATCHED_LOOK_EVERY_MS if self._router.route_watch.is_current else LOOK_EVERY_MS
         fresh = now_ms - self._looked_up_ms.get(topic, -every_ms) >= every_ms
         if fresh:
             self._looked_up_ms[topic] = now_ms

@@ -54,7 +54,7 @@ class TopicRoutes:
     def watch(self) -> None:
         """Get changes from name servers."""
         for topic in self._topics:
-            self._router.watch_topic(topic)
+            self._router.route_watch.topic(topic)
         self._router.on_topic_change(self._on_change)
 
     def _on_change(self, topic: str) -> None:
@@ -68,7 +68,7 @@ class TopicRoutes:
             is_stale, changed = self._stale, list(self._changed)
             self._stale = False
             self._changed.clear()
-            if is_stale or not self._router.gets_changes or clock.monotonic_ms() - looked_up_ms >= WATCHED_REFRESH_MS:
+            if is_stale or not self._router.route_watch.is_current or clock.monotonic_ms() - looked_up_ms >= WATCHED_REFRESH_MS:
                 looked_up_ms = clock.monotonic_ms()
                 for topic in self._topics:
                     await self._look_up(topic, fresh=True)

@@ -115,7 +115,7 @@ class TopicRoutes:
         """Wait until routes changed, or are stale or old, then take over what arrived, or look all topics up again."""
         is_old = False
         try:
-            async with asyncio.timeout(WATCHED_REFRESH_S if self._router.gets_changes else REFRESH_S):
+            async with asyncio.timeout(WATCHED_REFRESH_S if self._router.route_watch.is_current else REFRESH_S):
                 await self._wake.wait()
         except TimeoutError:
             is_old = True

@@ -117,7 +117,9 @@ class ClusterInspector:
         if absent and (view.unreachable or view.leaderless):
             return UnreachableError(f"topic {absent[0]} was not found in the replica groups that responded ({reason})")
         if absent:
-            return TopicNotFoundError(f"topic {absent[0]} does not exist in cluster {self._router.cluster or '?'} ({options.bootstrap})")
+            return TopicNotFoundError(
+                f"topic {absent[0]} does not exist in cluster {self._router.cache.cluster or '?'} ({options.bootstrap})"
+            )
         if view.unreachable and (len(view.unreachable) == view.asked or (wanted.whole and not options.topics)):
             return UnreachableError(f"no response from replica groups {', '.join(sorted(view.unreachable))} ({reason})")
         if view.unreachable and wanted.whole and options.fail_on_data_loss:

@@ -324,7 +324,7 @@ def test_a_close_that_is_cancelled_goes_on_and_is_waited_for_by_the_next() -> No
         await producer.close()
         assert future.done()
         assert producer._core.closed
-        assert not producer._core.router.is_open
+        assert not producer._core.router.channels.is_open
 
     Rig().run(scenario)
 
@@ -362,7 +362,7 @@ def test_a_closed_consumer_reads_nothing_more_and_ends_what_waits() -> None:
         await rig.topic()
         consumer = rig.consumer()
         waiting = asyncio.ensure_future(_error_of(consumer.fetch("t", 0, 0, wait_ms=60_000)))
-        await until(lambda: consumer._router.is_open)
+        await until(lambda: consumer._router.channels.is_open)
         await asyncio.sleep(1)
         began_s = asyncio.get_running_loop().time()
         await consumer.close()
@@ -371,7 +371,7 @@ def test_a_closed_consumer_reads_nothing_more_and_ends_what_waits() -> None:
             with pytest.raises(ClientClosedError):
                 await again
         assert asyncio.get_running_loop().time() - began_s < 1
-        assert not consumer._router.is_open
+        assert not consumer._router.channels.is_open
 
     Rig().run(scenario)
 
@@ -386,7 +386,7 @@ def test_a_closed_producer_looks_nothing_up() -> None:
             for topic in ("t", "never used"):
                 with pytest.raises(ClientClosedError, match="closed"):
                     await producer.send(Message(topic, b"late"))
-            assert not producer._core.router.is_open
+            assert not producer._core.router.channels.is_open
 
     Rig().run(scenario)
 

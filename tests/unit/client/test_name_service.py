@@ -36,7 +36,7 @@ async def watched(made: Board, topic: str = "t") -> Router:
     router = made.router()
     await queues_of(router, topic)
     router.watch()
-    await until(lambda: router.gets_changes)
+    await until(lambda: router.route_watch.is_current)
     return router
 
 
@@ -218,7 +218,7 @@ def test_with_all_name_servers_gone_clients_go_on_and_new_ones_find_their_way_by
         router = await watched(made)
         for address in list(made.services):
             made.kill(address)
-        await until(lambda: not router.gets_changes)
+        await until(lambda: not router.route_watch.is_current)
         made.groups["g1"].topics["t"], made.groups["g1"].version = 5, 2
         assert await queues_of(router, fresh=False) == {"g0": 2, "g1": 3}
         assert await queues_of(router) == {"g0": 2, "g1": 5}
@@ -245,10 +245,10 @@ def test_name_servers_that_come_back_empty_are_used_again_once_they_have_heard_o
         router = await watched(made)
         for address in list(made.services):
             made.kill(address)
-        await until(lambda: not router.gets_changes)
+        await until(lambda: not router.route_watch.is_current)
         for address in made.name_addresses:
             await made.loop.create_task(made.start_name_server(address), name="start")
-        await until(lambda: router.gets_changes)
+        await until(lambda: router.route_watch.is_current)
         assert await queues_of(router, fresh=False) == {"g0": 2}, "an empty name server takes nothing away"
         made.groups["g0"].topics["t"], made.groups["g0"].version = 6, 2
         made.register_all()
@@ -278,7 +278,7 @@ def test_the_watch_goes_on_at_another_name_server(strike: Callable[[Board, str],
         group.leader, group.term = group.addresses[1], 2
         made.kill(group.addresses[0])
         await router.leaders.leader("g0", group.addresses[0], 1)  # a leader is lost: so may be the name server
-        await until(lambda: router.gets_changes and router._names.current not in ("", lost))
+        await until(lambda: router.route_watch.is_current and router._names.current not in ("", lost))
         group.leader, group.term = group.addresses[2], 3
         made.register("g0", at=[address for address in made.services if address != lost])
         begun = made.loop.time()
@@ -377,7 +377,7 @@ def test_topics_that_are_used_later_are_watched_too() -> None:
         made.register_all()
         router = await watched(made)
         assert await queues_of(router, "u") == {"g1": 1}
-        router.watch_topic("later")
+        router.route_watch.topic("later")
         await asyncio.sleep(1)
         made.groups["g1"].topics = {"u": 3, "later": 1}
         made.groups["g1"].version = 2
@@ -413,7 +413,7 @@ def test_a_lower_term_never_replaces_a_higher_one(told: list[tuple[int, int]], e
             await asyncio.sleep(0.2)
             names = router._names
             names.current = names.known[(names.known.index(names.current) + 1) % 3] if names.current else names.known[0]
-            router._watch._more.set()
+            router.route_watch._more.set()
             await asyncio.sleep(0.5)
         found = router.groups["g0"]
         assert (found.term, found.leader_address) == (expected[0], group.addresses[expected[1]])

@@ -173,7 +173,7 @@ def test_a_client_is_closed_while_it_asks() -> None:
         await rig.topic()
         router = rig.router()
         await router.topic("t", router.clock.monotonic_ms() + 5_000)
-        router.ask_others("g0", router.groups["g0"].leader_address)
+        router.silent.ask_others("g0", router.groups["g0"].leader_address)
         await asyncio.sleep(0.001)
         await router.close()
 
