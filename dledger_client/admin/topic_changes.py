@@ -287,10 +287,3 @@ def _raise_first(made: Answers[admin_pb2.TopicReply | DledgerError]) -> None:
 def part_of(reply: admin_pb2.TopicReply) -> TopicQueues:
     """The part of a topic that a leader returns."""
     return TopicQueues(reply.name, reply.group, reply.read_queues, reply.write_queues, reply.perm, "")
-
-
-async def checked_groups(calls: ClusterCalls, replica_groups: Sequence[str]) -> list[str]:
-    """The replica groups that a change names.  InvalidArgumentError when there is no such group."""
-    if isinstance(replica_groups, str):
-        raise InvalidArgumentError(f"replica_groups {replica_groups!r}: expected a list of names")
-    return await calls.named(replica_groups)

@@ -65,7 +65,7 @@ class TopicAdmin(Subject):
         spec, calls = TopicSpec.of(name, queues, read_queues, write_queues, perm), self._calls
         spec.request("")  # checked before a node is asked
         topic_changes.check_all_read(spec)
-        wanted = await topic_changes.checked_groups(calls, named_groups(replica_group, replica_groups))
+        wanted = await calls.named(named_groups(replica_group, replica_groups))
         seen = await look_at(calls, name)
         targets = wanted or [group for group in seen.groups if group not in seen.closed]
         absent = [group for group in targets if group not in seen.parts]
@@ -118,7 +118,7 @@ class TopicAdmin(Subject):
         if replica_group:
             return await self._update_part(spec, replica_group, force=force)
         spec.request("")
-        calls, wanted = self._calls, await topic_changes.checked_groups(self._calls, groups)
+        calls, wanted = self._calls, await self._calls.named(groups)
         seen = await look_at(calls, name)
         seen.require_all("nothing was changed")
         seen.require(wanted, "nothing was changed")
