@@ -1,7 +1,7 @@
 """The RPC seam: unary calls and bidirectional byte streams by method name, independent of what carries them.
 
-Owns the interfaces only.  ``dledger_wire/tcp/network.py`` and ``dledger_wire/rpc/grpc_network.py`` implement them; the simulator does over
-its own network, so the same broker services, Raft links and clients run in both.  Methods are full gRPC paths
+Owns the interfaces only.  ``dledger_wire/tcp/network.py`` implements them, ``dledger_wire/rpc/grpc_server.py`` those of a server; the
+simulator does over its own network, so the same broker services, Raft links and clients run in both.  Methods are full gRPC paths
 (``dledger_wire/rpc/methods.py`` has ours).
 A handler that raises a ``DledgerError`` makes the caller's side raise the same error; any other failure of the connection is
 ``UnreachableError``.
