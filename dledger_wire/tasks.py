@@ -1,4 +1,4 @@
-"""The background tasks of one owner: none of them fails silently; and the end of a task that is waited for no more.
+"""The background tasks of one owner: none of them fails silently; waits for an event with a limit; the end of a task that is let go.
 
 ``BackgroundTasks`` is for tasks whose result no code awaits.  An error that ends one is a crash: it is logged with its stack and passed to
 the owner's ``on_crash``.  A task that returns or is cancelled is forgotten.
@@ -7,8 +7,9 @@ the owner's ``on_crash``.  A task that returns or is cancelled is forgotten.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -21,6 +22,13 @@ async def let_go(task: asyncio.Future[Any]) -> None:
         await asyncio.wait((task,))
     if not task.cancelled():
         task.exception()
+
+
+async def wait_up_to(seconds: float, event: Awaitable[object]) -> None:
+    """Wait for ``event``, at most so long; what it was is lost.  ``asyncio.wait_for`` may lose a cancellation that comes with the event."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event
 
 
 class BackgroundTasks:

@@ -8,7 +8,6 @@ about a topic's queues in a replica group the one with the newer table of topics
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from dledger_wire._pb import broker_pb2, routes_pb2
 from dledger_wire.addresses import is_address
 from dledger_wire.names import is_node_name
+from dledger_wire.tasks import wait_up_to
 
 MAX_SKIPPED = 100  # unusable nodes that are logged, once each
 
@@ -87,9 +87,7 @@ class RouteCache:
 
     async def pause(self, name: str, term: int, seconds: float) -> None:
         """Wait, for less when a leader of the replica group in a newer term than ``term`` is known before."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.led_after(name, term)
+        await wait_up_to(seconds, self.led_after(name, term))
 
     def node_addresses(self, groups: Iterable[str] | None = None) -> list[str]:
         """Of every node of those replica groups, or of all that are known."""

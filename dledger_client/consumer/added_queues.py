@@ -7,7 +7,6 @@ blocks nothing: it is asked again some seconds later.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from dledger_client.cluster.retry import is_retriable
@@ -16,6 +15,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.fetch.records import QueueOffsets
 from dledger_wire.errors import DledgerError
 from dledger_wire.status import Perm
+from dledger_wire.tasks import wait_up_to
 
 LOOK_EVERY_MS = 2_000  # unless a name server sends changes
 WATCHED_LOOK_EVERY_MS = 60_000  # while it does
@@ -55,9 +55,7 @@ class AddedQueues:
             left_ms = end_ms - self._clock.monotonic_ms()
             if new or left_ms <= 0:
                 return new
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_ms, LOOK_EVERY_MS) / 1000):
-                    await changed.wait()
+            await wait_up_to(min(left_ms, LOOK_EVERY_MS) / 1000, changed.wait())
 
     async def _parts(self, topic: str, known: Collection[tuple[str, int]]) -> Sequence[TopicQueues]:
         """The readable parts of a topic that have queues besides ``known``.  None while the routes are not to be had."""

@@ -8,7 +8,6 @@ reconnect; lock requests and consumed queues are kept here and sent again after 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from dledger_client.cluster.router import Router
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.rpc import methods
+from dledger_wire.tasks import wait_up_to
 
 WELCOME_TIMEOUT_S = 1.0
 FIRST_HEARTBEAT_MS = 250
@@ -141,9 +141,7 @@ class GroupSession:
             return
         self._left = asyncio.get_running_loop().create_future()
         self._send_later(sessions_pb2.MemberMessage(leave=sessions_pb2.SessionLeave()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._left
+        await wait_up_to(timeout_s, self._left)
 
     # The stream
 
@@ -254,9 +252,7 @@ class GroupSession:
                 await self._stream.check_leader()
             self._outgoing_changed.clear()
             if not self._outgoing and not reader.done():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(1, next_ms - self._clock.monotonic_ms()) / 1000):
-                        await self._outgoing_changed.wait()
+                await wait_up_to(max(1, next_ms - self._clock.monotonic_ms()) / 1000, self._outgoing_changed.wait())
                 self._log_stand_still(self._clock.monotonic_ms() - next_ms)
         reader.result()
 

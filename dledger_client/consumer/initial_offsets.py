@@ -11,7 +11,6 @@ of a topic that was created, or created again, while this consumer was running.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import RETRY_PREFIX
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
+from dledger_wire.tasks import wait_up_to
 
 TIMEOUT_MS = 5000
 NO_TIME = -1
@@ -58,9 +58,7 @@ class InitialOffsets:
         if self._options.consume_from_where != LAST:
             return
         begun_ms, deadline_ms = self._router.clock.wall_ms(), self._router.clock.monotonic_ms() + int(limit_s * 1000)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await asyncio.gather(*(self._fix(topic, find, deadline_ms) for topic in topics))
+        await wait_up_to(limit_s, asyncio.gather(*(self._fix(topic, find, deadline_ms) for topic in topics)))
         self._begun_ms = begun_ms
 
     async def _fix(self, topic: str, find: Callable[[MessageQueue], Awaitable[object]], deadline_ms: int) -> None:

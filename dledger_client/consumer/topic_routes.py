@@ -6,7 +6,6 @@ Owns which topics there are, their readable queues by replica group, and what is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection
 
@@ -17,6 +16,7 @@ from dledger_client.consumer.group_offsets import OffsetStore
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.names import RETRY_PREFIX, group_of_topic
 from dledger_wire.status import Perm
+from dledger_wire.tasks import wait_up_to
 
 REFRESH_S = 2.0  # between two look-ups, unless a name server sends changes
 WATCHED_REFRESH_MS = 60_000  # while it does
@@ -76,9 +76,7 @@ class TopicRoutes:
                 for topic in changed:
                     await self._look_up(topic, fresh=False)
             self._looked_up()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_S):
-                    await self._wake.wait()
+            await wait_up_to(REFRESH_S, self._wake.wait())
             self._wake.clear()
 
     async def _look_up(self, topic: str, *, fresh: bool) -> None:

@@ -6,7 +6,6 @@ A broken stream raises UnreachableError in its server handler from ``read`` or `
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +18,7 @@ from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
 from dledger_wire.rpc.grpc_errors import abort, cancelled_from_outside
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, StreamHandler, UnaryHandler
+from dledger_wire.tasks import wait_up_to
 
 SERVED_BYTES = 16 << 20  # of one message of a stock gRPC client; larger ones come by our protocol
 BROKEN_STREAM_GRACE_S = 1.0  # how long the handler of a broken stream may go on before it is cancelled
@@ -82,9 +82,7 @@ class _ServerStream:
             self._reading.read(size)
             return bytes(message)
         # A broken connection shows as end of messages first and as cancellation a moment later.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_OR_BREAK_S):
-                await self.broken.wait()
+        await wait_up_to(END_OR_BREAK_S, self.broken.wait())
         if self.broken.is_set():
             raise self._gone()
         self._finished = True
