@@ -8,6 +8,7 @@ from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.responses import object_of
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
+from dledger_wire.rpc import methods
 from dledger_wire.status import REMOVED
 
 ASK_TIMEOUT_S = 2.0
@@ -64,7 +65,7 @@ class NameServerStatus:
 
 async def status_of(calls: ClusterCalls, address: str, refusals: list[DledgerError]) -> NameServerStatus:
     try:
-        reply = await calls.router.directory_at(address, ASK_TIMEOUT_S)
+        reply = await methods.DIRECTORY.call(calls.router.channel(address), routes_pb2.DirectoryRequest(), timeout_s=ASK_TIMEOUT_S)
     except DledgerError as error:
         if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
             refusals.append(error)

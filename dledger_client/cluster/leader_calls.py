@@ -74,7 +74,7 @@ class LeaderSearch:
             if info is None or not info.leader_address:
                 return None
             leads = info.leader_address == address or _may_lead(info, failed, failed_term)
-            return self._nodes.group_of(info, address) if leads else None
+            return self._cache.group_of(info, address) if leads else None
 
         def enough(answer: NodeAnswer) -> bool:
             found = claim(answer)

@@ -131,7 +131,3 @@ class NameServers:
         with contextlib.suppress(DledgerError):
             await self.routes(routes_pb2.RoutesRequest())
         return self.known or tuple(self._bootstrap)
-
-    async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:
-        """Everything that the name server at ``address`` knows, complete or not."""
-        return await methods.DIRECTORY.call(self._channels.to(address), routes_pb2.DirectoryRequest(), timeout_s=timeout_s)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from dledger_client.cluster.channels import Channels, ask_in_turn, refused
-from dledger_client.cluster.routes import Node, ReplicaGroup, RouteCache, TopicQueues
+from dledger_client.cluster.routes import RouteCache, TopicQueues
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc import methods
@@ -43,17 +43,13 @@ class NodeMetadata:
         response = await methods.METADATA.call(self._channels.to(address), request, timeout_s=ASK_TIMEOUT_S)
         self.answered_last, self._cache.cluster = address, response.cluster
         for info in response.groups:
-            group = self.group_of(info, address)
+            group = self._cache.group_of(info, address)
             if not group.leader_address:
                 info.leader_id = info.leader_address = ""
             self._cache.learn_group(group)
         for topic in response.topics:
             self._cache.set_unseen(topic.name, topic.unseen_by)
         return response
-
-    def group_of(self, info: broker_pb2.GroupInfo, source: str) -> ReplicaGroup:
-        """A replica group as the node at ``source`` returns it."""
-        return self._cache.group_of(info, [Node(node.id, node.address, node.voter) for node in info.nodes], source)
 
     async def first_answer(self, topics: Sequence[str]) -> NodeAnswer:
         """The first answer of any node, and whose it is."""

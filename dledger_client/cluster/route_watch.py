@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from dledger_client.cluster.channels import drop
 from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.retry import JitteredBackoff
-from dledger_client.cluster.routes import Node, RouteCache, TopicQueues
+from dledger_client.cluster.routes import RouteCache, TopicQueues
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
@@ -73,8 +73,7 @@ class RouteAnswers:
     def _merge_group(self, address: str, route: routes_pb2.GroupRoute, *, complete: bool) -> None:
         self._groups[route.name] = route.version
         if route.found:
-            nodes = [Node(node.id, node.address, node.voter) for node in route.nodes]
-            self._cache.learn_group(self._cache.group_of(route, nodes, address))
+            self._cache.learn_group(self._cache.group_of(route, address))
         elif complete or route.state == REMOVED:
             self._cache.forget_group(route.name)
 

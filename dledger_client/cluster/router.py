@@ -128,10 +128,6 @@ class Router:
         self.channels.require_open()
         return await self._names.addresses()
 
-    async def directory_at(self, address: str, timeout_s: float) -> routes_pb2.DirectoryReply:
-        """What the name server at ``address`` knows, of all groups or not; one attempt."""
-        return await self._names.directory_at(address, timeout_s)
-
     async def ensure_group(self, group: str, deadline_ms: int) -> ReplicaGroup:
         """The group of that name.  InvalidArgumentError when there is none, UnreachableError without an answer until the deadline."""
         if group not in self.groups:

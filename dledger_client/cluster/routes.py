@@ -124,14 +124,15 @@ class RouteCache:
             _logger.warning("%s: node %r has the unusable address %r; skipped", source, node_id[:100], address[:100])
         return False
 
-    def group_of(self, info: broker_pb2.GroupInfo | routes_pb2.GroupRoute, nodes: Iterable[Node], source: str) -> ReplicaGroup:
+    def group_of(self, info: broker_pb2.GroupInfo | routes_pb2.GroupRoute, source: str) -> ReplicaGroup:
         """A replica group from an answer, without what cannot be used of it."""
         leader_id, leader_address = info.leader_id, info.leader_address
         if leader_address and not is_address(leader_address):
             self.usable(leader_id, leader_address, source)
             leader_id = leader_address = ""
-        usable = tuple(node for node in nodes if self.usable(node.id, node.address, source))
-        return ReplicaGroup(info.name, info.term, leader_id, leader_address, usable)
+        usable = (node for node in info.nodes if self.usable(node.id, node.address, source))
+        nodes = tuple(Node(node.id, node.address, node.voter) for node in usable)
+        return ReplicaGroup(info.name, info.term, leader_id, leader_address, nodes)
 
 
 @dataclass(frozen=True, slots=True)
