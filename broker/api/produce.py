@@ -232,7 +232,7 @@ class _ProduceStream:
 
 
 def waiting_for(context: ServiceContext) -> tuple[SendStatus, str]:
-    """Why the oldest uncommitted entry waits, as RocketMQ's send status (docs/reference/semantics.md), and for which nodes.
+    """Why the oldest uncommitted entry waits, as RocketMQ's send status (docs/reference/semantics/send.md), and for which nodes.
 
     The reasons: the master's own disk, too few connected replicas, or replicas that do not confirm.  Each node
     comes with what is known of its disk.

@@ -3,7 +3,8 @@
 Owns the life of sessions.  A member is gone when its stream ends, or when it sent nothing for ``SESSION_MS``.  Its locks are kept for that
 time in both cases, since a member without a stream may still be at work: it relies on its locks for ``LEASE_MS`` after it sent a heartbeat
 that was acknowledged, and heartbeats of orderly members are acknowledged only after a majority confirmed that this node still leads.  So
-no later master can have started its timer, and the lease is over wherever and whenever the lock is freed (docs/reference/semantics.md).
+no later master can have started its timer, and the lease is over wherever and whenever the lock is freed
+(docs/reference/semantics, row M1).
 
     stream lost --SESSION_MS without a rejoin--> locks freed          clean leave --> locks freed at once
     new master: owners of locks have SESSION_MS from its start to rejoin; then their locks are freed

@@ -1,6 +1,6 @@
 """The log's head is deleted while a node is away: it comes back by a copy, and so does an empty node that joins.
 
-Shows docs/reference/semantics.md, rows R5 and R6.
+Shows docs/reference/semantics, rows R5 and R6.
 """
 
 from __future__ import annotations

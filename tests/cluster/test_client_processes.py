@@ -76,7 +76,7 @@ ENDS = {"script": 0, "exit": 0, "raise": 1, "dev": 0}
 
 
 def test_what_a_producer_holds_that_nobody_closed_is_stored_when_the_process_ends(cluster: Cluster) -> None:
-    """docs/reference/semantics.md, row P10."""
+    """docs/reference/semantics, row P10."""
     programs = {}
     for end in ENDS:
         cluster.cli_ok("topic", "create", f"left-open-{end}", "--queues", "2")
@@ -129,7 +129,7 @@ with Producer(sys.argv[1], "interrupted", send_timeout_ms=600_000) as producer:
 
 
 def test_who_interrupts_the_wait_for_a_cluster_that_is_away_is_not_made_to_wait_again(cluster: Cluster) -> None:
-    """docs/reference/semantics.md, row P10: the first Ctrl-C leaves the block, another one ends the wait at its end."""
+    """docs/reference/semantics, row P10: the first Ctrl-C leaves the block, another one ends the wait at its end."""
     cluster.cli_ok("topic", "create", "interrupts", "--queues", "1")
     program = [sys.executable, "-c", INTERRUPTED, cluster.bootstrap]
     with subprocess.Popen(

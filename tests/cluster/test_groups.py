@@ -42,7 +42,7 @@ def test_a_group_goes_on_where_it_was_across_a_failover(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("options", [[], ["--follower"]])
 def test_a_group_reads_a_topic_made_anew_from_its_start(cluster: Cluster, options: list[str]) -> None:
-    """docs/reference/semantics.md, row G9.  The command is stopped while the topic is made anew, so that it sees only the new one."""
+    """docs/reference/semantics, row G9.  The command is stopped while the topic is made anew, so that it sees only the new one."""
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     cluster.produce("t", [b"%d" % number for number in range(20)])
     with start(cluster, "consume", "t", "--group", "audit", *options) as reader, Admin(cluster.bootstrap) as admin:

@@ -150,7 +150,7 @@ def test_queues_are_shared_anew_after_a_leave_and_a_death_and_a_reset_is_followe
 
 def kept_over_a_failover(cluster: Cluster, members: Members) -> bool:
     """Kill the leader: whether locks kept their epochs.  They do when their owner reaches the next leader within 1.3 s
-    (docs/reference/semantics.md, row K3), which the machine may be too busy for."""
+    (docs/reference/semantics, row K3), which the machine may be too busy for."""
     epochs = {queue["queue_id"]: queue["epoch"] for queue in members.described()["queues"] if queue["topic"] == "t"}
     victim = cluster.leader()
     cluster.kill(victim)

@@ -51,7 +51,7 @@ def flip(file: Path, *places: int) -> None:
 
 @pytest.mark.parametrize("local_files", [False, True], ids=["over the network", "from its files"])
 def test_damage_found_by_a_consumer_is_put_right_while_it_reads(cluster: Cluster, local_files: bool) -> None:
-    """docs/reference/semantics.md, row R3."""
+    """docs/reference/semantics, row R3."""
     how: dict[str, Any] = {"local_files": local_files, "near": frozenset({"127.0.0.1"})}
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     bodies = [b"%06d " % n + b"y" * 5000 for n in range(1500)]

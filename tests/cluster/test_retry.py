@@ -41,7 +41,7 @@ async def read(bootstrap: str, topic: str, upto: int) -> list[bytes]:
 
 
 def test_messages_sent_back_and_redriven_across_kills_are_each_there_once(cluster: Cluster) -> None:
-    """docs/reference/semantics.md, rows B1 and B3."""
+    """docs/reference/semantics, rows B1 and B3."""
     bodies = [b"%d" % number for number in range(COUNT)]
     cluster.cli_ok("topic", "create", "t", "--queues", "1")
     cluster.produce("t", bodies)

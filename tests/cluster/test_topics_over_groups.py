@@ -21,7 +21,7 @@ def shares(cluster: Cluster, topic: str) -> dict[str, int]:
 
 
 def test_a_topic_over_two_groups_is_written_read_grown_and_left(make_cluster: Callable[..., Cluster]) -> None:
-    """docs/reference/semantics.md, rows T3, G5."""
+    """docs/reference/semantics, rows T3, G5."""
     cluster = make_cluster(groups=2, nodes=1)
     cluster.start()
     made = cluster.cli("topic", "create", "t", "--queues", "5")
@@ -55,7 +55,7 @@ def test_a_topic_over_two_groups_is_written_read_grown_and_left(make_cluster: Ca
 
 
 def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[..., Cluster]) -> None:
-    """docs/reference/semantics.md, rows P6, T4, G8."""
+    """docs/reference/semantics, rows P6, T4, G8."""
     cluster = make_cluster(groups=2, nodes=1)
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "4")
@@ -97,7 +97,7 @@ def test_a_dead_group_is_named_and_the_other_goes_on(make_cluster: Callable[...,
 
 
 def test_consume_goes_on_in_the_queues_that_its_topic_gets(make_cluster: Callable[..., Cluster]) -> None:
-    """docs/reference/semantics.md, row G5.  A group that did not answer at the start is read when it does."""
+    """docs/reference/semantics, row G5.  A group that did not answer at the start is read when it does."""
     cluster = make_cluster(groups=2, nodes=1)
     cluster.start()
     cluster.cli_ok("topic", "create", "t", "--queues", "1", "--replica-groups", "g0")

@@ -41,7 +41,7 @@ def start_dying(bootstrap: str) -> subprocess.Popen[str]:
 
 
 def test_every_transaction_is_published_once_or_never_whoever_is_killed(make_cluster: Callable[..., Cluster]) -> None:
-    """docs/reference/semantics.md, row X1."""
+    """docs/reference/semantics, row X1."""
     cluster = make_cluster(settings=QUICK)
     cluster.start()
     decided = {b"of the dead": TransactionState.COMMIT}  # the application's database

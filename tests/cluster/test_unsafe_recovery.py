@@ -1,6 +1,6 @@
 """A replica group that lost two of three disks goes on with the third, as the guide on replacing nodes says.
 
-docs/reference/semantics.md, row S3.
+docs/reference/semantics, row S3.
 """
 
 from __future__ import annotations

@@ -115,11 +115,10 @@ STATED: dict[str, list[str]] = {
         f"limited to {RECEIVED_BYTES_LIMIT // MIB} MiB",
     ],
     "../README.md": [f"can lose the last {STORE.flushIntervalCommitLog / 1000:g} s"],
-    "reference/semantics.md": [
+    "reference/semantics/groups.md": [f"expires after {SESSION_MS / 1000:g} s", f"at most {DRAIN_S:g} s, and commits"],
+    "reference/semantics/send.md": [
         f"Sequences of a producer: {FILES.producer_expiry_ms // 86_400_000} days",
         f"keeps {FILES.max_producers:,}".replace(",", " ") + " producers with",
-        f"expires after {SESSION_MS / 1000:g} s",
-        f"at most {DRAIN_S:g} s, and commits",
     ],
 }
 

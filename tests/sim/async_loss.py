@@ -2,7 +2,7 @@
 
 Owns the account.  With fewer than a majority suspect at a time nothing may be lost, and every rule holds as it does with SYNC_FLUSH.  Once
 a majority is, what was committed within the flush interval before the first of these losses, or was on its way then, may be gone
-(docs/reference/semantics.md); what is older may not.
+(docs/reference/semantics/index.md); what is older may not.
 """
 
 from __future__ import annotations

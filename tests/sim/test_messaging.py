@@ -19,7 +19,7 @@ SEEDS_A_TEST = 5
 
 @pytest.mark.parametrize("first", range(0, 20, SEEDS_A_TEST))
 def test_nothing_is_lost_doubled_early_or_out_of_order_whoever_dies_or_stands_still(first: int) -> None:
-    """docs/reference/semantics.md, row D1."""
+    """docs/reference/semantics, row D1."""
     for seed in range(first, first + SEEDS_A_TEST):
         world = messaging.run(seed)
         assert all(len(bodies) > messaging.MESSAGES // 2 for bodies in world.acknowledged.values())

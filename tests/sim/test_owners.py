@@ -19,7 +19,7 @@ MUTATION_SEEDS = 12
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_queue_never_has_two_owners_and_every_message_is_consumed(seed: int) -> None:
-    """docs/reference/semantics.md, row K1."""
+    """docs/reference/semantics, row K1."""
 
     world = run(seed)
     assert world.anomalies() == []
@@ -28,7 +28,7 @@ def test_a_queue_never_has_two_owners_and_every_message_is_consumed(seed: int) -
 
 @pytest.mark.parametrize("seed", range(2))
 def test_concurrent_consumers_skip_nothing(seed: int) -> None:
-    """docs/reference/semantics.md, row G1."""
+    """docs/reference/semantics, row G1."""
 
     assert run(seed, orderly=False).anomalies() == []
 

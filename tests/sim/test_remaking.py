@@ -20,7 +20,7 @@ FAULT_SEEDS = 10
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_topic_made_anew_has_nothing_of_the_one_before_and_loses_nothing(seed: int) -> None:
-    """docs/reference/semantics.md, row T2."""
+    """docs/reference/semantics, row T2."""
     world = remaking.run(seed)
     assert world.looks > remaking.LIVES
     for topic in world.topics.values():

@@ -60,7 +60,7 @@ async def _redrive(admin: Admin, letters: DeadLetters) -> None:
 
 @pytest.mark.parametrize("seed", range(18))
 def test_each_attempt_is_stored_once_under_every_plan_of_faults(seed: int) -> None:
-    """docs/reference/semantics.md, rows B1 and B3."""
+    """docs/reference/semantics, rows B1 and B3."""
     draw = random.Random(seed)
     plan = PLANS[seed % len(PLANS)]
     bodies = [b"%02d" % number for number in range(COUNT)]

@@ -21,13 +21,13 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("first", range(0, 8, SEEDS_A_TEST))
 def test_each_transaction_is_published_once_or_never_and_ends(first: int) -> None:
-    """docs/reference/semantics.md, row X1."""
+    """docs/reference/semantics, row X1."""
     worlds = [transacting.run(seed) for seed in range(first, first + SEEDS_A_TEST)]
     assert all(len(world.decided) > transacting.TRANSACTIONS for world in worlds)
     assert sum(world.asked for world in worlds) > 0
 
 
 def test_transactions_end_as_decided_while_the_clocks_of_masters_leap_by_years() -> None:
-    """docs/reference/semantics.md, row C1."""
+    """docs/reference/semantics, row C1."""
     for seed in range(SEEDS_A_TEST):
         transacting.run(seed, leaps=True)

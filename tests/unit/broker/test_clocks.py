@@ -37,7 +37,7 @@ def real_ms(rig: Rig) -> int:
 @pytest.mark.parametrize("nodes", [3, 1])
 @pytest.mark.parametrize("ms", [LEAP_MS, -LEAP_MS])
 def test_what_a_producer_has_stored_is_not_forgotten(nodes: int, ms: int) -> None:
-    """docs/reference/semantics.md, row C1."""
+    """docs/reference/semantics, row C1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -60,7 +60,7 @@ def test_what_a_producer_has_stored_is_not_forgotten(nodes: int, ms: int) -> Non
 
 
 def test_a_node_whose_clock_is_off_gives_leadership_away_does_not_stand_and_says_so() -> None:
-    """docs/reference/semantics.md, row C1."""
+    """docs/reference/semantics, row C1."""
 
     async def scenario(rig: Rig) -> None:
         first = rig.master
@@ -117,7 +117,7 @@ def test_a_node_whose_clock_is_off_leads_when_nobody_else_can() -> None:
 
 
 def test_segments_are_kept_and_transactions_wait_and_delays_keep_their_time() -> None:
-    """docs/reference/semantics.md, row C1."""
+    """docs/reference/semantics, row C1."""
     asked: list[bytes] = []
 
     def check(message: ReceivedMessage) -> TransactionState:
@@ -247,7 +247,7 @@ def test_old_segments_go_at_the_hour_of_delete_when(hour: int, goes: bool) -> No
 
 
 def test_a_node_that_restarts_with_an_earlier_clock_is_heard_by_name_servers() -> None:
-    """docs/reference/semantics.md, row C1."""
+    """docs/reference/semantics, row C1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -72,7 +72,7 @@ def test_a_redrive_to_the_group_alone_goes_to_its_retry_topic() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_redrive_sends_none_twice_whoever_dies(seed: int) -> None:
-    """docs/reference/semantics.md, row B3."""
+    """docs/reference/semantics, row B3."""
 
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 100, queues=3)
@@ -115,7 +115,7 @@ def test_dead_letters_of_a_replica_group_that_is_drained_go_back_and_are_read_th
 
 
 def test_a_dead_letter_whose_topic_is_gone_waits_and_says_so() -> None:
-    """docs/reference/semantics.md, row B4."""
+    """docs/reference/semantics, row B4."""
 
     async def scenario(rig: Rig) -> None:
         await make_dead(rig, 2)

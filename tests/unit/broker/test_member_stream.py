@@ -1,4 +1,4 @@
-"""Members that write and do not read (docs/reference/semantics.md, row G7)."""
+"""Members that write and do not read (docs/reference/semantics, row G7)."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def store_over_damage(rig: Rig, producer: Producer, how: str, at: int = 0)
 
 @pytest.mark.parametrize(("how", "place"), [("delay", ("t", 0)), ("timer", ("t", 0)), ("retry", (RETRY, 0)), ("redrive", ("t", 1))])
 def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str, int]) -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -110,7 +110,7 @@ def test_a_damaged_body_is_mended_and_never_copied_on(how: str, place: tuple[str
 
 @pytest.mark.parametrize("how", ["delay", "timer", "retry", "redrive"])
 def test_a_damaged_head_is_mended(how: str) -> None:
-    """docs/reference/semantics.md, row D4.  The size at the frame's start is what is flipped, so that no frame is found there."""
+    """docs/reference/semantics, row D4.  The size at the frame's start is what is flipped, so that no frame is found there."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -146,7 +146,7 @@ def test_what_waits_for_a_topic_is_counted_where_its_properties_are_damaged(wher
 @pytest.mark.parametrize("bit", [0, 3], ids=["earlier", "later"])
 @pytest.mark.parametrize("place", range(3))
 def test_a_level_skips_and_repeats_nothing_where_a_store_time_is_damaged(place: int, bit: int) -> None:
-    """docs/reference/semantics.md, rows D1 and D4."""
+    """docs/reference/semantics, rows D1 and D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -176,7 +176,7 @@ def told(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
 
 
 def test_a_level_waits_for_what_nobody_can_mend_and_the_others_do_not(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -204,7 +204,7 @@ def test_a_level_waits_for_what_nobody_can_mend_and_the_others_do_not(caplog: py
 
 
 def test_timed_messages_pass_over_what_nobody_can_mend(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -235,7 +235,7 @@ def test_timed_messages_pass_over_what_nobody_can_mend(caplog: pytest.LogCapture
 
 
 def test_a_message_whose_topic_seems_gone_is_not_dropped_before_it_is_whole() -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic("topic-with-a-name")
@@ -251,7 +251,7 @@ def test_a_message_whose_topic_seems_gone_is_not_dropped_before_it_is_whole() ->
 
 
 def test_a_half_message_is_mended_before_it_is_published() -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -268,7 +268,7 @@ def test_a_half_message_is_mended_before_it_is_published() -> None:
 
 
 def test_what_nobody_can_mend_is_neither_taken_back_nor_redriven() -> None:
-    """docs/reference/semantics.md, row D4."""
+    """docs/reference/semantics, row D4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -304,7 +304,7 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
 ) -> None:
     """The damaged message is due, and held, or waits still when old messages are moved to the log's end.
 
-    docs/reference/semantics.md, row D4.
+    docs/reference/semantics, row D4.
     """
     monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 5_000)
     monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 500)
@@ -337,7 +337,7 @@ def test_what_waits_behind_damage_is_delivered_once_though_it_is_old(
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another one"])
 def test_a_half_message_that_nobody_can_mend_holds_up_no_other_one(alone: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """docs/reference/semantics.md, rows D4, X1 and X3."""
+    """docs/reference/semantics, rows D4, X1 and X3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -368,7 +368,7 @@ def test_a_half_message_that_nobody_can_mend_holds_up_no_other_one(alone: bool, 
 
 @pytest.mark.parametrize("bit", [0, 3], ids=["earlier", "later"])
 def test_a_half_message_whose_store_time_is_damaged_is_checked_with_the_others(bit: int) -> None:
-    """docs/reference/semantics.md, rows D4 and X3."""
+    """docs/reference/semantics, rows D4 and X3."""
     asked: list[bytes] = []
 
     async def scenario(rig: Rig) -> None:
@@ -392,7 +392,7 @@ def test_a_half_message_whose_store_time_is_damaged_is_checked_with_the_others(b
 
 
 def test_a_half_message_is_checked_once_a_peer_can_mend_it() -> None:
-    """docs/reference/semantics.md, rows D4 and X3."""
+    """docs/reference/semantics, rows D4 and X3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -438,7 +438,7 @@ def test_a_half_message_that_is_mended_later_counts_for_the_share_of_its_group(
 
 
 def test_a_half_message_that_nobody_can_mend_does_not_stop_the_checks_of_later_ones(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/reference/semantics.md, rows D4 and X3."""
+    """docs/reference/semantics, rows D4 and X3."""
     asked: list[bytes] = []
 
     async def scenario(rig: Rig) -> None:
@@ -463,7 +463,7 @@ def test_a_half_message_that_nobody_can_mend_does_not_stop_the_checks_of_later_o
 @pytest.mark.parametrize("what", [b"topic-with-a-name", b"PGROUP"])
 @pytest.mark.parametrize("everywhere", [False, True], ids=["a peer has it", "nobody has it"])
 def test_an_end_is_not_refused_for_what_damage_makes_of_a_half_message(what: bytes, everywhere: bool) -> None:
-    """docs/reference/semantics.md, rows D4 and X1."""
+    """docs/reference/semantics, rows D4 and X1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic("topic-with-a-name")

@@ -1,6 +1,6 @@
 """Members that are away are replaced by spare nodes: groups in virtual time, whose masters, members and spare nodes fail meanwhile.
 
-docs/reference/semantics.md, row S2.
+docs/reference/semantics, row S2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A replica group that is drained and removed: nothing that was acknowledged is lost, and what is left keeps it from being removed.
 
-docs/reference/semantics.md, row S1.
+docs/reference/semantics, row S1.
 """
 
 from __future__ import annotations

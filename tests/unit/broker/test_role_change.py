@@ -257,7 +257,7 @@ def test_clients_are_served_before_the_lease_of_the_master_before_is_over_and_se
 
 
 def test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does() -> None:
-    """docs/reference/semantics.md, row M1."""
+    """docs/reference/semantics, row M1."""
 
     async def story(w: World) -> None:
         w.tail.set()
@@ -282,7 +282,7 @@ def test_services_go_off_when_no_majority_confirms_and_on_again_when_one_does() 
 
 
 def test_services_begin_again_in_their_term_only_when_what_they_had_proposed_is_decided() -> None:
-    """docs/reference/semantics.md, row M1."""
+    """docs/reference/semantics, row M1."""
 
     async def story(w: World) -> None:
         w.tail.set()

@@ -46,7 +46,7 @@ def test_a_delayed_message_comes_when_its_level_says_with_all_it_had() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_delayed_messages_are_delivered_once_whoever_dies(seed: int) -> None:
-    """docs/reference/semantics.md, row D1."""
+    """docs/reference/semantics, row D1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
@@ -86,7 +86,7 @@ def test_messages_for_a_topic_that_is_gone_do_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("timed", [False, True])
 def test_a_topic_made_again_does_not_get_what_waited_for_the_old_one(timed: bool) -> None:
-    """docs/reference/semantics.md, rows T2 and D3."""
+    """docs/reference/semantics, rows T2 and D3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -118,7 +118,7 @@ async def lower_the_limit(rig: Rig, max_message_size: int) -> None:
 
 @pytest.mark.parametrize("how", ["delayed", "timed", "renewed"])
 def test_messages_larger_than_a_limit_lowered_since_are_delivered_with_the_others(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row D2."""
+    """docs/reference/semantics, row D2."""
     if how == "renewed":
         monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
         monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)

@@ -109,7 +109,7 @@ def test_after_the_last_attempt_it_is_a_dead_letter_that_nobody_may_read_yet() -
 
 
 def test_repeated_and_late_calls_store_nothing() -> None:
-    """docs/reference/semantics.md, row B2."""
+    """docs/reference/semantics, row B2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -162,7 +162,7 @@ def test_as_many_runs_may_be_sent_back_again_once_they_are_committed(monkeypatch
 
 @pytest.mark.parametrize("committed", [True, False], ids=["with a position elsewhere", "without any position"])
 def test_a_deleted_group_has_sent_back_nothing(committed: bool) -> None:
-    """docs/reference/semantics.md, row B2: also in a queue of which it has committed nothing, on every replica."""
+    """docs/reference/semantics, row B2: also in a queue of which it has committed nothing, on every replica."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -222,7 +222,7 @@ async def times_consumed(rig: Rig, topic: str, first: int) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_attempt_is_stored_once_whoever_dies(seed: int) -> None:
-    """docs/reference/semantics.md, row B1."""
+    """docs/reference/semantics, row B1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -256,7 +256,7 @@ def test_runs_are_a_set_of_offsets() -> None:
 
 
 def test_many_messages_are_sent_back_and_redriven_through_small_segments() -> None:
-    """docs/reference/semantics.md, rows B1 and B3."""
+    """docs/reference/semantics, rows B1 and B3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

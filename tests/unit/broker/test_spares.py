@@ -1,6 +1,6 @@
 """Spare nodes: which step comes next, and a node that belongs to the first group that asks.
 
-docs/reference/semantics.md, row S2.
+docs/reference/semantics, row S2.
 """
 
 from __future__ import annotations

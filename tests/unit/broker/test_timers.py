@@ -66,7 +66,7 @@ def test_messages_come_at_their_times_with_all_they_had() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row D1."""
+    """docs/reference/semantics, row D1."""
 
     monkeypatch.setattr(broker.delivery.timers, "WINDOW_MESSAGES", 7)
     monkeypatch.setattr(broker.delivery.timers, "BATCH_MESSAGES", 3)
@@ -96,7 +96,7 @@ def test_each_is_delivered_once_whoever_dies_and_however_little_is_kept_in_memor
 
 
 def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row D2."""
+    """docs/reference/semantics, row D2."""
     monkeypatch.setattr(broker.delivery.timers, "MAX_SLEEP_S", 2.0)
 
     async def scenario(rig: Rig) -> None:
@@ -122,7 +122,7 @@ def test_a_topic_that_takes_no_messages_now_gets_them_later_and_stops_nobody(mon
 
 
 def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row P7."""
+    """docs/reference/semantics, row P7."""
     monkeypatch.setattr(TopicRoutes, "_on_topic_change", lambda *_: None)  # the producers do not know yet
 
     async def nothing(_message: ReceivedMessage) -> TransactionState:
@@ -153,7 +153,7 @@ def test_what_waits_for_a_closed_topic_is_refused_and_harms_no_other(monkeypatch
 
 
 def test_what_is_to_wait_is_taken_by_a_group_that_its_topic_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row P7: it is delivered there, and no send of a producer that does not know yet fails."""
+    """docs/reference/semantics, row P7: it is delivered there, and no send of a producer that does not know yet fails."""
     monkeypatch.setattr(TopicRoutes, "_on_topic_change", lambda *_: None)
 
     async def scenario(rig: Rig) -> None:
@@ -178,7 +178,7 @@ def test_what_is_to_wait_is_taken_by_a_group_that_its_topic_leaves(monkeypatch: 
 
 
 def test_a_message_moved_to_the_end_of_the_log_still_belongs_to_its_old_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row D3."""
+    """docs/reference/semantics, row D3."""
     monkeypatch.setattr(broker.delivery.timers, "RENEW_AFTER_MS", 700)
     monkeypatch.setattr(broker.delivery.timers, "RENEW_CHECK_MS", 100)
 
@@ -215,7 +215,7 @@ def test_what_cannot_wait_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_message_that_may_not_wait_so_long_fails_alone() -> None:
-    """docs/reference/semantics.md, row P8.  Its number in a batch says nothing to who sent it alone."""
+    """docs/reference/semantics, row P8.  Its number in a batch says nothing to who sent it alone."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -20,7 +20,7 @@ from tests.unit.client.sim_rig import Rig
 
 
 def test_queues_go_in_two_steps_and_only_when_they_are_read() -> None:
-    """docs/reference/semantics.md, row T1."""
+    """docs/reference/semantics, row T1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -141,7 +141,7 @@ def test_a_deletion_that_names_a_topic_spares_the_one_made_anew() -> None:
 
 
 def test_a_topic_for_which_messages_wait_is_not_taken_for_an_empty_one_but_those_of_one_before_do_not_count() -> None:
-    """docs/reference/semantics.md, row T4: a creation that fails halfway deletes what it made, unless messages are in it."""
+    """docs/reference/semantics, row T4: a creation that fails halfway deletes what it made, unless messages are in it."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -179,7 +179,7 @@ def test_a_topic_made_anew_is_named_as_the_reason_and_not_what_waits_for_it() ->
 
 
 def test_what_waits_for_other_topics_since_before_a_topic_was_made_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row T4: a creation that fails halfway deletes what it made, however much waits in the replica group."""
+    """docs/reference/semantics, row T4: a creation that fails halfway deletes what it made, however much waits in the replica group."""
     monkeypatch.setattr(waiting_for_topic, "MAX_SCANNED", 3)
 
     async def scenario(rig: Rig) -> None:

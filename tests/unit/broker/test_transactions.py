@@ -107,7 +107,7 @@ def test_a_large_body_waits_compressed_and_is_seen_whole() -> None:
 
 
 def test_only_the_first_end_counts() -> None:
-    """docs/reference/semantics.md, row X2."""
+    """docs/reference/semantics, row X2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -148,7 +148,7 @@ def test_an_end_is_only_for_whom_it_belongs_to() -> None:
 
 
 def test_a_transaction_of_a_deleted_topic_is_not_published_in_one_made_again() -> None:
-    """docs/reference/semantics.md, rows T2 and X5."""
+    """docs/reference/semantics, rows T2 and X5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -187,7 +187,7 @@ def test_a_producer_that_died_is_answered_for_by_another_of_its_group() -> None:
 
 
 def test_what_nobody_knows_of_is_asked_about_so_often_and_then_parked() -> None:
-    """docs/reference/semantics.md, row X3."""
+    """docs/reference/semantics, row X3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -254,7 +254,7 @@ def test_without_anybody_to_ask_it_ends_all_the_same() -> None:
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError(), asyncio.CancelledError(), None, "commit"])
 def test_a_listener_that_fails_is_asked_again_and_a_local_transaction_that_raises_leaves_it_open(answer: object) -> None:
-    """docs/reference/semantics.md, rows X3 and X4."""
+    """docs/reference/semantics, rows X3 and X4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -297,7 +297,7 @@ async def strike_between(rig: Rig, victim: str, work: Callable[[], Awaitable[Any
 
 @pytest.mark.parametrize("step", range(24))
 def test_a_master_killed_at_any_step_leaves_each_published_once_or_never(step: int) -> None:
-    """docs/reference/semantics.md, row X1."""
+    """docs/reference/semantics, row X1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

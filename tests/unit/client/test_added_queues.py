@@ -28,7 +28,7 @@ async def read_all(consumer: PullConsumer, positions: dict[Place, int]) -> list[
 
 @pytest.mark.parametrize("told_s", [0, 10])
 def test_a_pull_consumer_is_given_the_queues_that_its_topic_gets(told_s: int) -> None:
-    """docs/reference/semantics.md, row G5; ``told_s``: later a name server tells of changes."""
+    """docs/reference/semantics, row G5; ``told_s``: later a name server tells of changes."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1, replica_group="g0")
@@ -59,7 +59,7 @@ def test_a_pull_consumer_is_given_the_queues_that_its_topic_gets(told_s: int) ->
 
 
 def test_a_replica_group_that_does_not_answer_holds_no_pull_loop_up() -> None:
-    """docs/reference/semantics.md, row G8."""
+    """docs/reference/semantics, row G8."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -124,7 +124,7 @@ def test_what_reads_all_queues_follows_a_topic_that_moves_to_another_replica_gro
 @pytest.mark.parametrize("read_from", ["leader", "follower"])
 @pytest.mark.parametrize("count", [10, 60])
 def test_what_reads_all_queues_reads_a_topic_made_anew_from_its_start(group: str, read_from: str, count: int) -> None:
-    """docs/reference/semantics.md, row G9; ``count``: it ends in front of what was read, or behind it."""
+    """docs/reference/semantics, row G9; ``count``: it ends in front of what was read, or behind it."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -62,7 +62,7 @@ def test_nodes_that_are_named_are_asked_although_no_other_answers() -> None:
 
 
 def test_a_closed_admin_says_so_at_once_and_calls_no_node_unreachable() -> None:
-    """docs/reference/semantics.md, row R10."""
+    """docs/reference/semantics, row R10."""
 
     async def scenario(rig: Rig) -> None:
         admin = rig.admin()
@@ -298,7 +298,7 @@ def test_consumer_groups_are_listed_described_reset_and_deleted() -> None:
 
 
 def test_a_reset_does_not_move_a_group_in_a_topic_made_anew_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row T2."""
+    """docs/reference/semantics, row T2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

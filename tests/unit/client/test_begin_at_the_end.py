@@ -20,7 +20,7 @@ def options_of(kind: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_that_is_sent_once_start_has_returned_is_received(kind: dict[str, Any], tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -37,7 +37,7 @@ def test_all_that_is_sent_once_start_has_returned_is_received(kind: dict[str, An
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_consumer_that_ran_for_no_time_has_fixed_where_the_group_begins(kind: dict[str, Any], tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -56,7 +56,7 @@ def test_a_consumer_that_ran_for_no_time_has_fixed_where_the_group_begins(kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_topic_made_once_start_has_returned_is_read_from_its_first_message(kind: dict[str, Any], tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         group = Group(rig, **options_of(kind, tmp_path))
@@ -72,7 +72,7 @@ def test_a_topic_made_once_start_has_returned_is_read_from_its_first_message(kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_group_without_a_leader_at_the_start_is_read_from_the_time_of_the_start(kind: dict[str, Any], tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)

@@ -18,7 +18,7 @@ from tests.unit.client.sim_rig import Rig, until
 
 
 def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G6."""
+    """docs/reference/semantics, row G6."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -43,7 +43,7 @@ def test_a_broadcast_gives_everything_to_everybody_and_remembers_in_a_file(tmp_p
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_broadcast_reads_a_topic_made_anew_from_its_start(tmp_path: Path, running: bool) -> None:
-    """docs/reference/semantics.md, row G5: though the new topic goes on beyond the offset in the file."""
+    """docs/reference/semantics, row G5: though the new topic goes on beyond the offset in the file."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -74,7 +74,7 @@ def test_a_broadcast_reads_a_topic_made_anew_from_its_start(tmp_path: Path, runn
 
 
 def test_a_broadcast_goes_on_when_its_file_could_not_be_written_for_a_while(tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G6."""
+    """docs/reference/semantics, row G6."""
     failures: list[OSError] = []
 
     async def run_in_thread(work: Callable[[], None]) -> None:

@@ -140,7 +140,7 @@ def test_the_limit_of_a_body_counts_what_consumers_get() -> None:
 
 
 def test_a_body_that_does_not_open_is_an_error_of_its_message_only() -> None:
-    """docs/reference/semantics.md, row R8."""
+    """docs/reference/semantics, row R8."""
     frames = [
         encode_frame(Frame(0, 0, 0, b"plain", "t")),
         encode_frame(Frame(0, 1, 0, b"not compressed at all", "t", sys_flag=0x301)),

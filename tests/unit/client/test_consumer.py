@@ -56,7 +56,7 @@ def test_a_pinned_replica_is_the_only_one_asked() -> None:
 
 
 def test_a_lagging_follower_is_gone_around() -> None:
-    """docs/reference/semantics.md, row R2."""
+    """docs/reference/semantics, row R2."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig, 10)
@@ -73,7 +73,7 @@ def test_a_lagging_follower_is_gone_around() -> None:
 
 
 def test_a_reader_far_behind_is_sent_to_a_follower_and_back_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row R4."""
+    """docs/reference/semantics, row R4."""
     memory_bytes = 200_000  # of which 40 % count
     monkeypatch.setattr("broker.node.ReadAdvice", lambda face, _known: ReadAdvice(face, memory_bytes))
 
@@ -103,7 +103,7 @@ def test_a_reader_far_behind_is_sent_to_a_follower_and_back_when_it_has_caught_u
 
 
 def test_a_reader_far_behind_in_two_replica_groups_is_sent_to_a_follower_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row R4: queues of one number in several replica groups are advised apart."""
+    """docs/reference/semantics, row R4: queues of one number in several replica groups are advised apart."""
     monkeypatch.setattr("broker.node.ReadAdvice", lambda face, _known: ReadAdvice(face, 50_000))
 
     async def scenario(rig: Rig) -> None:
@@ -175,7 +175,7 @@ def test_a_long_poll_wakes_with_the_message_and_ends_without() -> None:
 
 
 def test_chunks_go_on_at_another_replica_when_one_dies() -> None:
-    """docs/reference/semantics.md, row R1."""
+    """docs/reference/semantics, row R1."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig, 3000)
@@ -220,7 +220,7 @@ def test_offsets_and_times() -> None:
 
 
 def test_a_linearizable_read_on_a_follower_sees_the_newest_write() -> None:
-    """docs/reference/semantics.md, row R2."""
+    """docs/reference/semantics, row R2."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig, 1)
@@ -234,7 +234,7 @@ def test_a_linearizable_read_on_a_follower_sees_the_newest_write() -> None:
 
 
 def test_a_reader_of_one_incarnation_gets_nothing_of_the_next() -> None:
-    """docs/reference/semantics.md, row T2: deleted and made again while it is read."""
+    """docs/reference/semantics, row T2: deleted and made again while it is read."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig, 300)

@@ -38,7 +38,7 @@ async def grow(rig: Rig) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_group_that_began_at_the_end_reads_all_of_a_replica_group_that_was_added(running: bool) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2, replica_group="g0")
@@ -63,7 +63,7 @@ def test_a_group_that_began_at_the_end_reads_all_of_a_replica_group_that_was_add
 
 
 def test_a_new_group_that_begins_at_the_end_gets_nothing_old_from_a_replica_group_that_was_added() -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1, replica_group="g0")
@@ -87,7 +87,7 @@ def test_a_new_group_that_begins_at_the_end_gets_nothing_old_from_a_replica_grou
 
 
 def test_a_broadcast_reads_all_of_a_replica_group_that_was_added(tmp_path: Path) -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1, replica_group="g0")
@@ -129,7 +129,7 @@ def test_nothing_is_reset_when_a_group_fails_while_offsets_are_asked_for(monkeyp
 
 
 def test_a_dead_replica_group_stops_neither_the_queues_of_others_nor_their_offsets() -> None:
-    """docs/reference/semantics.md, row G8."""
+    """docs/reference/semantics, row G8."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -172,7 +172,7 @@ def test_a_dead_replica_group_stops_neither_the_queues_of_others_nor_their_offse
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_queues_of_two_replica_groups_are_shared_and_what_is_sent_back_comes_again(orderly: bool) -> None:
-    """docs/reference/semantics.md, rows B1, K1."""
+    """docs/reference/semantics, rows B1, K1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -191,7 +191,7 @@ def test_queues_of_two_replica_groups_are_shared_and_what_is_sent_back_comes_aga
 
 
 def test_a_planned_handover_gives_no_message_twice_in_a_replica_group_that_is_joined_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
     join = GroupSession._join
 
     async def joined(session: GroupSession) -> None:
@@ -248,7 +248,7 @@ def test_a_queue_given_up_while_a_leader_answers_a_join_is_told_to_that_leader(m
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_topic_grows_under_load_while_leaders_die_and_nothing_is_missed(seed: int) -> None:
-    """docs/reference/semantics.md, rows G5, T3."""
+    """docs/reference/semantics, rows G5, T3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2, replica_group="g0")

@@ -83,7 +83,7 @@ async def flip_head(rig: Rig, node_id: str, field: str) -> Callable[[], bool]:
 @pytest.mark.parametrize("without_body", [False, True], ids=["whole", "without body"])
 @pytest.mark.parametrize("field", CHECKED)
 def test_a_damaged_head_on_a_replica_is_put_right(field: str, without_body: bool) -> None:
-    """docs/reference/semantics.md, row R3."""
+    """docs/reference/semantics, row R3."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig)

@@ -98,7 +98,7 @@ def test_what_waits_counts_as_held_when_the_process_ends() -> None:
 @pytest.mark.parametrize("way", ["send", "send_many", "send_batch"])
 @pytest.mark.parametrize("fault", ["gone", "silent"])
 def test_what_was_never_sent_is_not_said_to_be_stored_perhaps(way: str, fault: str) -> None:
-    """docs/reference/semantics.md, row P4: the topic is not known yet, and nobody tells."""
+    """docs/reference/semantics, row P4: the topic is not known yet, and nobody tells."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -356,7 +356,7 @@ def test_a_push_consumer_that_cannot_start_is_closed_by_its_block() -> None:
 
 
 def test_a_closed_consumer_reads_nothing_more_and_ends_what_waits() -> None:
-    """docs/reference/semantics.md, row R10."""
+    """docs/reference/semantics, row R10."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

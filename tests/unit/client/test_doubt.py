@@ -66,7 +66,7 @@ async def error_of(future: AsyncSendFuture) -> DledgerError | None:
 
 
 def test_a_fenced_producer_whose_stream_breaks_fails_what_was_not_answered() -> None:
-    """docs/reference/semantics.md, row P5: no answer will ever come; the event loop goes on."""
+    """docs/reference/semantics, row P5: no answer will ever come; the event loop goes on."""
     node = Node(2, 2)
     node.answers = [[FENCED]]
 
@@ -87,7 +87,7 @@ def test_a_fenced_producer_whose_stream_breaks_fails_what_was_not_answered() -> 
 def test_what_was_on_a_broken_stream_is_not_said_to_be_refused() -> None:
     """The stream broke with two batches of a queue on it; only the first one is sent again and fenced.
 
-    docs/reference/semantics.md, row P5.
+    docs/reference/semantics, row P5.
     """
     node = Node(1, 2, 1)
     node.answers = [[], [FENCED]]
@@ -103,7 +103,7 @@ def test_what_was_on_a_broken_stream_is_not_said_to_be_refused() -> None:
 
 
 def test_what_is_behind_a_batch_that_was_refused_at_once_is_refused_for_certain() -> None:
-    """docs/reference/semantics.md, row P5: no second attempt, no doubt: a broker that refused the first one has not stored the second."""
+    """docs/reference/semantics, row P5: no second attempt, no doubt: a broker that refused the first one has not stored the second."""
     node = Node(1, 2)
     node.answers = [[FENCED]]
 
@@ -115,7 +115,7 @@ def test_what_is_behind_a_batch_that_was_refused_at_once_is_refused_for_certain(
 
 
 def test_a_broker_that_forgot_the_producer_cannot_say_whether_it_stored_a_batch() -> None:
-    """docs/reference/semantics.md, row P2: sent again under new numbers it might be there twice."""
+    """docs/reference/semantics, row P2: sent again under new numbers it might be there twice."""
     forgotten = OutOfOrderSequenceError("expected 0", expected=0)
     node = Node(1, 2, 2, 1)
     node.answers = [[], [forgotten, forgotten], [None]]

@@ -51,7 +51,7 @@ def test_only_messages_that_the_expression_is_true_of_arrive(read_from: str) -> 
 
 
 def test_everything_filtered_out_still_moves_on() -> None:
-    """docs/reference/semantics.md, row R7."""
+    """docs/reference/semantics, row R7."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -115,7 +115,7 @@ def test_a_node_that_looks_at_messages_slowly_answers_how_far_it_came(monkeypatc
 
 @pytest.mark.parametrize("how", [{"sql": "region = 'moon'"}, {"tags": "moon"}], ids=["sql", "tags"])
 def test_a_long_poll_goes_on_behind_messages_nobody_wants(how: dict[str, Any]) -> None:
-    """docs/reference/semantics.md, row R7."""
+    """docs/reference/semantics, row R7."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -20,7 +20,7 @@ async def filled(rig: Rig, queues: int = 1, messages: int = 10) -> None:
 
 
 def test_positions_survive_the_death_of_the_master_and_of_everybody() -> None:
-    """docs/reference/semantics.md, row O1."""
+    """docs/reference/semantics, row O1."""
 
     async def scenario(rig: Rig) -> None:
         await filled(rig, queues=2)
@@ -41,7 +41,7 @@ def test_positions_survive_the_death_of_the_master_and_of_everybody() -> None:
 
 
 def test_a_late_commit_takes_nobody_back_and_a_reset_does() -> None:
-    """docs/reference/semantics.md, row O1."""
+    """docs/reference/semantics, row O1."""
 
     async def scenario(rig: Rig) -> None:
         await filled(rig)
@@ -56,7 +56,7 @@ def test_a_late_commit_takes_nobody_back_and_a_reset_does() -> None:
 
 
 def test_a_topic_made_again_has_no_readers() -> None:
-    """docs/reference/semantics.md, row T2."""
+    """docs/reference/semantics, row T2."""
 
     async def scenario(rig: Rig) -> None:
         await filled(rig)
@@ -87,7 +87,7 @@ def test_commits_without_a_group_or_of_nothing_that_is_are_refused() -> None:
 
 
 def test_commits_that_come_at_a_high_rate_share_log_entries() -> None:
-    """docs/reference/semantics.md, row O1."""
+    """docs/reference/semantics, row O1."""
 
     async def scenario(rig: Rig) -> None:
         await filled(rig, queues=8, messages=210)

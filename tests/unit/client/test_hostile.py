@@ -412,7 +412,7 @@ def _in_the_child(producer: dledger_client.Producer, parents: LoopThread, waitin
 
 
 def test_a_node_that_says_nothing_at_the_start_of_a_session_keeps_nobody_beyond_the_deadline() -> None:
-    """docs/reference/semantics.md, row P4."""
+    """docs/reference/semantics, row P4."""
     node = ScriptedNode()
     node.session_pause_s = 60.0
 

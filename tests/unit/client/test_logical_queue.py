@@ -50,7 +50,7 @@ def test_messages_sent_at_once_come_in_the_order_of_their_numbers() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) -> None:
-    """docs/reference/semantics.md, row L1."""
+    """docs/reference/semantics, row L1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
@@ -93,7 +93,7 @@ def test_a_successor_fences_the_writer_and_closes_the_gaps_it_left(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_writer_and_a_reader_go_on_while_masters_die(seed: int) -> None:
-    """docs/reference/semantics.md, row L1."""
+    """docs/reference/semantics, row L1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
@@ -170,7 +170,7 @@ def test_a_writer_that_is_not_open_says_so() -> None:
 
 
 def test_a_message_that_fails_after_its_send_was_cancelled_breaks_the_writer() -> None:
-    """docs/reference/semantics.md, row L1: there is no message of its number, so nothing may follow it."""
+    """docs/reference/semantics, row L1: there is no message of its number, so nothing may follow it."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -220,7 +220,7 @@ def test_a_group_goes_on_where_it_committed() -> None:
 
 
 def test_a_read_that_is_cancelled_loses_nothing() -> None:
-    """docs/reference/semantics.md, row L1."""
+    """docs/reference/semantics, row L1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -258,7 +258,7 @@ def test_what_others_wrote_is_no_logical_queue() -> None:
 
 
 def test_a_logical_queue_lies_over_several_replica_groups() -> None:
-    """docs/reference/semantics.md, rows L1, P11."""
+    """docs/reference/semantics, rows L1, P11."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
@@ -290,7 +290,7 @@ def test_a_logical_queue_lies_over_several_replica_groups() -> None:
 
 @pytest.mark.parametrize("how", ["seek", "seek_committed"])
 def test_a_reader_of_a_group_begins_again_in_a_topic_made_anew_where_it_is_told_to(how: str) -> None:
-    """All its queues at once: each of them was of the topic before.  docs/reference/semantics.md, row G9."""
+    """All its queues at once: each of them was of the topic before.  docs/reference/semantics, row G9."""
 
     async def fill(rig: Rig, first: int) -> None:
         async with writer(rig) as one:

@@ -42,7 +42,7 @@ def cancelled(*_: object) -> Any:
 
 
 def test_a_check_listener_that_answers_nonsense_counts_as_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """docs/reference/semantics.md, row X3: it is asked again, and what it says then counts; what is wrong is said once."""
+    """docs/reference/semantics, row X3: it is asked again, and what it says then counts; what is wrong is said once."""
     answers: list[Any] = [None, True, "COMMIT", cancelled, TransactionState.COMMIT]
 
     async def scenario(rig: Rig) -> None:

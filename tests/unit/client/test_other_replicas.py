@@ -61,7 +61,7 @@ async def expire(rig: Rig, node_id: str, most: int = 1 << 30) -> int:
 
 
 def test_what_a_follower_expired_is_read_from_another_replica() -> None:
-    """docs/reference/semantics.md, row R5."""
+    """docs/reference/semantics, row R5."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig)
@@ -134,7 +134,7 @@ def test_a_push_consumer_at_followers_skips_nothing_that_another_replica_holds()
 
 
 def test_a_replica_that_falls_silent_is_left_after_a_few_seconds() -> None:
-    """docs/reference/semantics.md, row R1: one process stands still while it is read from."""
+    """docs/reference/semantics, row R1: one process stands still while it is read from."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig)

@@ -247,7 +247,7 @@ def test_an_orderly_queue_runs_one_job_stops_without_lease_and_goes_on() -> None
 
 
 def test_an_orderly_batch_that_comes_again_is_the_same_and_what_came_later_has_attempts_of_its_own() -> None:
-    """docs/reference/semantics.md, row K5."""
+    """docs/reference/semantics, row K5."""
 
     async def scenario() -> None:
         bench = Bench(orderly=True, consume_message_batch_max_size=4, max_reconsume_times=1, suspend_current_queue_time_ms=0)

@@ -43,7 +43,7 @@ def test_results_tell_where_messages_are() -> None:
 
 @pytest.mark.parametrize("count", [1, 500])
 def test_a_dying_master_costs_no_message_and_no_order(count: int) -> None:
-    """docs/reference/semantics.md, row P1."""
+    """docs/reference/semantics, row P1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -60,7 +60,7 @@ def test_a_dying_master_costs_no_message_and_no_order(count: int) -> None:
 
 
 def test_a_silent_master_is_left_for_the_one_that_was_elected() -> None:
-    """A partitioned master keeps its connections: nothing breaks, only answers stay away. docs/reference/semantics.md, row P1."""
+    """A partitioned master keeps its connections: nothing breaks, only answers stay away. docs/reference/semantics, row P1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -79,7 +79,7 @@ def test_a_silent_master_is_left_for_the_one_that_was_elected() -> None:
 
 
 def test_one_bad_message_of_a_batch_fails_alone_and_order_stays() -> None:
-    """docs/reference/semantics.md, row P8."""
+    """docs/reference/semantics, row P8."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -125,7 +125,7 @@ def test_what_cannot_be_sent_says_why() -> None:
 def test_a_topic_made_again_is_written_from_its_start() -> None:
     """The broker forgets the numbers of a deleted topic: the producer starts a new session by itself.
 
-    docs/reference/semantics.md, row T2.
+    docs/reference/semantics, row T2.
     """
 
     async def scenario(rig: Rig) -> None:
@@ -143,7 +143,7 @@ def test_a_topic_made_again_is_written_from_its_start() -> None:
 
 
 def test_without_a_majority_messages_fail_at_their_deadline_and_writes_come_back() -> None:
-    """docs/reference/semantics.md, row P4."""
+    """docs/reference/semantics, row P4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -202,7 +202,7 @@ def test_lingering_collects_messages_and_flush_does_not_wait_for_it() -> None:
 
 
 def test_a_lost_answer_is_recognised_as_a_duplicate() -> None:
-    """docs/reference/semantics.md, row P2."""
+    """docs/reference/semantics, row P2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -221,7 +221,7 @@ def test_a_lost_answer_is_recognised_as_a_duplicate() -> None:
 
 @pytest.mark.parametrize("linger_ms", [0, 20])
 def test_what_is_sent_while_the_producer_closes_is_stored_or_certainly_not(linger_ms: int) -> None:
-    """docs/reference/semantics.md, row R10: sends of other tasks and threads ended as unknown, though nothing had failed."""
+    """docs/reference/semantics, row R10: sends of other tasks and threads ended as unknown, though nothing had failed."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

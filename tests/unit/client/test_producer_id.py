@@ -27,7 +27,7 @@ def message(number: int) -> Message:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_restarted_producer_goes_on_where_it_was(seed: int) -> None:
-    """docs/reference/semantics.md, row P5: killed at any time, with its master, again and again."""
+    """docs/reference/semantics, row P5: killed at any time, with its master, again and again."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -68,7 +68,7 @@ def abandon(producer: Producer) -> None:
 
 
 def test_the_older_of_two_is_fenced_for_good() -> None:
-    """docs/reference/semantics.md, row P5."""
+    """docs/reference/semantics, row P5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -92,7 +92,7 @@ def test_the_older_of_two_is_fenced_for_good() -> None:
 
 
 def test_counts_that_were_forgotten_are_refused_and_sends_go_on() -> None:
-    """docs/reference/semantics.md, row P5."""
+    """docs/reference/semantics, row P5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -158,7 +158,7 @@ def test_nothing_of_an_old_epoch_comes_behind_a_new_one() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_an_earlier_life_still_sends_never_comes_behind_the_count(seed: int) -> None:
-    """docs/reference/semantics.md, row P5: the older one never stops sending while the newer one starts, and the master may die."""
+    """docs/reference/semantics, row P5: the older one never stops sending while the newer one starts, and the master may die."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -45,7 +45,7 @@ async def drain(consumer: PullConsumer, offset: int) -> list[bytes]:
 
 
 def test_what_was_read_of_the_topic_before_is_not_committed() -> None:
-    """docs/reference/semantics.md, row G9.  Neither are those of other topics in the same call held up by it."""
+    """docs/reference/semantics, row G9.  Neither are those of other topics in the same call held up by it."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -69,7 +69,7 @@ def test_what_was_read_of_the_topic_before_is_not_committed() -> None:
 @pytest.mark.parametrize("read_from", ["leader", "follower"])
 @pytest.mark.parametrize("count", [10, 60])
 def test_a_consumer_of_a_group_does_not_read_on_in_a_topic_made_anew(read_from: str, count: int) -> None:
-    """docs/reference/semantics.md, row G9; ``count``: the new topic ends in front of what was read, or behind it."""
+    """docs/reference/semantics, row G9; ``count``: the new topic ends in front of what was read, or behind it."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -90,7 +90,7 @@ def test_a_consumer_of_a_group_does_not_read_on_in_a_topic_made_anew(read_from: 
 
 @pytest.mark.parametrize("read_from", ["leader", "follower"])
 def test_a_committed_position_of_the_topic_before_is_not_begun_at(read_from: str) -> None:
-    """docs/reference/semantics.md, row G9."""
+    """docs/reference/semantics, row G9."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -116,7 +116,7 @@ def ends(node: BrokerNode) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_replica_that_lags_does_not_move_a_group_in_the_topic_made_anew(seed: int) -> None:
-    """docs/reference/semantics.md, row G9.  What it gives is of the topic before."""
+    """docs/reference/semantics, row G9.  What it gives is of the topic before."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -242,7 +242,7 @@ def test_replicas_of_before_tell_nothing_and_are_read_as_before(monkeypatch: pyt
 
 
 def test_a_long_read_does_not_go_on_in_a_topic_made_anew() -> None:
-    """docs/reference/semantics.md, row T2, also for who names no topic."""
+    """docs/reference/semantics, row T2, also for who names no topic."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -338,7 +338,7 @@ def test_what_is_refused_ahead_of_the_caller_does_not_move_its_position_into_the
 
 
 def test_a_topic_that_is_gone_holds_no_commits_in_other_replica_groups_up() -> None:
-    """docs/reference/semantics.md, row G9."""
+    """docs/reference/semantics, row G9."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin, rig.consumer(GROUP) as consumer:

@@ -21,7 +21,7 @@ from tests.unit.client.sim_rig import Rig, until
 
 
 def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -44,7 +44,7 @@ def test_everything_is_consumed_once_and_shared_within_a_second_of_a_join() -> N
 
 
 def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=6)
@@ -71,7 +71,7 @@ def test_a_leave_and_a_death_are_followed_within_a_second() -> None:
 
 
 def test_a_planned_handover_gives_no_message_twice() -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -91,7 +91,7 @@ def test_a_planned_handover_gives_no_message_twice() -> None:
 
 
 def test_a_member_that_joins_before_the_others_are_told_who_took_a_queue_gets_no_message_twice() -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -112,7 +112,7 @@ def test_a_member_that_joins_before_the_others_are_told_who_took_a_queue_gets_no
 
 
 def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a_kill() -> None:
-    """docs/reference/semantics.md, row G1."""
+    """docs/reference/semantics, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -135,7 +135,7 @@ def test_what_was_committed_is_not_consumed_again_and_nothing_is_skipped_after_a
 
 
 def test_a_failover_moves_no_queue_and_loses_nothing() -> None:
-    """docs/reference/semantics.md, row G1."""
+    """docs/reference/semantics, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -173,7 +173,7 @@ def test_what_a_listener_does_not_commit_comes_again_under_its_own_topic(answer:
 
 
 def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> None:
-    """docs/reference/semantics.md, row G3."""
+    """docs/reference/semantics, row G3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -195,7 +195,7 @@ def test_a_message_nobody_takes_back_is_tried_again_here_and_never_skipped() -> 
 
 
 def test_what_was_taken_back_is_not_tried_again_here_with_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, rows B1, G3."""
+    """docs/reference/semantics, rows B1, G3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -311,7 +311,7 @@ def test_a_strategy_that_fails_each_time_is_told_once(caplog: pytest.LogCaptureF
 
 
 def test_a_consumer_that_comes_back_after_another_took_its_client_id_consumes_nothing() -> None:
-    """docs/reference/semantics.md, row G2."""
+    """docs/reference/semantics, row G2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)

@@ -34,7 +34,7 @@ def assert_in_order(group: Group, count: int) -> None:
 
 
 def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
-    """docs/reference/semantics.md, row K1."""
+    """docs/reference/semantics, row K1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -60,7 +60,7 @@ def test_one_owner_a_queue_in_order_and_a_clean_stop_frees_at_once() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> None:
-    """docs/reference/semantics.md, row K2."""
+    """docs/reference/semantics, row K2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -81,7 +81,7 @@ def test_a_killed_owner_is_followed_in_less_than_two_seconds(silent: bool) -> No
 
 
 def test_locks_survive_a_failover_with_their_epochs() -> None:
-    """docs/reference/semantics.md, row K3."""
+    """docs/reference/semantics, row K3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -103,7 +103,7 @@ def test_locks_survive_a_failover_with_their_epochs() -> None:
 
 
 def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
-    """docs/reference/semantics.md, row K2."""
+    """docs/reference/semantics, row K2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -121,7 +121,7 @@ def test_an_owner_that_died_with_the_master_is_followed_too() -> None:
 
 
 def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
-    """docs/reference/semantics.md, row K4."""
+    """docs/reference/semantics, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=1)
@@ -146,7 +146,7 @@ def test_a_paused_owner_does_nothing_more_when_it_wakes() -> None:
 
 
 def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
-    """docs/reference/semantics.md, row K4."""
+    """docs/reference/semantics, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -176,7 +176,7 @@ def test_commits_and_fetches_of_an_older_epoch_are_refused() -> None:
 
 
 def test_an_orderly_listener_tries_again_in_place() -> None:
-    """docs/reference/semantics.md, row K5."""
+    """docs/reference/semantics, row K5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -194,7 +194,7 @@ def test_an_orderly_listener_tries_again_in_place() -> None:
 
 
 def test_a_message_that_blocks_an_orderly_queue_is_skipped_by_a_reset() -> None:
-    """docs/reference/semantics.md, rows G4 and K5."""
+    """docs/reference/semantics, rows G4 and K5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -244,7 +244,7 @@ def test_a_listener_that_hangs_is_seen_by_operators_and_in_the_log(caplog: pytes
 
 
 def test_an_orderly_message_with_its_attempts_used_up_goes_to_the_dead_letters() -> None:
-    """docs/reference/semantics.md, row K5."""
+    """docs/reference/semantics, row K5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -279,7 +279,7 @@ def test_an_orderly_group_follows_a_reset() -> None:
 
 
 def test_a_deposed_master_that_wakes_up_renews_no_lease() -> None:
-    """docs/reference/semantics.md, row K4."""
+    """docs/reference/semantics, row K4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -75,7 +75,7 @@ def test_each_of_many_queues_is_begun_for_the_same_price() -> None:
 
 
 def test_running_consumers_follow_a_reset() -> None:
-    """docs/reference/semantics.md, row G4."""
+    """docs/reference/semantics, row G4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -96,7 +96,7 @@ def test_running_consumers_follow_a_reset() -> None:
 
 
 def test_a_late_commit_does_not_undo_a_reset() -> None:
-    """docs/reference/semantics.md, row G4."""
+    """docs/reference/semantics, row G4."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -146,7 +146,7 @@ def test_where_a_new_group_begins() -> None:
 
 
 def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_ones_at_their_start() -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -174,7 +174,7 @@ def test_all_members_begin_all_queues_of_a_topic_at_the_same_place_and_added_one
 
 
 def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         group = Group(rig, consume_from_where="last")
@@ -189,7 +189,7 @@ def test_a_topic_made_while_a_consumer_was_there_is_read_from_its_start() -> Non
 
 
 def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped() -> None:
-    """docs/reference/semantics.md, row G1."""
+    """docs/reference/semantics, row G1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -210,7 +210,7 @@ def test_what_was_sent_back_before_a_consumer_saw_the_retry_topic_is_not_skipped
 
 
 def test_queues_added_later_are_read_from_their_start() -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -229,7 +229,7 @@ def test_queues_added_later_are_read_from_their_start() -> None:
 
 
 def test_a_topic_made_anew_is_read_from_its_start() -> None:
-    """docs/reference/semantics.md, row G5."""
+    """docs/reference/semantics, row G5."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -255,7 +255,7 @@ def ends(node: BrokerNode) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_replica_that_lags_gives_no_messages_of_the_topic_before(seed: int) -> None:
-    """docs/reference/semantics.md, row G5.  They would be consumed in place of those that have their offsets now."""
+    """docs/reference/semantics, row G5.  They would be consumed in place of those that have their offsets now."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -280,7 +280,7 @@ def test_a_replica_that_lags_gives_no_messages_of_the_topic_before(seed: int) ->
 
 
 def test_a_group_does_not_begin_in_a_topic_where_it_would_have_begun_in_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/semantics.md, row G5.  The topic is made anew between the question where its queues end and the position there."""
+    """docs/reference/semantics, row G5.  The topic is made anew between the question where its queues end and the position there."""
     looked_up = InitialOffsets._look_up
 
     async def scenario(rig: Rig) -> None:

@@ -14,7 +14,7 @@ from tests.unit.client.test_topics_over_groups import kill_group
 
 
 def test_messages_are_found_in_every_group_and_a_dead_one_is_named() -> None:
-    """docs/reference/semantics.md, row G8."""
+    """docs/reference/semantics, row G8."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -51,7 +51,7 @@ def test_messages_are_found_in_every_group_and_a_dead_one_is_named() -> None:
 
 
 def test_transactions_and_delays_are_kept_by_the_group_of_their_queue() -> None:
-    """docs/reference/semantics.md, rows X1, D1."""
+    """docs/reference/semantics, rows X1, D1."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -86,7 +86,7 @@ def test_transactions_and_delays_are_kept_by_the_group_of_their_queue() -> None:
 
 
 def test_dead_letters_of_two_groups_are_listed_and_sent_again() -> None:
-    """docs/reference/semantics.md, row B3."""
+    """docs/reference/semantics, row B3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -107,7 +107,7 @@ def test_dead_letters_of_two_groups_are_listed_and_sent_again() -> None:
 
 
 def test_offsets_of_the_groups_that_answer() -> None:
-    """docs/reference/semantics.md, row G8."""
+    """docs/reference/semantics, row G8."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)

@@ -1,6 +1,6 @@
 """Reading ahead: when the next piece of a queue is fetched before it is asked for, and who gets it.  In virtual time.
 
-docs/reference/semantics.md, row R9.
+docs/reference/semantics, row R9.
 """
 
 from __future__ import annotations

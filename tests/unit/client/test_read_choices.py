@@ -46,7 +46,7 @@ def test_a_near_follower_is_read_first_and_left_when_it_lags_too_far() -> None:
 
 
 def test_a_follower_tells_how_far_it_is_behind_and_since_when_it_heard_nothing() -> None:
-    """docs/reference/semantics.md, row R2.  It tells so by its own clock, which does not run like the one that the test sleeps by."""
+    """docs/reference/semantics, row R2.  It tells so by its own clock, which does not run like the one that the test sleeps by."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -77,7 +77,7 @@ def test_a_follower_tells_how_far_it_is_behind_and_since_when_it_heard_nothing()
 
 
 def test_a_follower_that_does_not_apply_tells_what_it_has_heard_of() -> None:
-    """docs/reference/semantics.md, row R2."""
+    """docs/reference/semantics, row R2."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

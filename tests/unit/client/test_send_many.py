@@ -212,7 +212,7 @@ def test_more_than_the_buffer_holds_waits_for_room() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_dying_master_costs_nothing_and_no_order(seed: int) -> None:
-    """docs/reference/semantics.md, row P12."""
+    """docs/reference/semantics, row P12."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

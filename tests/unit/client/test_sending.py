@@ -35,7 +35,7 @@ def test_settings_have_both_names() -> None:
 
 
 def test_a_batch_is_stored_in_one_queue_or_not_at_all() -> None:
-    """docs/reference/semantics.md, row P9."""
+    """docs/reference/semantics, row P9."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=3)
@@ -56,7 +56,7 @@ def test_a_batch_is_stored_in_one_queue_or_not_at_all() -> None:
 
 
 def test_one_bad_message_refuses_its_whole_batch() -> None:
-    """docs/reference/semantics.md, row P9."""
+    """docs/reference/semantics, row P9."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -107,7 +107,7 @@ def test_a_selector_that_raises_fails_its_message_and_no_other() -> None:
 
 
 def test_messages_for_a_queue_that_goes_away_find_another() -> None:
-    """docs/reference/semantics.md, row P7."""
+    """docs/reference/semantics, row P7."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -155,7 +155,7 @@ def test_a_queue_made_since_the_last_look_takes_and_gives_messages_at_once() -> 
 
 
 def test_a_message_sent_often_enough_is_given_up() -> None:
-    """docs/reference/semantics.md, row P3."""
+    """docs/reference/semantics, row P3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()
@@ -215,7 +215,7 @@ def test_slow_groups_are_left_alone_for_a_while() -> None:
 
 @pytest.mark.parametrize("slow", ["followers", "all", "nobody there"])
 def test_a_message_that_is_not_acknowledged_says_what_it_waited_for(slow: str) -> None:
-    """docs/reference/semantics.md, row P3."""
+    """docs/reference/semantics, row P3."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -43,7 +43,7 @@ def test_messages_are_balanced_over_the_queues_of_all_groups() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_messages_without_a_key_go_around_a_group_without_a_leader(at_once: bool) -> None:
-    """docs/reference/semantics.md, row P6."""
+    """docs/reference/semantics, row P6."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -68,7 +68,7 @@ def test_messages_without_a_key_go_around_a_group_without_a_leader(at_once: bool
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_messages_never_sent_leave_a_group_without_a_leader(at_once: bool) -> None:
-    """docs/reference/semantics.md, row P6."""
+    """docs/reference/semantics, row P6."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=2)
@@ -92,7 +92,7 @@ def test_messages_never_sent_leave_a_group_without_a_leader(at_once: bool) -> No
 
 
 def test_a_key_keeps_its_queue_while_a_group_is_away() -> None:
-    """docs/reference/semantics.md, row P11."""
+    """docs/reference/semantics, row P11."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=5)

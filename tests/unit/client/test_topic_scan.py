@@ -95,7 +95,7 @@ def test_chunks_of_a_scan_are_messages_of_their_queue() -> None:
 
 
 def test_a_scan_ends_when_its_consumer_is_closed() -> None:
-    """docs/reference/semantics.md, row R10: chunks that were ready by then were given out."""
+    """docs/reference/semantics, row R10: chunks that were ready by then were given out."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -142,7 +142,7 @@ def test_without_the_body_none_is_sent() -> None:
 
 
 def test_a_scan_goes_on_at_another_replica_when_one_dies() -> None:
-    """docs/reference/semantics.md, row R11."""
+    """docs/reference/semantics, row R11."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=4)
@@ -163,7 +163,7 @@ def test_a_scan_goes_on_at_another_replica_when_one_dies() -> None:
 
 
 def test_a_scan_reads_nothing_of_a_topic_that_was_made_again_nor_what_came_later() -> None:
-    """docs/reference/semantics.md, row R11."""
+    """docs/reference/semantics, row R11."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic(queues=8)
@@ -190,7 +190,7 @@ def test_a_scan_reads_nothing_of_a_topic_that_was_made_again_nor_what_came_later
 
 
 def test_a_position_that_expired_is_an_error_and_without_one_what_is_left_is_read() -> None:
-    """docs/reference/semantics.md, row R11."""
+    """docs/reference/semantics, row R11."""
 
     async def scenario(rig: Rig) -> None:
         await fill(rig)

@@ -83,7 +83,7 @@ def test_a_topic_is_created_over_all_groups_and_grows() -> None:
 
 
 def test_a_topic_grows_into_a_group_and_leaves_one() -> None:
-    """docs/reference/semantics.md, row T3."""
+    """docs/reference/semantics, row T3."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin, rig.producer() as producer, rig.consumer("readers") as consumer:
@@ -105,7 +105,7 @@ def test_a_topic_grows_into_a_group_and_leaves_one() -> None:
 
 
 def test_a_group_is_not_left_while_messages_for_the_topic_wait_there() -> None:
-    """docs/reference/semantics.md, row T3: delayed messages, those with a delivery time, open transactions."""
+    """docs/reference/semantics, row T3: delayed messages, those with a delivery time, open transactions."""
 
     async def scenario(rig: Rig) -> None:
         answers = [TransactionState.UNKNOWN]
@@ -153,7 +153,7 @@ def test_a_group_is_not_left_while_messages_for_the_topic_wait_there() -> None:
 
 
 def test_queues_of_several_groups_go_in_two_steps() -> None:
-    """docs/reference/semantics.md, row T1."""
+    """docs/reference/semantics, row T1."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
@@ -169,7 +169,7 @@ def test_queues_of_several_groups_go_in_two_steps() -> None:
 
 
 def test_a_group_without_a_leader_leaves_nothing_half_done() -> None:
-    """docs/reference/semantics.md, row T4."""
+    """docs/reference/semantics, row T4."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
@@ -199,7 +199,7 @@ def test_a_group_without_a_leader_leaves_nothing_half_done() -> None:
 
 
 def test_a_creation_that_fails_half_way_is_undone() -> None:
-    """docs/reference/semantics.md, row T4."""
+    """docs/reference/semantics, row T4."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:
@@ -221,7 +221,7 @@ def test_a_creation_that_fails_half_way_is_undone() -> None:
 
 
 def test_a_creation_whose_process_was_killed_half_way_is_told_with_the_command_that_completes_it() -> None:
-    """docs/reference/semantics.md, row T4."""
+    """docs/reference/semantics, row T4."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.admin() as admin:

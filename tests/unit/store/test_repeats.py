@@ -17,7 +17,7 @@ from tests.unit.store.store_rig import StoreRig, batch_of, run
 
 @pytest.mark.parametrize("change", [{"perm": int(Perm.READ)}, {"write_queues": 1}])
 def test_a_stored_batch_is_recognised_when_its_queue_takes_no_more(change: dict[str, Any]) -> None:
-    """docs/reference/semantics.md, row P7: a refusal says that nothing is stored, and the producer would store it elsewhere."""
+    """docs/reference/semantics, row P7: a refusal says that nothing is stored, and the producer would store it elsewhere."""
 
     async def scenario() -> None:
         rig = await StoreRig.open(CrashDisk())
