@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,8 +33,9 @@ from dledger_cli.output import (
 from dledger_cli.removed_groups import removed_among, say_removed
 
 if TYPE_CHECKING:
+    from dledger_client.admin.cluster_status import ClusterDescription
     from dledger_client.aio import Admin
-    from dledger_offline.backup.cluster import ClusterBackup
+    from dledger_offline.backup.cluster import ClusterBackup, Nodes
     from dledger_offline.backup.manifest import GroupBackup
     from dledger_offline.backup.repository import Repository
     from dledger_offline.backup.take import Taken
@@ -109,11 +111,10 @@ def _take(to: str, groups: list[str], from_node: str, bytes_per_s: int) -> Clust
         show_progress(f"{group}: {done[group] >> 20} MiB")
 
     async def work(admin: Admin) -> ClusterBackup:
-        nodes = await _all_groups(admin, nodes_of(cluster))
         return await take(
             admin,
             to,
-            nodes=nodes,
+            nodes=partial(all_groups, admin, nodes_of(cluster)),
             groups=groups,
             from_node=from_node,
             bytes_per_s=bytes_per_s,
@@ -125,11 +126,12 @@ def _take(to: str, groups: list[str], from_node: str, bytes_per_s: int) -> Clust
     return ask(work)
 
 
-async def _all_groups(admin: Admin, of_file: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+async def all_groups(admin: Admin, of_file: Nodes, cluster: ClusterDescription) -> Nodes:
     """The nodes of the replica groups that the cluster knows, and of those of the cluster file, which may name some that were removed and
     not yet some that were added."""
-    described = await admin.describe_cluster()
-    nodes = of_file | {group.name: {node.id: node.address for node in group.nodes} for group in described.replica_groups}
+    from dledger_offline.backup.cluster import described_nodes
+
+    nodes = {**of_file, **await described_nodes(cluster)}
     removed = await removed_among(admin, nodes)
     say_removed(removed)
     return {name: nodes[name] for name in nodes if name not in removed}

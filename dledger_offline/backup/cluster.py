@@ -5,11 +5,11 @@ Owns that one group's failure is no reason to have no backup of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dledger_client.admin.cluster_status import ReplicaGroupStatus
+from dledger_client.admin.cluster_status import ClusterDescription, ReplicaGroupStatus
 from dledger_client.aio import Admin
 from dledger_offline.backup.manifest import Manifest
 from dledger_offline.backup.repository import open_repository
@@ -18,6 +18,13 @@ from dledger_wire.clock import SystemClock
 from dledger_wire.errors import DledgerError, InvalidArgumentError, NotReadyError, UnreachableError
 
 STATUS_MS = 5_000
+
+Nodes = Mapping[str, Mapping[str, str]]  # replica group -> node id -> address
+
+
+async def described_nodes(cluster: ClusterDescription) -> Nodes:
+    """Those that the cluster names."""
+    return {group.name: {node.id: node.address for node in group.nodes} for group in cluster.replica_groups}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ async def take(
     admin: Admin,
     to: str,
     *,
-    nodes: Mapping[str, Mapping[str, str]] | None = None,
+    nodes: Callable[[ClusterDescription], Awaitable[Nodes]] = described_nodes,
     groups: Sequence[str] = (),
     from_node: str = "",
     bytes_per_s: int = 0,
@@ -46,7 +53,7 @@ async def take(
     Args:
         admin: Of a user who may administer the cluster.
         to: Folder of the cluster's backups, or a URL that fsspec knows.  Only what is new is added.  Files get the umask of the process.
-        nodes: Replica group -> node id -> address; None: those that the cluster names.
+        nodes: Which nodes to ask, of a cluster that describes itself so.
         groups: Only these; empty: all.
         from_node: Read from this node; empty: from a follower, else the leader.
         bytes_per_s: Read at most this much; 0: as fast as nodes send.
@@ -62,8 +69,7 @@ async def take(
     """
     repository = open_repository(to)
     described = await admin.describe_cluster()
-    asked = nodes or {group.name: {node.id: node.address for node in group.nodes} for group in described.replica_groups}
-    chosen = _chosen(await admin.cluster_status(nodes=asked, timeout_ms=status_ms), groups, from_node)
+    chosen = _chosen(await admin.cluster_status(nodes=await nodes(described), timeout_ms=status_ms), groups, from_node)
     repository.make(described.name)
     backup_id, begun_ms = new_id(repository.ids()), SystemClock().wall_ms()
     taken: dict[str, Taken] = {}
