@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from dledger_client.admin.cluster_status import NO_ANSWER, NodeStatus, PeerStatus, ReplicaGroupStatus, judge_group
 from dledger_client.cluster.channels import Bootstrap
-from dledger_client.cluster.responses import object_of
+from dledger_client.cluster.responses import object_of, refusals
 from dledger_client.cluster.router import Router
 from dledger_client.cluster.routes import ReplicaGroup
 from dledger_client.runtime.argument_ranges import check_kind
 from dledger_client.runtime.environment import environment_for
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, DledgerError, PermissionDeniedError
+from dledger_wire.errors import DeadlineExceededError, DledgerError
 from dledger_wire.rpc import methods
 
 GRACE_S = 0.3  # for a node that reports the end of its time itself
@@ -44,15 +44,14 @@ async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], time
     who asks.
     """
     check_kind(Mapping, "nodes", nodes, *(nodes.values() if isinstance(nodes, Mapping) else ()))
-    refusals: list[DledgerError] = []
+    errors: list[Exception] = []
     asked = [
-        _ask(router, group, node_id, address, timeout_s, refusals)
-        for group, members in nodes.items()
-        for node_id, address in members.items()
+        _ask(router, group, node_id, address, timeout_s, errors) for group, members in nodes.items() for node_id, address in members.items()
     ]
     found = list(await asyncio.gather(*asked))
     if not any(node.reachable for node in found):
-        for refusal in (each for each in refusals if len(refusals) == len(found) or "in_handshake" not in each.details):
+        refused = refusals(errors)
+        for refusal in (each for each in refused if len(refused) == len(found) or "in_handshake" not in each.details):
             raise refusal
     others = {
         (node.replica_group, peer.id): peer.address
@@ -61,18 +60,17 @@ async def ask_nodes(router: Router, nodes: Mapping[str, Mapping[str, str]], time
         for peer in node.peers
         if peer.id not in nodes[node.replica_group]
     }
-    asked = [_ask(router, group, node_id, address, timeout_s, refusals) for (group, node_id), address in others.items()]
+    asked = [_ask(router, group, node_id, address, timeout_s, errors) for (group, node_id), address in others.items()]
     found += [replace(node, configured=False) for node in await asyncio.gather(*asked)]
     return [judge_group(name, found) for name in nodes]
 
 
-async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float, refusals: list[DledgerError]) -> NodeStatus:
+async def _ask(router: Router, group: str, node_id: str, address: str, timeout_s: float, errors: list[Exception]) -> NodeStatus:
     try:
         call = methods.NODE_STATUS.call(router.channel(address), admin_pb2.Empty(), timeout_s=timeout_s)
         reply = await asyncio.wait_for(call, timeout_s + GRACE_S)
     except (DledgerError, TimeoutError) as error:
-        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
-            refusals.append(error)
+        errors.append(error)
         return NodeStatus(group, node_id, address, False, _reason(error, timeout_s))
     if reply.id != node_id:
         text = f"another node answers there: {reply.cluster}/{reply.group}/{reply.id}"

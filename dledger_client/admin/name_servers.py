@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dledger_client.admin.calls import ClusterCalls
 from dledger_client.cluster.responses import object_of
 from dledger_wire._pb import routes_pb2
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, PermissionDeniedError
+from dledger_wire.errors import DledgerError
 from dledger_wire.rpc import methods
 from dledger_wire.status import REMOVED
 
@@ -63,12 +63,11 @@ class NameServerStatus:
     version: str = ""
 
 
-async def status_of(calls: ClusterCalls, address: str, refusals: list[DledgerError]) -> NameServerStatus:
+async def status_of(calls: ClusterCalls, address: str, errors: list[DledgerError]) -> NameServerStatus:
     try:
         reply = await methods.DIRECTORY.call(calls.router.channel(address), routes_pb2.DirectoryRequest(), timeout_s=ASK_TIMEOUT_S)
     except DledgerError as error:
-        if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
-            refusals.append(error)
+        errors.append(error)
         return NameServerStatus(address, error=error.message)
     figures = reply.figures
     own = next((row for row in reply.name_servers if row.id == figures.id), routes_pb2.NameServerRow())

@@ -9,10 +9,11 @@ from typing import Any
 from dledger_client.admin.ask_nodes import known_nodes
 from dledger_client.admin.audit import AuditLog, AuditRecord
 from dledger_client.admin.calls import ClusterCalls, Subject
+from dledger_client.cluster.responses import refusals
 from dledger_client.runtime.argument_ranges import MAX_U32, check_kind, check_text, within
 from dledger_wire import strict_json
 from dledger_wire._pb import security_pb2
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 
 NODE_TIMEOUT_S = 5.0
@@ -64,9 +65,9 @@ class AuditAdmin(Subject):
         request = security_pb2.AuditTailRequest(max_records=count, user=user, action=action, denied=denied)
         found = await asyncio.gather(*(_ask(self._calls, address, request, positions.get(address, 0)) for address in asked))
         failed = [each for each in found if isinstance(each, DledgerError)]
-        refusals = [each for each in failed if isinstance(each, AuthenticationFailedError | PermissionDeniedError)]
-        if len(failed) == len(found) and (refusals or not positions):  # a caller that reads on waits for them
-            raise (refusals or failed)[0]
+        refused = refusals(failed)
+        if len(failed) == len(found) and (refused or not positions):  # a caller that reads on waits for them
+            raise (refused or failed)[0]
         records: list[AuditRecord] = []
         unanswered = {}
         for (address, name), outcome in zip(asked.items(), found, strict=True):

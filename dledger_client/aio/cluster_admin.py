@@ -13,6 +13,7 @@ from dledger_client.admin.directory import NODE_TIMEOUT_S, ClusterDirectory, dir
 from dledger_client.admin.name_servers import NameServerStatus, status_of
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
+from dledger_client.cluster.responses import refusals
 from dledger_client.runtime.argument_ranges import MAX_U32, within
 from dledger_wire._pb import admin_pb2, routes_pb2
 from dledger_wire.errors import DledgerError
@@ -120,10 +121,11 @@ class ClusterAdmin(Subject):
             >>> print([(server.id, server.complete) for server in await admin.name_servers()])
         """
         addresses = await self._calls.router.name_server_addresses()
-        refusals: list[DledgerError] = []
-        found = list(await asyncio.gather(*(status_of(self._calls, address, refusals) for address in addresses)))
-        if refusals and not any(server.reachable for server in found):
-            raise refusals[0]
+        errors: list[DledgerError] = []
+        found = list(await asyncio.gather(*(status_of(self._calls, address, errors) for address in addresses)))
+        if not any(server.reachable for server in found):
+            for refusal in refusals(errors):
+                raise refusal
         return found
 
     async def upgrade_check(self, *, nodes: Mapping[str, Mapping[str, str]] | None = None, timeout_ms: int = 2000) -> UpgradeCheck:

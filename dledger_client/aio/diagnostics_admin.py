@@ -22,10 +22,10 @@ from dledger_client.admin.diagnostics import (
     WaitingMessage,
 )
 from dledger_client.aio.cluster_admin import ClusterAdmin
-from dledger_client.cluster.responses import object_of
+from dledger_client.cluster.responses import object_of, refusals
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, MAX_U32, within
 from dledger_wire._pb import diagnostics_pb2
-from dledger_wire.errors import AuthenticationFailedError, DledgerError, InvalidArgumentError, PermissionDeniedError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.methods import UnaryMethod
 
@@ -212,12 +212,5 @@ async def _answers(
 
     await asyncio.gather(*(ask(address) for address in addresses))
     if not answers:
-        raise _refusal(problems)
+        raise next(iter([*refusals(problems), *problems]), UnreachableError("no node was asked: none is known"))
     return answers
-
-
-def _refusal(problems: Iterable[DledgerError]) -> DledgerError:
-    """Why no node answered: a refusal of the caller says most."""
-    found = list(problems)
-    refusals = [error for error in found if isinstance(error, AuthenticationFailedError | PermissionDeniedError)]
-    return next(iter([*refusals, *found]), UnreachableError("no node was asked: none is known"))

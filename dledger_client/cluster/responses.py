@@ -1,16 +1,24 @@
-"""Responses: how one becomes an object, and that malformed bytes count as a broken connection, not as an error of the client.
+"""Responses: how one becomes an object, that malformed bytes count as a broken connection, not as an error of the client, and which error
+of several nodes is reported.
 
 Owns the conversion to UnreachableError, so that another attempt, or another node, is tried until the deadline.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from dledger_wire.errors import InvalidArgumentError, UnreachableError
+from dledger_wire.errors import (
+    AuthenticationFailedError,
+    DledgerError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    UnreachableError,
+)
 from dledger_wire.rpc import envelope
 
 Answer = TypeVar("Answer", bound=Message)
@@ -20,6 +28,11 @@ T = TypeVar("T")
 def garbage(address: str, what: str) -> UnreachableError:
     """The error for a response that cannot belong to the request."""
     return UnreachableError(f"{address}: {what}", address=address)
+
+
+def refusals(errors: Iterable[Exception]) -> list[DledgerError]:
+    """Those errors by which nodes refuse the caller.  Where no node answered the question, they say more than the others."""
+    return [error for error in errors if isinstance(error, AuthenticationFailedError | PermissionDeniedError)]
 
 
 def parse_envelope(cls: type[Answer], data: bytes, address: str) -> tuple[Answer, memoryview]:
