@@ -264,6 +264,7 @@ class Container:
     def _as_user(self, command: Sequence[str]) -> list[str]:
         user, group = self._config["User"].split(":")
         limits = ["--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+        limits.append("--pdeathsig=KILL")  # the kernel forgets what --kill-child set when a process changes its user
         place = ["env", "-i", f"--chdir={self._config['WorkingDir']}", *self._config["Env"], f"HOME={self._config['WorkingDir']}"]
         return ["chroot", f"{self._own}/readonly", "setpriv", f"--reuid={user}", f"--regid={group}", *limits, "--", *place, *command]
 
@@ -296,7 +297,17 @@ class Container:
 
     def remove(self) -> None:
         if self._process is not None:
+            first = self._first_child() if self.running else "none"
             self._process.kill()
             self._process.wait()
+            wait_until(lambda: not _runs(first), f"the processes of {self.name} are gone", pause_s=0.02)
         run(["buildah", "umount", self._working])
         run(["buildah", "rm", self._working])
+
+
+def _runs(pid: str) -> bool:
+    """Whether there is a process that has not ended; one that nobody has waited for has no program any more."""
+    try:
+        return bool(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
