@@ -13,5 +13,5 @@ def check_log_reaches(index: int, last_index: int, path: str) -> None:
     """StorageDamagedError unless the log goes as far as the file at ``path`` says that it was durable."""
     if index > last_index:
         text = f"{path} was made from the log up to entry {index}, but the log ends at entry {last_index}: its files were lost or replaced"
-        todo = "put them back, or replace this node as a member (docs/guides/replace-a-node.md)"
+        todo = "put them back, or replace this node as a member (docs/guides/operate/replace-a-node.md)"
         raise StorageDamagedError(f"{text}, so the node must not vote; {todo}", file=path, pos=0)

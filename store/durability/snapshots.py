@@ -34,7 +34,7 @@ def no_snapshot(first_index: int) -> str:
     text = (
         f"no usable snapshot, and the log begins at entry {first_index}: the state cannot be rebuilt from it, and the node does not start"
     )
-    return f"{text}; replace this node as a member (docs/guides/replace-a-node.md), or put back its config folder"
+    return f"{text}; replace this node as a member (docs/guides/operate/replace-a-node.md), or put back its config folder"
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from tests.cluster.harness import ROOT
 from tests.cluster.world import Sender
 from tests.waiting import LIMIT_S, wait_until
 
-PAGE = (ROOT / "docs" / "guides" / "move.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "operate" / "move.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^<!-- under load -->\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+")

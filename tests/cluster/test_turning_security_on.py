@@ -1,5 +1,5 @@
 """A running cluster gets TLS and then users, and its certificates are replaced: every node restarts in turn, nothing that is sent or read
-fails, nothing is lost.  (docs/guides/secure-a-running-cluster.md)"""
+fails, nothing is lost.  (docs/guides/operate/secure-a-running-cluster.md)"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PAGES = {
     "/waiting": "Transactions/DescribeTransactions",
 }
 LOOKS = 2
-# docs/guides/console.md, "What is read where": what only the leader knows, and what every node is asked of itself.
+# docs/guides/operate/console.md, "What is read where": what only the leader knows, and what every node is asked of itself.
 ONCE_IN_5_S = {"Sessions/DescribeMembers", "Transactions/DescribeTransactions", "Diagnostics/TopicTraffic"}
 OF_ITSELF = {"Admin/NodeStatus", "Diagnostics/LeaderHistory"}
 OF_NODES = ("NameService/", "Raft/")  # the nodes serve the names of this cluster; what they tell each other

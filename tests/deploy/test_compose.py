@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 NODES, NAME_SERVERS = ("n0", "n1", "n2"), ("ns0", "ns1", "ns2")
 CLUSTER = ClusterConfig.load(str(COMPOSE.parent / "cluster.yaml"))
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "containers.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "deploy" / "containers.md"
 DLEDGER = str(Path(sys.executable).parent / "dledger")
 
 pytestmark = pytest.mark.xdist_group("image")

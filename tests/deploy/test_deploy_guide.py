@@ -1,4 +1,4 @@
-"""docs/deploy.md, run as it stands on three hosts with systemd, and what it promises: no send fails in all that it does to them.
+"""docs/guides/deploy/hosts.md, run as it stands on three hosts with systemd: no send fails in all that it does to them.
 
 A block behind ``<!-- run -->`` runs on this machine, the ``admin`` of the page; ``run until: X`` again until its output has X;
 ``background`` runs to the end of the test; ``reboot HOST`` is done by the lab, since a host in namespaces cannot start itself again.  Only
@@ -24,7 +24,7 @@ from tests.machines.wheels import needed_wheels
 from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = ROOT / "docs" / "guides" / "deploy" / "hosts.md"
 BLOCK = re.compile(r"^(?:<!-- (?P<mark>[^>]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 HOSTS = ("db0", "db1", "db2")
 # They would change this machine: it has no disk to spare, and one clock for all hosts.

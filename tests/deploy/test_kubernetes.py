@@ -18,7 +18,7 @@ from broker.main import STOP_GRACE_S
 from dledger_cli.commands.node import check_files
 from tests.deploy.kustomization import KUBERNETES, ROOT, Overlay, built, container_of, pod_of
 
-GUIDE = ROOT / "docs" / "guides" / "kubernetes.md"
+GUIDE = ROOT / "docs" / "guides" / "deploy" / "kubernetes.md"
 SETS = {"dledger": "node", "dledger-ns": "nameserver"}
 IN_POD = "/etc/dledger"
 VERSIONS = ("1.29", "1.37")  # the first with all that is used here, and the newest known

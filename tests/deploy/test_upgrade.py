@@ -1,7 +1,7 @@
 """A cluster of the last release is upgraded node by node under load, goes back, and forward again to the switch: no send fails.
 
 Behind the switch the last release is refused, by its own check of the folder and by its peers, and where nobody tells it, it stops.
-docs/guides/upgrade.md says what is done here.
+docs/guides/operate/upgrade.md says what is done here.
 """
 
 from __future__ import annotations

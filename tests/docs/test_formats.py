@@ -78,6 +78,6 @@ def test_the_table_of_versions_is_the_one_of_the_code() -> None:
 
 
 def test_the_guide_names_every_feature_level() -> None:
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "upgrade.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "operate" / "upgrade.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", guide, re.MULTILINE)
     assert rows == [(str(level.number), level.release, level.switches_on) for level in LEVELS]

@@ -32,7 +32,7 @@ def test_every_decision_has_date_and_status_and_stands_in_the_index() -> None:
 
 
 def test_the_guide_of_admin_names_all_its_calls() -> None:
-    guide = (ROOT / "docs" / "guides" / "administer.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "operate" / "administer.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| (`.+`) \|$", guide, re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     calls = {name for name in dir(Admin) if not name.startswith("_")}
@@ -43,8 +43,8 @@ def test_messages_that_the_operators_guides_quote_are_in_the_code() -> None:
     """A symptom that is searched for by its text must have the text that a node prints."""
     packages = ("broker", "dledger", "store", "dledger_cli", "dledger_client")
     code = "\n".join(file.read_text(encoding="utf-8") for package in packages for file in (ROOT / package).rglob("*.py"))
-    for guide in ("operate", "troubleshoot", "replace-a-node"):
-        text = (ROOT / "docs" / "guides" / f"{guide}.md").read_text(encoding="utf-8")
+    for guide in ("index", "troubleshoot", "replace-a-node"):
+        text = (ROOT / "docs" / "guides" / "operate" / f"{guide}.md").read_text(encoding="utf-8")
         cells = [cell for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE) for cell in row.split(" | ")[:2]]
         for quote in (quote for cell in cells for quote in re.findall(r"`([a-z][a-z' -]+[: .].*?)`", cell) if " " in quote):
             if not quote.startswith(("dledger ", "docs/")):

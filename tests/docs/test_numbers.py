@@ -66,7 +66,7 @@ STATED: dict[str, list[str]] = {
         f"{PRODUCE_SILENCE.ask_ms / 1000:g} to 0.2 s",
     ],
     "concepts/storage.md": [f"segments of {STORE.mappedFileSizeCommitLog // GIB} GiB"],
-    "deploy.md": [
+    "guides/deploy/hosts.md": [
         f"after {LEAST_MS / 1000:g} to {2 * RAFT.election_timeout_ms / 1000:g} s without the leader",
         f"{STORE.diskMaxUsedSpaceRatio / 100:g} is `diskMaxUsedSpaceRatio`",
         f"clock is off by {RAFT.maxClockSkewMs // 1000} s",
@@ -74,40 +74,40 @@ STATED: dict[str, list[str]] = {
         f"an event loop that hangs for {UNIT['WatchdogSec']} s",
         f"starts it again after {UNIT['RestartSec']} s",
     ],
-    "guides/consume.md": [f"its queues pause for {SESSION_MS / 1000:g} s"],
-    "guides/disk.md": [
+    "guides/applications/consume.md": [f"its queues pause for {SESSION_MS / 1000:g} s"],
+    "guides/operate/disk.md": [
         f"| {STORE.fileReservedTime // 3_600_000} h, at {STORE.deleteWhen}:00 local time |",
         f"`diskMaxUsedSpaceRatio` | {STORE.diskMaxUsedSpaceRatio} % |",
         f"| {STORE.diskSpaceCleanForciblyRatio} %, {STORE.cleanFileForciblyAfter // 60_000} min |",
         f"`diskSpaceWarningLevelRatio` | {STORE.diskSpaceWarningLevelRatio} % |",
         f"the ratios of {STORE.diskSpaceCleanForciblyRatio} and {STORE.diskSpaceWarningLevelRatio} do not apply",
     ],
-    "guides/delay.md": [
+    "guides/applications/delay.md": [
         ", ".join(DELAYS[:4]) + f", {DELAYS[4][:-2]} to {DELAYS[13]}in, {DELAYS[14]}in, {DELAYS[15]}in, {DELAYS[16]}, {DELAYS[17]}",
         f"at most {MAX_TIMER_DELAY_MS // 86_400_000} days ahead",
     ],
-    "guides/monitor.md": [f"more than {STORE.diskMaxUsedSpaceRatio} % (info)"],
-    "guides/order.md": [f"a killed consumer is free after {SESSION_MS / 1000:g} s"],
-    "guides/produce.md": [
+    "guides/operate/monitor.md": [f"more than {STORE.diskMaxUsedSpaceRatio} % (info)"],
+    "guides/applications/order.md": [f"a killed consumer is free after {SESSION_MS / 1000:g} s"],
+    "guides/applications/produce.md": [
         f"`{SEND.compress_type}` | `zlib`, `lz4`",
         f"a body over {SEND.compress_over_bytes} bytes",
         f"`compress_level` | {SEND.compress_level} |",
         f"at least {1 - WORTHWHILE:.0%} smaller".replace("%", " %"),
         f"Bodies of {SAMPLED_FROM >> 10} KiB or more are sampled",
     ],
-    "guides/retry.md": [
+    "guides/applications/retry.md": [
         f"{DELAYS[2]} after the first attempt, then longer, up to {DELAYS[-1]}",
         f"After {RETRIES} retries, when it has failed {RETRIES + 1} times",
     ],
-    "guides/transactions.md": [
+    "guides/applications/transactions.md": [
         f"`transactionTimeOut` | {BROKER.transactionTimeOut // 1000} s |",
         f"`transactionCheckInterval` | {BROKER.transactionCheckInterval // 1000} s |",
         f"`transactionCheckMax` | {BROKER.transactionCheckMax} |",
         f"At most {MAX_OPEN:,}".replace(",", " ") + " transactions",
         f"about {MAX_OPEN_OF_GROUP:,}".replace(",", " ") + " of one producer group",
     ],
-    "guides/secure-a-running-cluster.md": [f"expire within {LEVELS_DAYS[0]} days"],
-    "guides/troubleshoot.md": [f"stops serving within {CONFIGURED}"],
+    "guides/operate/secure-a-running-cluster.md": [f"expire within {LEVELS_DAYS[0]} days"],
+    "guides/operate/troubleshoot.md": [f"stops serving within {CONFIGURED}"],
     "reference/network.md": [
         f"after {CALLS_IDLE_S:g} s without use",
         f"does not identify itself within {AUTHENTICATION_S:g} s",

@@ -4,7 +4,7 @@ Owns what may be struck, so that there is an answer to it.  Only a minority's fi
 kind, since an entry and its index unit prove each other and others hold what is lost.  Of the log only entries that are committed and were
 reported durable there; their index units, written by then, are on the disk once they are struck, and so is a segment whose units are
 lost.  So one thing is left out: that the power takes what proves, or what is to be proven, before the kernel has written it
-(docs/guides/troubleshoot.md).
+(docs/guides/operate/troubleshoot.md).
 """
 
 from __future__ import annotations

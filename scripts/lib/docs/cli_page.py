@@ -18,7 +18,7 @@ Exit codes: 0 success, 1 an operating error (one line on stderr), 2 wrong usage 
 With `--json` each error is one object on a line of stderr, `{"error": {"type": "TopicNotFoundError", "message": "..."}}`: `type` is the
 class of the Python client where there is one. Remarks and warnings on stderr stay text.
 `dledger --verbose COMMAND` prints the traceback of an error. `dledger --context NAME COMMAND` takes cluster and user from a file, see
-[Secure a cluster](../guides/secure.md#identify-yourself).
+[Secure a cluster](../guides/operate/secure.md#identify-yourself).
 
 ## Common options
 

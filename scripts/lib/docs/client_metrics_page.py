@@ -7,8 +7,8 @@ from dledger_client.metrics.catalog import CATALOG, MAX_TOPICS, OTHER_TOPICS, Me
 HEAD = f"""\
 # Metrics of clients
 
-This page is generated from the catalog in `dledger_client/metrics/`. [Trace and measure clients](../guides/trace.md) shows how to collect
-them. Names, units and labels follow those of the nodes.
+This page is generated from the catalog in `dledger_client/metrics/`. [Trace and measure clients](../guides/applications/trace.md) shows how
+to collect them. Names, units and labels follow those of the nodes.
 
 - `topic` is bounded: the first {MAX_TOPICS} topics of a process have a label of their own, others count as `{OTHER_TOPICS}`.
 - Delayed and transactional messages are sent to the system topic that holds them, and count there. Retries count under

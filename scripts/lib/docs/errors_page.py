@@ -26,7 +26,7 @@ ADVICE = {
     "DledgerError": "An unexpected failure. Read the text; the node's log has the traceback.",
     "NotLeaderError": "Nothing. The client finds the new leader. If it lasts, check `dledger status`: the group has no leader.",
     "BusyError": "Send more slowly, or raise `maxUncommittedBytes`. The client has already retried.",
-    "ReadOnlyError": "Free disk space on the nodes that `dledger status` calls read-only. See [disk](../guides/disk.md).",
+    "ReadOnlyError": "Free disk space on the nodes that `dledger status` calls read-only. See [disk](../guides/operate/disk.md).",
     "NotReadyError": "Nothing. A new leader is ready within milliseconds after it has committed an entry of its term.",
     "NotYetError": "Nothing. Another replica is asked, or the read waits until this one has caught up.",
     "OutcomeUnknownError": "Treat the write as possibly stored. A producer with a `producer_id` can find out after a restart.",
@@ -57,8 +57,8 @@ ADVICE = {
     "AddressInUseError": "Stop the process that uses the port, or change the address in the cluster file.",
     "ConfigError": "Fix the line that the text names. `dledger node --check` checks the file without starting.",
     "StorageDamagedError": "Bring the other replicas back; the node repairs itself from them. "
-    "Otherwise [replace the node](../guides/replace-a-node.md).",
-    "StorageFailedError": "Replace the disk, then [replace the node](../guides/replace-a-node.md).",
+    "Otherwise [replace the node](../guides/operate/replace-a-node.md).",
+    "StorageFailedError": "Replace the disk, then [replace the node](../guides/operate/replace-a-node.md).",
     "StorageFullError": "Free disk space. The node continues by itself.",
     "CorruptEntryError": "Bring the other replicas back; the node repairs itself from them.",
 }

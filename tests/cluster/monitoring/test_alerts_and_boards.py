@@ -101,7 +101,7 @@ def test_what_runs_well_raises_no_alert(watching: Watched) -> None:
 
 
 def test_a_stock_client_finds_every_service_of_a_node_and_of_a_name_server(watching: Watched) -> None:
-    """docs/guides/operate.md: without credentials."""
+    """docs/guides/operate/index.md: without credentials."""
     authority = grpc.ssl_channel_credentials(watching.secured.ca.read_bytes())
     ours = {path.split("/")[1] for path in declared()}
     for address, least in ((watching.secured.address, ours), (name_server(watching), {"dledger.v1.NameService"})):

@@ -232,7 +232,7 @@ WATERMARK: dict[str, Any] = {"store": "cleanResourceInterval: 1s, diskSpaceEnoug
 
 
 def test_a_leader_beyond_the_warning_level_hands_over_to_a_node_with_room() -> None:
-    """docs/guides/disk.md: it refuses messages before its disk is full, so no write ever tells the core."""
+    """docs/guides/operate/disk.md: it refuses messages before its disk is full, so no write ever tells the core."""
 
     async def scenario(rig: Rig) -> None:
         await rig.topic()

@@ -1,4 +1,4 @@
-"""A group that lost its majority: what its followers have committed is still found and read (docs/guides/troubleshoot.md)."""
+"""A group that lost its majority: what its followers have committed is still found and read (docs/guides/operate/troubleshoot.md)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_an_alert_says_what_is_wrong_and_the_guide_says_what_to_do(alert: Rule) 
 
 def test_the_command_of_the_guide_makes_a_link_of_each_runbook(tmp_path: Path) -> None:
     """With the anchor that the page has for the section."""
-    guide = (ROOT / "docs" / "guides" / "monitor.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "operate" / "monitor.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^sed .*runbook.*$", guide, re.MULTILINE)
     shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
@@ -101,12 +101,12 @@ def test_the_command_of_the_guide_makes_a_link_of_each_runbook(tmp_path: Path) -
     links: dict[str, str] = {}
     for group in yaml.safe_load((tmp_path / "alerts.yml").read_text(encoding="utf-8"))["groups"]:
         links |= {rule["alert"]: rule["annotations"]["runbook_url"] for rule in group["rules"]}
-    assert links == {alert.name: f"https://docs.example.org/guides/monitor.html#{alert.name.lower()}" for alert in ALERTS}
+    assert links == {alert.name: f"https://docs.example.org/guides/operate/monitor.html#{alert.name.lower()}" for alert in ALERTS}
     assert {link.partition("#")[2] for link in links.values()} <= anchors
 
 
 def test_the_guide_has_no_section_of_an_alert_that_is_gone() -> None:
-    guide = (ROOT / "docs" / "guides" / "monitor.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guides" / "operate" / "monitor.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^### (Dledger\w+)$", guide, re.MULTILINE)) == {alert.name for alert in ALERTS}
 
 
