@@ -2,6 +2,7 @@
 
 scripts/sim --scenario kill-the-leader --seed 17 --trace trace.txt
 scripts/sim --scenario everything --seeds 0:1000
+scripts/sim --list
 scripts/soak --minutes 30
 scripts/soak --scenario core-one-world --fresh 5000
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from tests.sim.catalog import WHAT
 from tests.sim.result import replay_command
 from tests.sim.scenarios import NAMES, ONE_WORLD_WITH, run
 from tests.sim.shrink import Times, parse_times, shrunk
@@ -56,6 +58,7 @@ def main() -> int:
     names, which = (*NAMES, *ONE_WORLD_WITH), "which (a soak without it takes all in turn, after each one world)"
     parser.add_argument("--scenario", choices=names, metavar="NAME", help=which)
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="print what happens in each scenario")
     what.add_argument("--seed", type=int, help="run this one and show what came of it")
     what.add_argument("--seeds", metavar="FROM:TO", help="run all of these (TO is not one of them); 0:100 unless told")
     what.add_argument("--minutes", type=float, help="run fresh seeds for so long")
@@ -65,6 +68,9 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="with --seed: leave faults out and shorten them as long as it still fails")
     parser.add_argument("--times", metavar="N:D:L,...", help="with --seed: scale the delay and duration of these faults, as --shrink says")
     arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{name:<20} {text}" for name, text in WHAT.items()))
+        return 0
     logging.disable(logging.CRITICAL)  # what dying nodes log helps nobody; the trace does
     sys.unraisablehook = _tell_unraisable
     if arguments.seed is None:
