@@ -90,9 +90,7 @@ STATED: dict[str, list[str]] = {
     "guides/operate/monitor.md": [f"more than {STORE.diskMaxUsedSpaceRatio} % (info)"],
     "guides/applications/order.md": [f"a killed consumer is free after {SESSION_MS / 1000:g} s"],
     "guides/applications/produce.md": [
-        f"`{SEND.compress_type}` | `zlib`, `lz4`",
         f"a body over {SEND.compress_over_bytes} bytes",
-        f"`compress_level` | {SEND.compress_level} |",
         f"at least {1 - WORTHWHILE:.0%} smaller".replace("%", " %"),
         f"Bodies of {SAMPLED_FROM >> 10} KiB or more are sampled",
     ],
@@ -109,6 +107,7 @@ STATED: dict[str, list[str]] = {
     ],
     "guides/operate/secure-a-running-cluster.md": [f"expire within {LEVELS_DAYS[0]} days"],
     "guides/operate/troubleshoot.md": [f"stops serving within {CONFIGURED}"],
+    "reference/client-settings.md": [f"compressType [{SEND.compress_type}], compressLevel [{SEND.compress_level}]"],
     "reference/network.md": [
         f"after {CALLS_IDLE_S:g} s without use",
         f"does not identify itself within {AUTHENTICATION_S:g} s",

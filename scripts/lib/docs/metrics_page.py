@@ -22,6 +22,9 @@ A node is ready when it is open, knows a leader, and has applied all but 1 000 o
 a majority of the name servers is connected; a spare node when it is open. `?verbose` lists every check of a probe, otherwise only failed
 ones.
 
+The gRPC health service of a node's own port answers for `""` (the process is up), `dledger.raft.GROUP` (it knows a leader) and
+`dledger.master.GROUP` (it leads, and its background services run). gRPC reflection works, too: `grpcurl -plaintext HOST:PORT list`.
+
 ## Access
 
 - With `security.tls` the port speaks HTTPS with the certificate of the process, and loads a replaced one. Callers need no certificate.
