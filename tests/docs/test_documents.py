@@ -131,7 +131,8 @@ def begin(folder: Path, environment: dict[str, str]) -> None:
         run_block("sh", f"dledger topic create {topic} --queues 4", folder, environment)
 
 
-GUIDES = [file for file in sorted(DOCS.glob("guides/**/*.md")) if blocks(file)]
+# What guides/deploy shows is for hosts of one's own: tests/deploy runs it on some.
+GUIDES = [file for part in ("applications", "operate") for file in sorted(DOCS.glob(f"guides/{part}/*.md")) if blocks(file)]
 
 
 @pytest.mark.docs
@@ -152,7 +153,7 @@ def test_the_guides_run_one_after_the_other_in_one_folder(tmp_path: Path, enviro
     for command in ("curl", "rsync"):
         needs.program(command)
     begin(tmp_path, environment)
-    pages = [DOCS / name for name in MENU if name.startswith("guides/")]
+    pages = [DOCS / name for name in MENU if name.startswith(("guides/applications/", "guides/operate/"))]
     assert {page for page in pages if blocks(page)} == set(GUIDES)
     comments = comments_of(tmp_path)
     for page in pages:
