@@ -40,7 +40,7 @@ SEEDS = {
     "disks": 20,
     "mixture": 20,
 }
-FIXED = 10  # seeds of each scenario that every run of the suite sees
+FIXED = 2  # seeds of each scenario that every run of the suite sees
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +88,9 @@ def test_seeds_that_failed_once_pass(scenario: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
-@pytest.mark.parametrize("seed", [3, 11])
-def test_the_same_seed_gives_the_same_trace_byte_for_byte(scenario: str, seed: int) -> None:
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(scenario: str) -> None:
     traces: list[list[str]] = [[], []]
-    results = [run(scenario, seed, readable=True, sink=lines.append) for lines in traces]
+    results = [run(scenario, 3, readable=True, sink=lines.append) for lines in traces]
     assert results[0] == results[1]
     assert len(traces[0]) > 100
     assert "\n".join(traces[0]) == "\n".join(traces[1])

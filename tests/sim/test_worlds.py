@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.elsewhere import assert_the_same_elsewhere
-from tests.sim.fresh import base_seed
+from tests.sim.fresh import base_seed, part_of
 from tests.sim.test_runs import assert_clean, quiet
 from tests.sim.worlds import WORLDS
 
@@ -29,9 +29,10 @@ SEEDS = {
     "groups-secured": 6,
     "spares": 6,
 }
+RUNS = [(scenario, number) for scenario, count in SEEDS.items() for number in range(part_of(count))]
 
 
-@pytest.mark.parametrize(("scenario", "number"), [(scenario, number) for scenario, count in SEEDS.items() for number in range(count)])
+@pytest.mark.parametrize(("scenario", "number"), RUNS)
 def test_every_message_is_accounted_for(scenario: str, number: int) -> None:
     assert_clean(scenario, base_seed() + number)
 
