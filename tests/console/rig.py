@@ -70,9 +70,9 @@ class Shop(Cluster):
             found[method] += int(float(count))
         return found
 
-    def groups(self) -> list[ReplicaGroupStatus]:
+    def group_statuses(self) -> list[ReplicaGroupStatus]:
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(super().groups).result()
+            return thread.submit(super().group_statuses).result()
 
 
 class ConsoleProcess:
