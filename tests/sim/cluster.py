@@ -39,6 +39,7 @@ from tests.sim.spare_hosts import SimSpares
 from tests.sim.trace import Trace
 
 SMALL_LOG = LogConfig(segment_bytes=32 << 10, cache_bytes=64 << 10, piece_bytes=16 << 10, fill_window_bytes=0, open_files_limit=16)
+QUICK_RETRIES = "broker: {messageDelayLevel: 500ms 500ms 500ms 1s}\n"  # a setting: what is refused comes again soon
 
 
 def are_equal(nodes: Sequence[BrokerNode]) -> bool:

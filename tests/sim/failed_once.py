@@ -69,6 +69,7 @@ NODES: dict[Seed, tuple[str, ...]] = {
     ("clocks", 2986471451): ("tests/unit/store/test_expiry.py::test_a_deletion_counts_what_went_from_the_logs_beginning_alone",),
     ("retention", 2435839787): OF_THE_TESTS,
     ("disks", 4076681385): OF_THE_TESTS,
+    ("sharers", 1052692480): OF_THE_TESTS,
 }
 
 # Of the cores' simulator itself: too strict about leaders of terms that others have left (50); too little time for a first leader where

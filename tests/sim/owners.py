@@ -25,7 +25,7 @@ from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.runtime.environment import ClientEnvironment, use_environment
 from dledger_wire.errors import DledgerError
 from tests.sim.clock import SimClock
-from tests.sim.cluster import SimCluster
+from tests.sim.cluster import QUICK_RETRIES, SimCluster
 from tests.sim.faults import POLL_S, Fault, carry_out, plan_everything, plan_kill_the_leader, plan_split
 from tests.sim.loop import Process
 from tests.sim.network import NetworkSettings, ProcessNetwork
@@ -79,7 +79,8 @@ class OwnersWorld:
     def __init__(self, seed: int, *, orderly: bool, readable: bool = False) -> None:
         self.orderly = orderly
         self.draw = random.Random(f"owners {seed}")
-        self.cluster = SimCluster(seed, readable=readable, network=NetworkSettings(slow_chance=self.draw.choice((0.0, 0.02))))
+        network = NetworkSettings(slow_chance=self.draw.choice((0.0, 0.02)))
+        self.cluster = SimCluster(seed, readable=readable, network=network, settings=QUICK_RETRIES)
         self.queues = self.draw.choice((1, 2, 4))
         self.messages = self.draw.choice((60, 150))
         self.calls: dict[int, list[Call]] = {}

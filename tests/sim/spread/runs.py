@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.sim.cluster import QUICK_RETRIES
 from tests.sim.network import NetworkSettings
 from tests.sim.spread.replacement_watch import POLICY
 from tests.sim.spread.replacing import ReplacingWorld
@@ -13,7 +14,6 @@ from tests.sim.spread.world import SpreadWorld
 from tests.unit.client.sim_rig import Rig, run_world
 
 LIMIT_S = 600.0
-QUICK = "broker: {messageDelayLevel: 500ms 500ms 500ms 1s}\n"  # what is refused comes again soon
 SOON = "name_service: {registerInterval: 1s, expireAfter: 3s}\n"  # so that registrations expire while faults last
 
 
@@ -42,7 +42,7 @@ def run(name: str, seed: int, *, readable: bool = False, sink: Callable[[str], N
     network = NetworkSettings(slow_chance=draw.choice((0.0, 0.02)))
     servers, settings = draw.choice(variant.name_servers), draw.choice(("", SOON, SOON))
     secured = random.Random(f"secured {name} {seed}").random() < variant.secured
-    shape = {"groups": 2, "name_servers": servers, "settings": QUICK + settings, "secured": secured}
+    shape = {"groups": 2, "name_servers": servers, "settings": QUICK_RETRIES + settings, "secured": secured}
     rig = Rig(seed, network=network, readable=readable, **shape)
     world = SpreadWorld(rig, seed, variant.operation)
     run_world(rig, name, world, LIMIT_S, sink)
