@@ -7,6 +7,7 @@ belonged to a deleted topic, and positions inside a message body never come out,
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from store.settings import StoreSettings
 CATCH_UP_S = 1.0
 MAX_RESULTS = 1024
 MAX_LOOKED_AT = 4096  # messages read for one answer, wanted or not
+READ_IN_ONE_TURN = 64  # messages; other work of the event loop runs in between
 DEFAULT_BYTES = 4 << 20
 MAX_BYTES = 16 << 20
 
@@ -103,6 +105,8 @@ class MessageQuery:
                     answer.before_pos = last_pos if len(topics) == 1 else 0
                     break
                 last_pos, looked_at = pos, looked_at + 1
+                if looked_at % READ_IN_ONE_TURN == 0:
+                    await asyncio.sleep(0)
                 found = await self.at(pos)
                 if found is None or found.frame.topic != topic or not is_wanted(found.frame):
                     continue

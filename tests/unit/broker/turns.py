@@ -1,13 +1,17 @@
-"""How long a callback of the event loop of a simulated process runs, in processor time, compared with a plain Python loop."""
+"""How many instructions of Python a callback of the event loop of a simulated process runs: a count, the same on every machine.
+
+What C does in one call (protobuf, sorting, copying) counts as one instruction; it is bounded by the bytes of a request.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,34 +19,44 @@ import pytest
 from tests.sim import loop
 from tests.sim.loop import Handle, Process
 
-LOOP_ROUNDS = 60_000  # of the plain loop: some 2 ms of a core of 2020
-
-
-def plain_loop_s() -> float:
-    """Processor time of a plain loop now, the shortest of a few: what a slow machine is compared with."""
-    found = []
-    for _ in range(5):
-        began_s, total = time.thread_time(), 0
-        for number in range(LOOP_ROUNDS):
-            total += number & 3
-        found.append(time.thread_time() - began_s)
-    return min(found)
-
 
 @dataclass
 class Longest:
     """The longest callback of the process that is watched."""
 
     watched: Process | None = None
-    took_s: float = 0.0
+    is_counting: bool = False
+    instructions: int = 0
     what: str = ""
 
-    def ran(self, process: Process, callback: Callable[..., object], took_s: float) -> None:
-        if took_s > self.took_s and process is self.watched:
-            self.took_s, self.what = took_s, _named(callback)
+    def begin(self, process: Process | None) -> None:
+        self.watched, self.is_counting, self.instructions, self.what = process, True, 0, ""
 
-    def begin(self) -> None:
-        self.took_s, self.what = 0.0, ""
+    def end(self) -> None:
+        self.is_counting = False
+
+    def run(self, process: Process, context: Context, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        if not self.is_counting or process is not self.watched:
+            context.run(callback, *args)
+            return
+        counted = 0
+
+        def trace(frame: FrameType, event: str, _given: object) -> Any:
+            nonlocal counted
+            if event == "opcode":
+                counted += 1
+            else:
+                frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            context.run(callback, *args)
+        finally:
+            sys.settrace(before)
+        if counted > self.instructions:
+            self.instructions, self.what = counted, _named(callback)
 
 
 def _named(callback: Callable[..., object]) -> str:
@@ -54,27 +68,23 @@ def _named(callback: Callable[..., object]) -> str:
 
 @contextmanager
 def measured(monkeypatch: pytest.MonkeyPatch, longest: Longest) -> Iterator[None]:
-    """While every loop that is made measures its callbacks."""
+    """While every loop that is made counts in its callbacks."""
 
-    class Timed:
+    class Counted:
         __slots__ = ("_context", "_process")
 
         def __init__(self, context: Context, process: Process) -> None:
             self._context, self._process = context, process
 
         def run(self, callback: Callable[..., object], *args: Any) -> None:
-            began_s = time.thread_time()
-            try:
-                self._context.run(callback, *args)
-            finally:
-                longest.ran(self._process, callback, time.thread_time() - began_s)
+            longest.run(self._process, self._context, callback, args)
 
-    class TimedHandle(Handle):
+    class CountedHandle(Handle):
         __slots__ = ()
 
         def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, process: Process, when: float) -> None:
             super().__init__(callback, args, context, process, when)
-            self.context = Timed(context, process)  # type: ignore[assignment]
+            self.context = Counted(context, process)  # type: ignore[assignment]
 
-    monkeypatch.setattr(loop, "Handle", TimedHandle)
+    monkeypatch.setattr(loop, "Handle", CountedHandle)
     yield
