@@ -1,4 +1,4 @@
-"""A backlog that nobody reads: does memory stay flat, does sending stay fast, and how soon is a restarted node back?
+"""A backlog that is not read: does memory stay flat, does sending stay fast, and how soon is a restarted node back?
 
     python -m benchmarks.backlog [--messages 10000000] [--size 512-1536] [--paused-follower]
 

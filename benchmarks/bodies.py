@@ -58,7 +58,7 @@ class Seen:
 
     def __init__(self, expected: int, bodies: Bodies) -> None:
         self.expected = expected
-        self.strange = 0  # numbers that nobody sent, or bodies that differ from what was sent
+        self.strange = 0  # numbers that were never sent, or bodies that differ from what was sent
         self.bytes = 0
         self._bodies = bodies
         self._times = bytearray(expected)

@@ -7,7 +7,7 @@ The log grows to each size; a snapshot is written, then some more behind it; the
 starts from what is there, everything out of the page cache: log opened, snapshot found, the rest applied again.  A start must depend on
 what lies behind the snapshot and on the part of the log that is always checked byte by byte (LogConfig.verify_bytes), not on the size.
 
-One replica without Raft and network: whoever appends also commits.
+One replica without Raft and network: the appender also commits.
 """
 
 from __future__ import annotations

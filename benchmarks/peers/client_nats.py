@@ -38,7 +38,7 @@ class NatsClient:
 
     async def _connect(self, servers: list[str]) -> None:
         async def quiet(_error: Exception) -> None:
-            """A broken connection is what failover is about; what fails is told by each publish."""
+            """A broken connection is what failover is about; each publish reports its failure."""
 
         self._connection = await nats.connect(
             [f"nats://{server}" for server in servers], max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=quiet

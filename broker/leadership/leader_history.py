@@ -85,7 +85,7 @@ class LeaderHistory:
         self._changes.append(found)
         text = "%s leads in term %d; before it: %s. %s"
         _logger.info(
-            text, found.leader, found.term, previous or "nobody", found.reason, extra={"event": "leader_changed", "cause": why.cause}
+            text, found.leader, found.term, previous or "none", found.reason, extra={"event": "leader_changed", "cause": why.cause}
         )
         self._file.changed()
 

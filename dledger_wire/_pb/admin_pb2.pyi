@@ -44,14 +44,14 @@ class TopicSpec(google.protobuf.message.Message):
     if_not_exists: builtins.bool
     group: builtins.str
     force: builtins.bool
-    """update: also when messages would be left that nobody can read"""
+    """update: also when messages would be left that cannot be read"""
     only_if: builtins.str
     """delete: "empty": nothing was ever stored in it; "drained": nothing is written to it, and all groups have read it"""
     incarnation: builtins.str
     """delete: TOPIC_NOT_FOUND unless this is the topic's, see TopicInfo; empty: whichever there is"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """create, update: every replica group that has queues of the topic; none: not told (update: kept)"""
+        """create, update: every replica group that has queues of the topic; none: not given (update: kept)"""
 
     def __init__(
         self,
@@ -332,7 +332,7 @@ class PeerStatus(google.protobuf.message.Message):
     acknowledges: builtins.bool
     """a write may count on it: connected, not refused, its log matches, answered within an election timeout;"""
     address: builtins.str
-    """that its disk is full is told by its own state only"""
+    """that its disk is full is reported by its own state only"""
     cannot_lead: builtins.str
     """why the leader would not give it leadership now; empty: nothing"""
     unheard: builtins.bool

@@ -438,7 +438,7 @@ class MetadataResponse(google.protobuf.message.Message):
     state: builtins.str
     """of this replica group: active, draining or removed"""
     disk_full: builtins.bool
-    """the disk of the node that answers takes no writes: it can elect nobody"""
+    """the disk of the node that answers takes no writes: it cannot take part in an election"""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupInfo]: ...
     @property
@@ -781,7 +781,7 @@ global___GroupOffsetsResponse = GroupOffsetsResponse
 
 @typing.final
 class InitProducerRequest(google.protobuf.message.Message):
-    """stable_id: a name the application gives, the same whenever it is started again; whoever registered it before is fenced."""
+    """stable_id: a name the application gives, the same whenever it is started again; the producer that registered it before is fenced."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

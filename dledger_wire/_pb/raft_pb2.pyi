@@ -284,7 +284,7 @@ global___HeartbeatResponse = HeartbeatResponse
 
 @typing.final
 class TimeoutNow(google.protobuf.message.Message):
-    """cause: why leadership is handed over, one of dledger/core/causes.py; only told."""
+    """cause: why leadership is handed over, one of dledger/core/causes.py; for reports only."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -270,7 +270,7 @@ class GroupSettings(google.protobuf.message.Message):
     retry_queue_nums: builtins.int
     consume_enable: builtins.bool
     seen_index: builtins.int
-    """of DeleteGroup: not if the group was deleted behind this log index, and perhaps made anew since; 0: anyway"""
+    """of DeleteGroup: not if the group was deleted behind this log index, and perhaps created again since; 0: anyway"""
     def __init__(
         self,
         *,

@@ -139,7 +139,7 @@ class Registration(google.protobuf.message.Message):
     topics_version: builtins.int
     """of the group's table of topics; grows with every change, the same on all replicas"""
     has_topics: builtins.bool
-    """`topics` is the whole table of that version; else only its version is told"""
+    """`topics` is the whole table of that version; else only its version is given"""
     topics_base: builtins.int
     """not 0: `topics` has only what changed since that version, and `removed_topics` what is gone"""
     state: builtins.str
@@ -498,7 +498,7 @@ class RegisteredNode(google.protobuf.message.Message):
     voter: builtins.bool
     in_sync: builtins.bool
     expired: builtins.bool
-    """nobody repeats it"""
+    """no node repeats it"""
     member: builtins.bool
     """a voter or a learner of its replica group"""
     def __init__(
@@ -549,7 +549,7 @@ class RegisteredGroup(google.protobuf.message.Message):
     leader_id: builtins.str
     leader_address: builtins.str
     state: builtins.str
-    """removed: only its name is told, without nodes"""
+    """removed: only its name is given, without nodes"""
     wanted_voters: builtins.int
     wanted_learners: builtins.int
     topics: builtins.int

@@ -77,7 +77,7 @@ class SessionJoin(google.protobuf.message.Message):
     def subscriptions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SessionSubscription]: ...
     @property
     def known_members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """client ids of the members it was told last: a new master waits a little for them"""
+        """client ids of the members it was last sent: a new master waits a little for them"""
 
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueuePlace]:
@@ -231,7 +231,7 @@ class HeldLock(google.protobuf.message.Message):
     """grows with every new owner"""
     has_offset: builtins.bool
     offset: builtins.int
-    """where the group had come to when the lock was granted: nobody else can move it any more"""
+    """where the group had come to when the lock was granted: no other member can move it any more"""
     generation: builtins.int
     """of that position, see GroupOffset"""
     def __init__(

@@ -49,7 +49,7 @@ class _TransactionOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrap
     TRANSACTION_COMMITTED: _TransactionOutcome.ValueType  # 1
     TRANSACTION_ROLLED_BACK: _TransactionOutcome.ValueType  # 2
     TRANSACTION_PARKED: _TransactionOutcome.ValueType  # 3
-    """nobody knew of it for transactionCheckMax times; it is in TRANS_CHECK_MAX_TIME_TOPIC"""
+    """no producer knew of it in transactionCheckMax checks; it is in TRANS_CHECK_MAX_TIME_TOPIC"""
     TRANSACTION_ENDED: _TransactionOutcome.ValueType  # 4
     """so long ago that it is not known any more how"""
 
@@ -59,7 +59,7 @@ TRANSACTION_OPEN: TransactionOutcome.ValueType  # 0
 TRANSACTION_COMMITTED: TransactionOutcome.ValueType  # 1
 TRANSACTION_ROLLED_BACK: TransactionOutcome.ValueType  # 2
 TRANSACTION_PARKED: TransactionOutcome.ValueType  # 3
-"""nobody knew of it for transactionCheckMax times; it is in TRANS_CHECK_MAX_TIME_TOPIC"""
+"""no producer knew of it in transactionCheckMax checks; it is in TRANS_CHECK_MAX_TIME_TOPIC"""
 TRANSACTION_ENDED: TransactionOutcome.ValueType  # 4
 """so long ago that it is not known any more how"""
 global___TransactionOutcome = TransactionOutcome

@@ -306,7 +306,7 @@ RAFT = Board(
                     "short",
                     (f"sum by (group, state) (dledger_raft_peer_state{{{G}}})", "{{group}} {{state}}"),
                     (f"sum by (group) (dledger_raft_peer_connected{{{G}}})", "{{group}} connected"),
-                    text="Peers in each state; a peer in `copy` gets the log anew.",
+                    text="Peers in each state; a peer in `copy` gets the whole log again.",
                 ),
                 quantiles("From sent to on a peer's disk", "s", "dledger_raft_replication_seconds", G, "peer"),
                 lines(

@@ -1,7 +1,7 @@
 # Sourced by scripts: a Python environment from the lock file, a Java for Spark, programs that tests drive, and the command that installs each.
 # Owns .venv.  Needs only bash and Python 3.11+; everything else is fetched or asked for in one clear line.
 
-# Nodes, commands and test workers start hundreds of times in a run of the tests: each would compile the project and the tests anew.
+# Nodes, commands and test workers start hundreds of times in a run of the tests: each would compile the project and the tests again.
 unset PYTHONDONTWRITEBYTECODE
 
 fail() {

@@ -57,7 +57,7 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def repacked(file: Path, epoch: int) -> bytes:
-    """An archive of sources with nothing in it that depends on when, where and by whom it was made."""
+    """An archive of sources with nothing in it that depends on the time, the place or the user of the build."""
     raw = io.BytesIO()
     with tarfile.open(file) as source, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as target:
         for member in sorted(source.getmembers(), key=lambda each: each.name):
