@@ -1,6 +1,6 @@
 """The C allocator's settings for node processes.
 
-Every large message takes a block and frees it; by default glibc maps and unmaps each, which costs as much as the copy.  Told
+Every large message takes a block and frees it; by default glibc maps and unmaps each, which costs as much as the copy.  Set
 to keep blocks up to 1 GiB in its heap and to hand back only above 256 MiB of free top, 256 KiB and 1 MiB messages pass at twice the
 rate (benchmarks/history has both figures and what it costs in anonymous memory).  glibc reads these once, at process start.
 """

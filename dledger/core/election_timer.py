@@ -31,7 +31,7 @@ class ElectionTimer:
         self._quick_until_ms = 0
         self._elections = 0  # since a leader was known
         self._stood_ms = 0
-        self._yielded: set[NodeId] = set()  # to whom, since a leader was known
+        self._yielded: set[NodeId] = set()  # candidates, since a leader was known
         self.deprioritized = False
         self.deadline_ms = core.now_ms + self._draw_ms()
 

@@ -184,7 +184,7 @@ class GroupSession:
             await stream.close()
 
     async def _join(self) -> None:
-        stream, told = self._stream, self._consumed
+        stream, sent = self._stream, self._consumed
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
                 await stream.write(self._join_message())
@@ -193,7 +193,7 @@ class GroupSession:
             raise UnreachableError(
                 f"no response from {stream.address} to a join within {WELCOME_TIMEOUT_S:g} s", address=stream.address
             ) from None
-        if self._consumed != told:  # between the join and its answer
+        if self._consumed != sent:  # between the join and its answer
             self._send_consumed()
         stream.confirm()
         if stream.address != self._leader:

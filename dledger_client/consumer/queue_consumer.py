@@ -180,7 +180,7 @@ class QueueConsumer:
         self._owner.queue_changed()
 
     async def _fetch_from(self, offset: int) -> None:
-        process_queue, failures, told = self.process_queue, 0, ""
+        process_queue, failures, logged = self.process_queue, 0, ""
         backoff = self._owner.backoff()
         await self._owner.in_turn()
         while process_queue is not None and not process_queue.dropped:
@@ -198,14 +198,14 @@ class QueueConsumer:
             except DledgerError as error:
                 failures += 1
                 if not (error.retriable or error.refresh_route):
-                    if error.message != told:  # a right that was taken away is logged once, not every second
-                        told = error.message
-                        _logger.warning("%s at %d: %s", self.queue, offset, told)
+                    if error.message != logged:  # a right that was taken away is logged once, not every second
+                        logged = error.message
+                        _logger.warning("%s at %d: %s", self.queue, offset, logged)
                     await asyncio.sleep(MAX_PAUSE_S)
                 await asyncio.sleep(backoff.pause_ms(failures, busy=True) / 1000)
                 await self._owner.in_turn()
             else:
-                failures, told = 0, ""
+                failures, logged = 0, ""
                 for messages, size_bytes, next_offset in found:
                     process_queue.add(messages, size_bytes, next_offset)
                     offset = next_offset

@@ -56,7 +56,7 @@ class MessageBrowser:
             self._sought.on("keydown.enter", self.show)
             ui.button("Show", on_click=self.show).props("no-caps unelevated color=primary")
             self._more = ui.button("Next page", on_click=self._show_next).props("no-caps outline")
-        self._status = ui.label("").classes("told muted small").props('role="status"')
+        self._status = ui.label("").classes("notice muted small").props('role="status"')
         self._table = BoundedTable(MESSAGES, key="key", empty="no messages", label="Messages", rows=browse.MAX_ROWS)
         self._table.table.classes("messages")
         self._more.set_enabled(False)

@@ -113,7 +113,7 @@ async def _of_group(view: View, name: str) -> None:
         access = action_button(view, "Allow reading…", lambda: _set_readable(view, name))
         stop = action_button(view, "Stop sending", lambda: _stop(running, name))
     progress = ui.linear_progress(0.0, show_value=False).classes("progress").props('aria-label="Sent again"')
-    status = ui.label("").classes("told").props('role="status"')
+    status = ui.label("").classes("notice").props('role="status"')
     missing = Missing()
     letters = Letters(view, name, running)
     seen: dict[str, LetterRow | None] = {}
@@ -158,7 +158,7 @@ class Letters:
         self._row: LetterRow | None = None
         self._next: list[tuple[int, Start]] = []
         heading("Waiting, the next one first")
-        self._status = ui.label("").classes("told muted small")
+        self._status = ui.label("").classes("notice muted small")
         self._table = BoundedTable(MESSAGES, key="key", empty="none is waiting", label="Dead letters", rows=500)
         self._table.table.classes("messages")
         if not view.read_only:

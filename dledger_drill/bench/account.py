@@ -81,7 +81,7 @@ class ReadAccount:
 
 
 def produced_text(acknowledged: int, sent: int, read_back: tuple[int, int] | None) -> str:
-    """``read_back``: how many were lost, and duplicated, of those acknowledged; None when nobody looked."""
+    """``read_back``: how many were lost, and duplicated, of those acknowledged; None when it was not looked at."""
     text = f"checked: {with_spaces(acknowledged)} of {with_spaces(sent)} distinct messages acknowledged"
     if read_back is None:
         return f"{text}; not read back"

@@ -25,7 +25,7 @@ HEAD_DTYPE = np.dtype([("magic", ">u4"), ("run", ">u4"), ("number", ">u8")])
 SMALLEST_BODY = HEAD.size
 BLOCK_BYTES = 4 << 20
 STEP = 1_000_003  # odd, so that slices begin at every place of the block before one comes again; large, so that neighbours share no bytes
-NUMBERS_LIMIT = 1 << 32  # a larger one is not a bench's: a bitmap must not grow by what somebody else wrote
+NUMBERS_LIMIT = 1 << 32  # a larger one is not a bench's: a bitmap must not grow by what another program wrote
 
 Numbers = npt.NDArray[np.uint64]
 

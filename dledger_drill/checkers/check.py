@@ -70,7 +70,7 @@ class HistoryCheck:
                 self._of_topic(operation)
 
     def give_up(self, rounds: Iterable[int]) -> None:
-        """Their audit did not come to its end, or was not read: of topics that are not judged yet nobody knows what they hold."""
+        """Their audit did not come to its end, or was not read: what topics that are not judged yet hold is not known."""
         for topic in self._topics.values():
             topic.forget_audit()
         self.verdict.not_judged.update(rounds)

@@ -56,7 +56,7 @@ def _not_given_again(topic: TopicHistory) -> Iterator[Violation]:
 
 
 def _left_out(topic: TopicHistory) -> Iterator[Violation]:
-    """Who reads a queue in order gets everything in it up to where it has come, also what nobody knew to be stored."""
+    """A reader of a queue in order gets everything in it up to where it has come, also what was not known to be stored."""
     seen: dict[tuple[str, Queue], dict[int, Operation]] = defaultdict(dict)
     for delivery in topic.deliveries:
         if delivery.data["mode"] in IN_ORDER and not delivery.data["redelivered"]:

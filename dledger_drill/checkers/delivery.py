@@ -1,4 +1,4 @@
-"""What producers were told against what is stored: lost, doubled, changed, reordered."""
+"""What producers were answered against what is stored: lost, doubled, changed, reordered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 
 from dledger_drill.checkers.model import Violation, ViolationKind
 from dledger_drill.checkers.order import Placed, contradictions
-from dledger_drill.checkers.topic import Message, Queue, Sighting, TopicHistory, end_of, told_place
+from dledger_drill.checkers.topic import Message, Queue, Sighting, TopicHistory, acknowledged_place, end_of
 from dledger_drill.history.records import Operation, OperationKind, Outcome
 
 
@@ -28,13 +28,13 @@ def check_delivery(topic: TopicHistory) -> Iterator[Violation]:
 def _lost(topic: TopicHistory, places: dict[str, list[tuple[Queue, int]]]) -> Iterator[Violation]:
     for value, send in topic.sends.items():
         if send.outcome is Outcome.OK and send.kind is not OperationKind.TRANSACTION and value not in places:
-            told = told_place(send)
-            where = f" at offset {told[1]} of {told[0]}" if told else ""
+            place = acknowledged_place(send)
+            where = f" at offset {place[1]} of {place[0]}" if place else ""
             yield Violation(ViolationKind.LOST, send.round, f"{value} was acknowledged{where} and is not stored in {topic.name}", (send,))
 
 
 def _holes(topic: TopicHistory) -> Iterator[Violation]:
-    """A queue has a message at each offset, also where nobody knows which."""
+    """A queue has a message at each offset, also where it is not known which."""
     for queue, content in topic.stored.items():
         for before, after in pairwise(sorted(content)):
             if after != before + 1:
@@ -93,8 +93,8 @@ def _differs_from_stored(topic: TopicHistory, seen: Sighting, places: dict[str, 
         return
     if seen.by.kind is OperationKind.SEND and seen.value not in places:
         return  # lost
-    told = f"{seen.by.kind} of {seen.by.process}: {seen.value} at offset {seen.offset} of {seen.queue}"
-    text = f"{told}, where {stored.value if stored else 'nothing'} is stored"
+    seen_text = f"{seen.by.kind} of {seen.by.process}: {seen.value} at offset {seen.offset} of {seen.queue}"
+    text = f"{seen_text}, where {stored.value if stored else 'nothing'} is stored"
     yield Violation(ViolationKind.CHANGED, seen.by.round, text, (seen.by, topic.excerpt(seen.queue, seen.offset)))
 
 
@@ -122,13 +122,13 @@ def _stored_messages(topic: TopicHistory) -> Iterator[tuple[Queue, int, Message]
 def placed_sends(topic: TopicHistory) -> dict[Queue, list[Placed[Operation]]]:
     """Sends at their places: those that an acknowledgement named, and those where others of them are stored."""
     placed: dict[Queue, list[Placed[Operation]]] = defaultdict(list)
-    told: set[tuple[Queue, int]] = set()
+    acknowledged: set[tuple[Queue, int]] = set()
     for send in topic.sends.values():
-        if (place := told_place(send)) is not None:
-            told.add(place)
+        if (place := acknowledged_place(send)) is not None:
+            acknowledged.add(place)
             placed[place[0]].append(Placed(place[1], send.invoked_ns, end_of(send), send))
     for queue, offset, message in _stored_messages(topic):
-        if (queue, offset) not in told and message.value in topic.sends:
+        if (queue, offset) not in acknowledged and message.value in topic.sends:
             send = topic.sends[message.value]
             placed[queue].append(Placed(offset, send.invoked_ns, inf, send))
     return placed
@@ -145,7 +145,7 @@ def _reordered_by_key(topic: TopicHistory) -> Iterator[Violation]:
     """A producer's messages with one key are in one queue, and in the order of sending, also those that it sent without waiting."""
     by_key: dict[tuple[str, str], list[tuple[Operation, Queue, int]]] = defaultdict(list)
     for send in topic.sends.values():
-        if (place := told_place(send)) is not None and send.data["key"] is not None:
+        if (place := acknowledged_place(send)) is not None and send.data["key"] is not None:
             by_key[send.process, send.data["key"]].append((send, *place))
     for (process, key), sends in by_key.items():
         sends.sort(key=lambda placed: placed[0].invoked_ns)

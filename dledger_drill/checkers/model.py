@@ -51,7 +51,7 @@ class Outage:
 
 @dataclass(slots=True)
 class Verdict:
-    """``counts``: operations by kind and outcome, as ``"send ok"``.  ``not_judged``: rounds whose messages nobody looked for in the end."""
+    """``counts``: operations by kind and outcome, as ``"send ok"``.  ``not_judged``: rounds whose messages were not read in the end."""
 
     violations: list[Violation] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups: they survive, never go back, and are what somebody committed."""
+"""Committed offsets of consumer groups: they survive, never go back, and are what a client committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_offsets(topic: TopicHistory) -> Iterator[Violation]:
     for operation in topic.offsets:
         is_write = operation.kind is OperationKind.COMMIT_OFFSET
         if operation.outcome is Outcome.OK or (is_write and operation.outcome is Outcome.UNKNOWN):
-            # Nothing committed yet: told as -1, or as nothing.
+            # Nothing committed yet: reported as -1, or as nothing.
             offset = max(0, operation.data["offset"] or 0)
             ended = end_of(operation)
             call = Call(is_write, offset, operation.invoked_ns, ended if operation.outcome is Outcome.OK else inf, operation)
@@ -28,5 +28,5 @@ def check_offsets(topic: TopicHistory) -> Iterator[Violation]:
                 text = f"{group} in {queue}: offset {read.value} after {known.value} was known"
                 yield Violation(ViolationKind.OFFSET_BACK, read.item.round, text, (known.item, read.item))
             else:
-                text = f"{group} in {queue}: offset {read.value}, which nobody had committed"
+                text = f"{group} in {queue}: offset {read.value}, which was never committed"
                 yield Violation(ViolationKind.CHANGED, read.item.round, text, (read.item,))

@@ -2,7 +2,7 @@
 
 For operations with known places in one log this is all of linearizability: a total order by place is a linearization exactly if no
 operation ended before one with a lower place began.  Of a rising number, such as a committed offset, it is that no read is older than what
-was known before it (an acknowledged write, another read's answer), and none gives what nobody had tried to write by then.
+was known before it (an acknowledged write, another read's answer), and none gives what was not written or tried by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Placed(Generic[Item]):
-    """An operation and its place in the log.  ``returned``: infinity when nobody was told that it ended."""
+    """An operation and its place in the log.  ``returned``: infinity when no client was answered."""
 
     place: int
     invoked: float
@@ -47,7 +47,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Item]):
-    """A write, or a read that was answered.  ``returned``: infinity when nobody was told that it ended."""
+    """A write, or a read that was answered.  ``returned``: infinity when no client was answered."""
 
     is_write: bool
     value: int

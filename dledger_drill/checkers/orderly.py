@@ -1,5 +1,5 @@
-"""Orderly consuming: listener calls of one queue never overlap, whoever owns it.  Calls of processes that stood still do not count: nobody
-can take a call back from a process that does not run."""
+"""Orderly consuming: listener calls of one queue never overlap, whichever process owns it.  Calls of processes that stood still do not
+count: a call cannot be taken back from a process that does not run."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class OutageCheck:
         return gap.end_ns - gap.start_ns > self.limits.outage_ms * 1e6
 
     def _start(self, probe: _Probe, trying: Operation) -> int:
-        """The last acknowledgement, unless the probe was told to stand still for a while."""
+        """The last acknowledgement, unless the probe was made to stand still for a while."""
         if probe.last_ns is None or trying.invoked_ns - probe.last_ns > self._limit_ns(probe.pauses):
             return trying.invoked_ns
         return probe.last_ns

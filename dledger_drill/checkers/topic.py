@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """A message that somebody was told stands at an offset."""
+    """A message that a client was answered stands at an offset."""
 
     queue: Queue
     offset: int
@@ -37,7 +37,7 @@ class Sighting(NamedTuple):
 
 @dataclass(slots=True)
 class TopicHistory:
-    """Operations of one topic.  ``stored``: what its queues held in the end; empty when nobody looked."""
+    """Operations of one topic.  ``stored``: what its queues held in the end; empty when it was not read."""
 
     name: str
     sends: dict[str, Operation] = field(default_factory=dict)  # by value
@@ -98,10 +98,10 @@ class TopicHistory:
         return replace(self.audits[queue], data=data)
 
     def sightings(self) -> Iterator[Sighting]:
-        """Everything that anybody was told of what stands where, but for the audit."""
+        """All that clients were answered about what stands where, but for the audit."""
         for send in self.sends.values():
-            if (told := told_place(send)) is not None:
-                yield Sighting(*told, send.data["value"], send)
+            if (place := acknowledged_place(send)) is not None:
+                yield Sighting(*place, send.data["value"], send)
         for delivery in self.deliveries:
             # A message that was sent back comes from the retry topic of the consumer group, with an offset there.
             if not delivery.data["redelivered"]:
@@ -117,7 +117,7 @@ def queue_of(operation: Operation) -> Queue:
     return Queue(operation.data["group"], operation.data["queue"])
 
 
-def told_place(send: Operation) -> tuple[Queue, int] | None:
+def acknowledged_place(send: Operation) -> tuple[Queue, int] | None:
     """Queue and offset that an acknowledgement named.  Those of delayed and transactional messages are of a place where they wait."""
     if send.kind is OperationKind.SEND and send.outcome is Outcome.OK:
         return queue_of(send), send.data["offset"]
@@ -125,7 +125,7 @@ def told_place(send: Operation) -> tuple[Queue, int] | None:
 
 
 def end_of(operation: Operation) -> float:
-    """When the operation was over for certain; infinity when nobody was told."""
+    """When the operation was over for certain; infinity when no client was answered."""
     if operation.outcome is Outcome.UNKNOWN or operation.returned_ns is None:
         return inf
     return operation.returned_ns

@@ -29,7 +29,7 @@ def check_transactions(topic: TopicHistory) -> Iterator[Violation]:
             text = f"transaction {value} {ended} and is visible"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction, *shown))
         elif _has_the_other_end(transaction):
-            text = f"transaction {value} was told to have another end than {transaction.data['end']}, which nobody had asked for"
+            text = f"transaction {value} was reported to have another end than {transaction.data['end']}, which was never asked for"
             yield Violation(ViolationKind.TRANSACTION, transaction.round, text, (transaction,))
         elif topic.is_audited and not found and is_committed(transaction):
             text = f"transaction {value} was committed and is not stored"
@@ -40,7 +40,7 @@ def check_transactions(topic: TopicHistory) -> Iterator[Violation]:
 
 
 def is_committed(transaction: Operation) -> bool:
-    """Its client was told so; one that was left open for the broker's check was only prepared by then."""
+    """Its client was answered so; one that was left open for the broker's check was only prepared by then."""
     return transaction.outcome is Outcome.OK and transaction.data["end"] == "commit" and transaction.data.get("by", "client") == "client"
 
 

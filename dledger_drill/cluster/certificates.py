@@ -1,6 +1,6 @@
 """The certificates of a private cluster: an authority of its own, and a certificate for each node and name server.
 
-Owns their files, which nodes read anew when they were replaced.
+Owns their files, which nodes read again when they were replaced.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Cluster(ObservedCluster):
         machines: Those that are the drill's own, by the name of node or name server.
         logs: Where a person finds the logs of nodes.
         described: For the report: settings, and what nodes keep their data on.
-        is_own: Nobody else uses it: its replicas come to rest, and may be compared.
+        is_own: No other user has it: its replicas come to rest, and may be compared.
         client_namespace: Network namespace for processes of clients; None: that of this process.
         ca: File with the authority that workloads are to trust; empty: without TLS, or as the environment says.
         client_environment: Variables for processes of clients, which say as which user they connect; an empty one is not set there.

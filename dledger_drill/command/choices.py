@@ -32,8 +32,8 @@ def faults_of(text: str, against: str) -> tuple[str, ...]:
         raise typer.BadParameter(error.message, param_hint="--faults") from None
     refused = [name for name in names if name not in possible]
     if refused:
-        told = f"{', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}: not on a cluster in use; expected {', '.join(possible)}"
-        raise typer.BadParameter(told, param_hint="--faults")
+        text = f"{', '.join(refused[:3])}{' ...' if len(refused) > 3 else ''}: not on a cluster in use; expected {', '.join(possible)}"
+        raise typer.BadParameter(text, param_hint="--faults")
     return names
 
 

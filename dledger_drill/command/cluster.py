@@ -1,6 +1,6 @@
 """The cluster that a drill strikes, as its options say, what its faults need that is not there, and the folder of its files.
 
-The folder goes when the drill ends, however it ends, unless somebody is to look into it.
+The folder goes when the drill ends, however it ends, unless it is to be looked into.
 """
 
 from __future__ import annotations

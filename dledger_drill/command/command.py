@@ -203,7 +203,7 @@ def _shown() -> Any:
 
 
 def _write(found: Report, asked: _Asked) -> None:
-    """The files that were asked for, and the verdict, which is told also when a file cannot be written."""
+    """The files that were asked for, and the verdict, which is printed also when a file cannot be written."""
     from dledger_drill.report.document import write_document
     from dledger_drill.report.page import write_page
     from dledger_drill.report.statistics import verdict

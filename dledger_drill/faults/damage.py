@@ -1,7 +1,7 @@
 """Bits that flip in log files, which no process notices until it reads them.
 
 Owns where: inside entries that were written a while ago (docs/reference/formats.md has their layout).  A flip at a log's very end together
-with a crash is a torn write, which nobody can tell from one; and the block that the log ends in is written again, whole, with the next
+with a crash is a torn write, which looks the same; and the block that the log ends in is written again, whole, with the next
 entry, which would undo the flip.  The node is restarted when the fault ends, since that is what finds and repairs damage for certain.
 """
 

@@ -1,1 +1,1 @@
-"""What clients did and were told: records, and the files they are kept in."""
+"""What clients did and were answered: records, and the files they are kept in."""

@@ -125,7 +125,7 @@ class Cables(Links):
         return {one: {other: self.address(one, other) for other in nodes if other != one} for nodes in groups for one in nodes}
 
     def shape(self, source: str, target: str, shape: LinkShape) -> None:
-        """What ``source`` sends reaches ``target`` no more, whoever of them made the connection."""
+        """What ``source`` sends reaches ``target`` no more, whichever of them made the connection."""
         if shape != LinkShape(cut=True):
             raise InvalidArgumentError(f"a link from {source} to {target} that loses, delays or limits takes network namespaces")
         if (source, target) not in self._flows:

@@ -39,7 +39,7 @@ def make_device(name: str) -> int:
     """A device in the network namespace of this thread; returns its descriptor.  OSError EBUSY when there is one of that name."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     try:
-        # The kernel leaves segmenting and checksums to whoever takes the frame: nobody, it does not leave the machine.
+        # The kernel leaves segmenting and checksums to the device; none does it, as the frame does not leave the machine.
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
         fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
     except BaseException:
@@ -49,7 +49,7 @@ def make_device(name: str) -> int:
 
 
 def free_subnet_device() -> tuple[int, int]:
-    """A device of the machine's own network in a subnet that nobody there uses: (number of the subnet, descriptor).
+    """A device of the machine's own network in a subnet that is not in use there: (number of the subnet, descriptor).
 
     The name claims it, so two drills that begin at once do not take the same.
     """

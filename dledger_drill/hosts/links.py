@@ -1,6 +1,6 @@
 """``Links`` of machine.py through the switch.
 
-Owns the switch's process and the numbers of the machines; what it was told is in force when a call returns.
+Owns the switch's process and the numbers of the machines; what it was asked for is in force when a call returns.
 """
 
 from __future__ import annotations
@@ -80,5 +80,5 @@ class SwitchLinks(Links):
                 raise DledgerError(f"the switch of the private network does not answer: {error}") from error
             if not answer:
                 raise DledgerError("the switch of the private network has ended")
-            told: dict[str, Any] = json.loads(answer)
-            return told
+            answered: dict[str, Any] = json.loads(answer)
+            return answered

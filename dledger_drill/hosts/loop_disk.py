@@ -69,7 +69,7 @@ class LoopDisk(FolderDisk):
                 self.free()  # it was filled when it lost its power, and freed before it had it again
 
     def fill(self, leave_bytes: int) -> None:
-        """Take blocks in ever smaller pieces: what the file system keeps for itself is not told by its figures."""
+        """Take blocks in ever smaller pieces: what the file system keeps for itself is not in its figures."""
         if not self._powered:
             raise InvalidArgumentError(f"{self._mount} has no power")
         self._full = True

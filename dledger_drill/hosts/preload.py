@@ -59,7 +59,7 @@ class Preload:
     """The preloaded library of one machine; ``environment`` is for each of its processes."""
 
     def __init__(self, control: Path, folder: Path) -> None:
-        """Files below ``folder`` are the machine's disk; ``control`` is made anew."""
+        """Files below ``folder`` are the machine's disk; ``control`` is made again."""
         library = compiled()
         path = os.fsencode(folder.resolve())
         if len(path) >= PATH_BYTES:

@@ -44,6 +44,6 @@ class MachineProcess(LocalProcess):
             _starter.submit(start).result()
 
     def send_signal(self, number: signal.Signals) -> None:
-        if self.poll() is None:  # not waited for, so its number is nobody else's
+        if self.poll() is None:  # not waited for, so its number is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

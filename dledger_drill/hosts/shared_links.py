@@ -26,7 +26,7 @@ def worst_of(one: LinkShape, other: LinkShape) -> LinkShape:
 
 
 class SharedLinks:
-    """``hold`` is for one fault; ``links`` are not told anything by others meanwhile."""
+    """``hold`` is for one fault; ``links`` are not changed by others meanwhile."""
 
     def __init__(self, links: CountedLinks) -> None:
         self._links = links

@@ -1,8 +1,8 @@
 """An Ethernet switch between machines, as a process of its own: ``python -I -S switch.py FD``, where FD is a Unix socket to its owner.
 
 Owns the frames: it reads them from TAP devices, one a machine, and writes each to the device that it is addressed to; what a link between
-two machines does to them (nothing, unless it was told) is decided for each direction by itself.  Frames are as large as the kernel makes
-them (up to 64 KiB, cut into segments by no one), so that few of them carry much.  The devices vanish with this process.
+two machines does to them (nothing, unless set) is decided for each direction by itself.  Frames are as large as the kernel makes
+them (up to 64 KiB, not cut into segments), so that few of them carry much.  The devices vanish with this process.
 
 For speed and for a quick start it uses nothing but the standard library.  The owner sends one JSON object a packet and gets one back:
 ``add`` (with the device's descriptor), ``shape``, ``restore``, ``heal``, ``struck``.
@@ -165,7 +165,7 @@ class Switch:
 
 
 def take_high_priority() -> None:
-    """A switch that waits for a processor would be a slow network that nobody asked for."""
+    """A switch that waits for a processor would be a slow network without a fault."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
 

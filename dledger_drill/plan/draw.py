@@ -1,6 +1,6 @@
 """Which faults a round has, and when: drawn from the drill's seed and the round's number alone, so that any round can be run again.
 
-Owns the order: each possible fault is struck once before any is struck again, then the order is drawn anew; from the second turn on some
+Owns the order: each possible fault is struck once before any is struck again, then the order is drawn again; from the second turn on some
 rounds have two faults that overlap.  The first turn begins with one fault of each family: a short drill has something of everything.
 """
 

@@ -34,7 +34,7 @@ class FaultSpan:
 
 @dataclass(frozen=True, slots=True)
 class LeaderSpan:
-    """A leader as the nodes told of it."""
+    """A leader as the nodes reported it."""
 
     group: str
     node: str

@@ -19,7 +19,7 @@ from dledger_drill.report.timeline import COLOURS, Timeline, colours, timeline
 
 PICTURES = 300  # rounds whose timeline is in the page
 MAX_VIOLATIONS = 20  # of a round
-MAX_TOLD = 400  # violations of a page
+MAX_SHOWN = 400  # violations of a page
 MAX_TEXT = 400  # characters of a violation, or of an operation that shows it
 MAX_OPERATIONS = 5
 A_BLOCK = 100  # rounds that fold together, in a page of more than two such blocks
@@ -64,7 +64,7 @@ def page(report: Report) -> str:
         linked=LINKED,
         blocks=_blocks(report.rounds),
         names=sorted({name for each in report.rounds for name in each.faults}),
-        told=_told(report),
+        shown=_shown(report),
         max_operations=MAX_OPERATIONS,
         timelines=_timelines(report.rounds, [*rows, *pairs]),
         colours=COLOURS,
@@ -88,13 +88,13 @@ def _timelines(rounds: list[RoundReport], rows: list[FaultRow]) -> dict[int, Tim
     return {each.number: timeline(each, colour) for each in ordered[:PICTURES]}
 
 
-def _told(report: Report) -> dict[int, int]:
+def _shown(report: Report) -> dict[int, int]:
     """Number of the round -> how many of its violations the page tells; 0 is the whole drill."""
-    told, left = {}, MAX_TOLD
+    shown, left = {}, MAX_SHOWN
     for number, found in ((0, report.violations), *((each.number, each.violations) for each in report.rounds)):
-        told[number] = min(len(found), MAX_VIOLATIONS, left)
-        left -= told[number]
-    return told
+        shown[number] = min(len(found), MAX_VIOLATIONS, left)
+        left -= shown[number]
+    return shown
 
 
 def _blocks(rounds: list[RoundReport]) -> list[Block]:

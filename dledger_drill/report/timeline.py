@@ -126,9 +126,9 @@ class _Drawing:
         longest = sorted((span for span in self._found.outages if span.group == group), key=lambda each: -each.duration_ms)[:MAX_BARS]
         outages = []
         for number, span in enumerate(longest):
-            told = f"{span.duration_ms:,.0f} ms"
+            took = f"{span.duration_ms:,.0f} ms"
             late = " late" if span.start_s > self._seconds * 0.6 else ""  # its text grows to the left
-            outages.append(self._bar(span, f"outage{late}", "" if number else told, f"{group}: nothing acknowledged for {told}"))
+            outages.append(self._bar(span, f"outage{late}", "" if number else took, f"{group}: nothing acknowledged for {took}"))
         return self._chart(group, "acked/s", [round(count / self._bin_s) for count in counts], tuple(outages))
 
     def _latency(self) -> Chart:

@@ -23,7 +23,7 @@ PROCESS = "drill"
 
 
 class Round:
-    """``say`` is told what goes on, ``write`` gets the faults as operations.
+    """``say`` gets what goes on, ``write`` gets the faults as operations.
 
     ``unfinished``: operations such as a rolling restart that began and did not come to their end; ``clients_paused``: the load stood still.
     """

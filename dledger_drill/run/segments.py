@@ -177,7 +177,7 @@ class Segment:
     def _compare(self, write: Callable[[Operation], None]) -> None:
         """The replicas, by the checksums that nodes give of their own files, once all have applied the same.
 
-        The checker compares them.  What only the nodes can see, such as damage that one of them found, is told as a checksum that differs.
+        The checker compares them.  What only nodes see, such as damage that one of them found, is reported as a checksum that differs.
         """
         self._say("comparing the replicas")
         cluster = self._state.cluster

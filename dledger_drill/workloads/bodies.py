@@ -22,7 +22,7 @@ def body_of(value: str) -> bytes:
 
 
 def value_of(body: bytes) -> str:
-    """The value; of a body that is not as it was made, one that nobody has sent."""
+    """The value; of a body that is not as it was made, one that was never sent."""
     name = bytes(body).partition(END_OF_VALUE)[0]
     try:
         value = name.decode()

@@ -100,7 +100,7 @@ def main(folder: str, spec_file: str) -> int:
         try:
             asyncio.run(LoadProcess(spec, writer, Path(folder)).run())
         except* EOFError:
-            status = 1  # whoever started it is gone
+            status = 1  # its parent is gone
         except* DledgerError as errors:
             print(f"the load ended: {_first(errors)}", file=sys.stderr)
             status = 1

@@ -83,7 +83,7 @@ class FollowerReader(Reader):
 
 
 class Offsets(Workload):
-    """Commits growing offsets of a consumer group that nobody consumes with, and fetches them."""
+    """Commits growing offsets of a consumer group without members, and fetches them."""
 
     def __init__(self, around: Surroundings, process: str, queues: Sequence[tuple[str, int]]) -> None:
         super().__init__(around)

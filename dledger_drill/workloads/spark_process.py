@@ -45,7 +45,7 @@ class SparkJobs:
             self._batch()
             if query is not None and not query.isActive:
                 query = self._start_stream()
-        while not self._batch():  # whoever started it waits so long and no longer
+        while not self._batch():  # its parent waits so long and no longer
             time.sleep(RETRY_S)
         if query is not None:
             if not query.isActive:
@@ -126,7 +126,7 @@ def _obey(jobs: SparkJobs) -> None:
         if command.finish:
             jobs.stopped.set()
             return
-    os._exit(1)  # whoever started it is gone; the JVM ends with its stdin
+    os._exit(1)  # its parent is gone; the JVM ends with its stdin
 
 
 def main(folder: str, spec_file: str) -> int:

@@ -1,4 +1,4 @@
-"""What a workload process is to do: the JSON it is started with, and what it is told on its stdin, one JSON object a line."""
+"""What a workload process is to do: the JSON it is started with, and what it is sent on its stdin, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEFAULT_WORKLOADS = tuple(name for name in WORKLOADS if not name.startswith("spa
 
 
 def check_workloads(names: Sequence[str]) -> None:
-    """Raises InvalidArgumentError for a name that is none, and for delayed messages that nobody waits for before the audit."""
+    """Raises InvalidArgumentError for a name that is none, and for delayed messages that are not waited for before the audit."""
     for name in names:
         if name not in WORKLOADS:
             raise InvalidArgumentError(f"workload {name!r}: expected some of {', '.join(WORKLOADS)}")

@@ -18,7 +18,7 @@ from dledger_wire.errors import DledgerError
 LEFT_OPEN = 0.1
 ROLLED_BACK = 0.3
 _ENDS = {"commit": TransactionState.COMMIT, "rollback": TransactionState.ROLLBACK}
-_TOLD = {
+_BY_ANSWER = {
     TransactionOutcome.COMMITTED: ("commit", "rollback"),
     TransactionOutcome.ROLLED_BACK: ("rollback", "commit"),
 }
@@ -36,9 +36,9 @@ class _Planned:
     recorded: bool = False
 
 
-def outcome_of_end(end: str, told: TransactionOutcome) -> Outcome:
-    """What the cluster told of an end that was asked for: OK when it is that one, FAILED when it is the other one."""
-    done, refused = _TOLD.get(told, ("", ""))
+def outcome_of_end(end: str, answered: TransactionOutcome) -> Outcome:
+    """What the cluster answered when an end was asked for: OK when it is that one, FAILED when it is the other one."""
+    done, refused = _BY_ANSWER.get(answered, ("", ""))
     return Outcome.OK if end == done else Outcome.FAILED if end == refused else Outcome.UNKNOWN
 
 
@@ -83,11 +83,11 @@ class Transactional(Workload):
                 self.recorder.undelivered.expect(self.topic, value)
             return
         try:
-            told = await transaction.end(_ENDS[planned.end])
+            answered = await transaction.end(_ENDS[planned.end])
         except DledgerError:
-            told = TransactionOutcome.OPEN
-        outcome = outcome_of_end(planned.end, told)
-        if told is TransactionOutcome.OPEN:  # stored and without a confirmed end: a check gives it this end
+            answered = TransactionOutcome.OPEN
+        outcome = outcome_of_end(planned.end, answered)
+        if answered is TransactionOutcome.OPEN:  # stored and without a confirmed end: a check gives it this end
             planned.data["by"] = "check"
             self._record(planned, outcome)
             if planned.end == "commit":

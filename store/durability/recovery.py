@@ -2,8 +2,8 @@
 
 Owns the choice of the snapshot and the order of steps.  Everything here is derived from the log: files beyond the snapshot are cut back,
 missing or short ones are rebuilt, and what was committed after the snapshot is applied again by the log's node.  Where the log itself is
-damaged, or the disk is full, queue files stay as they are until that is over (``rebuild_left_files``): who reads them meanwhile is told
-that they are not what was written.
+damaged, or the disk is full, queue files stay as they are until that is over (``rebuild_left_files``): reads meanwhile fail with an
+error that says so.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ follow();
 
 // A timeline: what was at the time that is pointed at, and a zoom, which is a wider box in the same window.
 for (const picture of all(".picture")) {
-  const plot = picture.querySelector(".plot"), wide = picture.querySelector(".wide"), told = picture.querySelector("output");
+  const plot = picture.querySelector(".plot"), wide = picture.querySelector(".wide"), caption = picture.querySelector("output");
   const seconds = Number(picture.dataset.seconds), bin = Number(picture.dataset.bin), fingers = new Map();
   const cursor = document.createElement("div");
   cursor.className = "cursor";
@@ -64,7 +64,7 @@ for (const picture of all(".picture")) {
       const value = chart.dataset.values.split(",")[number];
       if (value) parts.push(`${chart.dataset.name} ${value} ${chart.dataset.unit}`);
     }
-    told.textContent = `${at.toFixed(2)} s: ${parts.join("; ")}`;
+    caption.textContent = `${at.toFixed(2)} s: ${parts.join("; ")}`;
     cursor.style.left = `${place}%`;
     wide.append(cursor);
   };

@@ -11,7 +11,7 @@ import pytest
 
 from dledger_drill.report.document import write_document
 from dledger_drill.report.model import FaultSpan, LeaderSpan, OutageSpan, ViolationText
-from dledger_drill.report.page import MAX_TOLD, PICTURES, page, write_page
+from dledger_drill.report.page import MAX_SHOWN, PICTURES, page, write_page
 from dledger_drill.report.statistics import TWO, by_fault, by_pair, outage_percentiles, verdict
 from dledger_drill.report.timeline import colours, timeline
 from tests.unit.drill.report.made import FAULTS, HOSTILE, made, read_document
@@ -128,7 +128,7 @@ def test_long_evidence_is_cut() -> None:
         each.violations = [ViolationText("lost", "x" * 9000, ("y" * 9000,) * 30)] * 500
     text = page(report)
     assert len(text.encode()) < 2_000_000
-    assert text.count('class="told"') == MAX_TOLD
+    assert text.count('class="violation"') == MAX_SHOWN
     assert "480 more are in the JSON document" in text
 
 
