@@ -58,7 +58,7 @@ class Running:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._server.serve(),))
         self._thread.start()
-        wait_until(lambda: self._server.started, "the console has started")
+        wait_until(lambda: self._server.port, "the console has started")
 
     def end(self) -> None:
         self._server.should_exit = True
@@ -106,7 +106,7 @@ class Running:
             yield opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # the library has one application in a process, and starts it once
 def running() -> Iterator[Running]:
     console = Running()
     yield console
