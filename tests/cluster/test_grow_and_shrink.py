@@ -42,6 +42,8 @@ def group_file(cluster: Cluster, name: str, node_id: str, **group: Any) -> str:
 def stop_local(cluster: Cluster) -> None:
     """End all processes of the data folder, those that commands started too."""
     cluster.cli_ok("down", "--data", str(cluster.data))
+    for process in cluster.processes.values():
+        process.wait()
     cluster.processes.clear()
 
 
@@ -118,8 +120,7 @@ def test_a_group_is_added_and_another_drained_and_removed_under_load(two: Cluste
             send(100)
         check_stale_file(two, stale)
         send_keys(two, {"g0", "g2"})
-        two.cli_ok("down", "--data", data)
-        two.processes.clear()
+        stop_local(two)
         two.cli_ok("up", "--data", data)
         send_keys(two, {"g0", "g2"})
     finally:

@@ -36,7 +36,8 @@ def start_dying(bootstrap: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", DYING, bootstrap], env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline().strip() == "local transaction"
+    with process.stdout:
+        assert process.stdout.readline().strip() == "local transaction"
     return process
 
 
