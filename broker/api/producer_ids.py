@@ -33,7 +33,7 @@ class ProducerIdService:
             # The next epoch of an id fences its current sender.
             self._context.access.require_producer(caller.principal, *self._context.store.names_of_producer(request.producer_id))
         owner = caller.principal.name if caller.principal.kind is Kind.USER else ""
-        command = InitProducer(producer_id=request.producer_id, producer_name=request.producer_name, stable_id=stable_id, owner=owner)
+        command = InitProducer(producer_id=request.producer_id, name=request.producer_name, stable_id=stable_id, owner=owner)
         registration = await self._context.command(command, TIMEOUT_S)
         reply = broker_pb2.InitProducerResponse(
             producer_id=registration.producer_id, epoch=registration.epoch, is_incomplete=registration.is_incomplete

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group
-from store.commands.command import Command, Fields, JsonObject, without_none
+from store.commands.command import Command, JsonObject, Row, optional
 
 MAX_RETRY_QUEUES = 1024
 MAX_RETRIES = 1000
@@ -35,22 +35,9 @@ class PutSubscriptionGroup(Command[SubscriptionGroup]):
     retryQueueNums: int | None = None
     retryMaxTimes: int | None = None
 
-    def encode(self) -> JsonObject:
-        return {"groupName": self.groupName} | self.changes()
-
     def changes(self) -> JsonObject:
         """The settings that change, by name."""
-        settings = {"consumeEnable": self.consumeEnable, "retryQueueNums": self.retryQueueNums, "retryMaxTimes": self.retryMaxTimes}
-        return without_none(settings)
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            groupName=fields.text("groupName"),
-            consumeEnable=fields.optional_flag("consumeEnable"),
-            retryQueueNums=fields.optional_integer("retryQueueNums"),
-            retryMaxTimes=fields.optional_integer("retryMaxTimes"),
-        )
+        return {name: value for name, value in self.encode().items() if name != "groupName"}
 
     def check(self) -> None:
         check_group(self.groupName)
@@ -65,16 +52,9 @@ class DeleteSubscriptionGroup(Command[SubscriptionGroup]):
     KIND: ClassVar[str] = "delete_subscription_group"
     groupName: str
 
-    def encode(self) -> JsonObject:
-        return {"groupName": self.groupName}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(groupName=fields.text("groupName"))
-
 
 @dataclass(frozen=True, slots=True)
-class OffsetRow:
+class OffsetRow(Row):
     """The next offset a group reads in a queue.  ``generation`` None: any; ``lock_epoch`` 0: the sender holds no lock."""
 
     topic: str
@@ -125,15 +105,7 @@ class CommitOffsets(Command[OffsetsResult]):
     KIND: ClassVar[str] = "commit_offsets"
     group: str
     offsets: tuple[OffsetRow, ...]
-    initial: bool = False
-
-    def encode(self) -> JsonObject:
-        fields: JsonObject = {"group": self.group, "offsets": [row.encode() for row in self.offsets]}
-        return fields | {"initial": True} if self.initial else fields
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(group=fields.text("group"), offsets=_rows(fields), initial=fields.flag("initial"))
+    initial: bool = optional(False)
 
     def check(self) -> None:
         _check_offsets(self.group, self.offsets)
@@ -147,13 +119,6 @@ class ResetOffsets(Command[OffsetsResult]):
     group: str
     offsets: tuple[OffsetRow, ...]
 
-    def encode(self) -> JsonObject:
-        return {"group": self.group, "offsets": [row.encode() for row in self.offsets]}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(group=fields.text("group"), offsets=_rows(fields))
-
     def check(self) -> None:
         _check_offsets(self.group, self.offsets)
 
@@ -165,19 +130,8 @@ class DeleteOffsets(Command[OffsetsResult]):
     KIND: ClassVar[str] = "delete_offsets"
     group: str
 
-    def encode(self) -> JsonObject:
-        return {"group": self.group}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(group=fields.text("group"))
-
     def check(self) -> None:
         check_group(self.group)
-
-
-def _rows(fields: Fields) -> tuple[OffsetRow, ...]:
-    return tuple(OffsetRow.decode(row) for row in fields.rows("offsets"))
 
 
 def _check_offsets(group: str, offsets: tuple[OffsetRow, ...]) -> None:

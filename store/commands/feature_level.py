@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,6 @@ class RaiseFeatureLevel(Command[GroupLevel]):
     KIND: ClassVar[str] = "feature_level"
     level: int
     release: str
-
-    def encode(self) -> JsonObject:
-        return {"level": self.level, "release": self.release}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(level=fields.integer("level"), release=fields.text("release"))
 
     def check(self) -> None:
         if self.level < 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, optional
 
 StoredCount = tuple[str, int, int]  # topic, queue id, messages
 
@@ -32,22 +32,9 @@ class InitProducer(Command[ProducerRegistration]):
 
     KIND: ClassVar[str] = "init_producer"
     producer_id: int = 0
-    producer_name: str = ""
-    stable_id: str = ""
-    owner: str = ""
-
-    def encode(self) -> JsonObject:
-        given = {"stable_id": self.stable_id, "owner": self.owner}
-        return {"producer_id": self.producer_id, "name": self.producer_name} | {key: value for key, value in given.items() if value}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            producer_id=fields.integer("producer_id"),
-            producer_name=fields.text("name"),
-            stable_id=fields.text("stable_id"),
-            owner=fields.text("owner"),
-        )
+    name: str = ""
+    stable_id: str = optional("")
+    owner: str = optional("")
 
     @property
     def identity(self) -> str | int:

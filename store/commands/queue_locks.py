@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, JsonObject
 
 MAX_LOCKED_QUEUES = 10_000  # in one command
 
@@ -26,13 +26,14 @@ class LockQueues(Command[tuple[LockedQueue, ...]]):
     queues: tuple[TopicQueue, ...]
 
     def encode(self) -> JsonObject:
-        rows = [[topic, queue_id, 0] for topic, queue_id in self.queues]
-        return {"group": self.group, "owner": self.owner, "client": self.client, "queues": rows}
+        # The zeros stand where the epoch of a lock would; they mean nothing.
+        return Command.encode(self) | {"queues": [[*queue, 0] for queue in self.queues]}
 
     @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        queues = tuple((str(topic), int(queue_id)) for topic, queue_id, _ in fields.rows("queues"))
-        return cls(group=fields.text("group"), owner=fields.text("owner"), client=fields.text("client"), queues=queues)
+    def decode(cls, arguments: JsonObject) -> Self:
+        locked = UnlockQueues.decode(arguments)
+        queues = [[topic, queue_id] for topic, queue_id, _ in locked.queues]
+        return super(LockQueues, cls).decode(arguments | {"queues": queues})
 
     def check(self) -> None:
         _check_session(self.group, self.owner, len(self.queues))
@@ -46,14 +47,6 @@ class UnlockQueues(Command[int]):
     group: str
     owner: str
     queues: tuple[LockedQueue, ...] = ()
-
-    def encode(self) -> JsonObject:
-        return {"group": self.group, "owner": self.owner, "queues": [list(row) for row in self.queues]}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        queues = tuple((str(topic), int(queue_id), int(epoch)) for topic, queue_id, epoch in fields.rows("queues"))
-        return cls(group=fields.text("group"), owner=fields.text("owner"), queues=queues)
 
     def check(self) -> None:
         _check_session(self.group, self.owner, len(self.queues))

@@ -6,9 +6,9 @@ Each is proposed in one log entry with the messages it is about, so both are com
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from store.commands.command import Command, Fields, JsonObject, OffsetRun, json_runs
+from store.commands.command import Command, OffsetRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,6 @@ class AdvanceDelayLevel(Command[None]):
     KIND: ClassVar[str] = "advance_delay"
     level: int
     offset: int
-
-    def encode(self) -> JsonObject:
-        return {"level": self.level, "offset": self.offset}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(level=fields.integer("level"), offset=fields.integer("offset"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +31,6 @@ class AdvanceTimers(Command[None]):
     done_offset: int
     held: tuple[int, ...] = ()
 
-    def encode(self) -> JsonObject:
-        return {
-            "low": self.low,
-            "seen": self.seen,
-            "done_ms": self.done_ms,
-            "done_offset": self.done_offset,
-            "held": list(self.held),
-        }
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            low=fields.integer("low"),
-            seen=fields.integer("seen"),
-            done_ms=fields.integer("done_ms"),
-            done_offset=fields.integer("done_offset", -1),
-            held=fields.integers("held"),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkSentBack(Command[None]):
@@ -68,13 +42,6 @@ class MarkSentBack(Command[None]):
     queue_id: int
     runs: tuple[OffsetRun, ...]
 
-    def encode(self) -> JsonObject:
-        return {"group": self.group, "topic": self.topic, "queue_id": self.queue_id, "runs": json_runs(self.runs)}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(group=fields.text("group"), topic=fields.text("topic"), queue_id=fields.integer("queue_id"), runs=fields.runs("runs"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRedriven(Command[None]):
@@ -83,10 +50,3 @@ class MarkRedriven(Command[None]):
     KIND: ClassVar[str] = "redriven"
     group: str
     offset: int
-
-    def encode(self) -> JsonObject:
-        return {"group": self.group, "offset": self.offset}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(group=fields.text("group"), offset=fields.integer("offset"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger_wire.errors import InvalidArgumentError
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, JsonObject
 from store.commands.consumer_groups import (
     CommitOffsets,
     DeleteOffsets,
@@ -60,7 +60,4 @@ def decode_command(kind: str, arguments: JsonObject) -> Command[object]:
     found = COMMANDS.get(kind)
     if found is None:
         raise InvalidArgumentError(f"unknown command {kind!r}")
-    try:
-        return found.decode(Fields(kind, arguments))
-    except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"command {kind}: {error}") from None
+    return found.decode(arguments)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import is_node_name
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,10 @@ class SetReplacement(Command[Replacement | None]):
     """Begin a replacement, in place of the one that is under way if there is one; without ``spare``: none is under way any more."""
 
     KIND: ClassVar[str] = "replacement"
-    spare: str = ""
-    address: str = ""
-    absent: str = ""
-    voter: bool = False
-
-    def encode(self) -> JsonObject:
-        given = {"spare": self.spare, "address": self.address, "absent": self.absent, "voter": self.voter}
-        return {name: value for name, value in given.items() if value}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(spare=fields.text("spare"), address=fields.text("address"), absent=fields.text("absent"), voter=fields.flag("voter"))
+    spare: str = optional("")
+    address: str = optional("")
+    absent: str = optional("")
+    voter: bool = optional(False)
 
     def check(self) -> None:
         for name in (self.spare, self.absent):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, optional
 
 STATES = (ACTIVE, DRAINING, REMOVED)
 MAX_REPLICAS = 9
@@ -40,28 +40,11 @@ class SetReplicaGroup(Command[ReplicaGroupSettings]):
     """
 
     KIND: ClassVar[str] = "replica_group"
-    state: str = ""
-    voters: int = 0
+    state: str = optional("")
+    voters: int = optional(0)
     learners: int | None = None
     replace_after_ms: int | None = None
-    at_index: int = 0
-
-    def encode(self) -> JsonObject:
-        optional = {"learners": self.learners, "replace_after_ms": self.replace_after_ms}
-        given = {"state": self.state, "voters": self.voters, "at_index": self.at_index}
-        return {name: value for name, value in given.items() if value} | {
-            name: value for name, value in optional.items() if value is not None
-        }
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            state=fields.text("state"),
-            voters=fields.integer("voters"),
-            learners=fields.optional_integer("learners"),
-            replace_after_ms=fields.optional_integer("replace_after_ms"),
-            at_index=fields.integer("at_index"),
-        )
+    at_index: int = optional(0)
 
     def check(self) -> None:
         if self.state not in ("", *STATES):

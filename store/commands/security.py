@@ -6,12 +6,12 @@ import base64
 import binascii
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.security.principal import USER_NAME, is_user_name
 from dledger_wire.security.scram import Verifier
-from store.commands.command import Command, Fields, JsonObject
+from store.commands.command import Command, Row
 
 EVERYBODY = "*"
 MAX_USERS = 10_000
@@ -48,7 +48,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class User(Row):
     """A user; one without a verifier comes in with a certificate only."""
 
     name: str
@@ -82,7 +82,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Rule:
+class Rule(Row):
     """``user`` may, or may not, do ``action`` with the resources of this type that fit ``pattern``: a name, or its beginning and *."""
 
     user: str
@@ -127,13 +127,6 @@ class PutUser(Command[int]):
     user: User
     create: bool = True
 
-    def encode(self) -> JsonObject:
-        return {"user": self.user.encode(), "create": self.create}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(user=User.decode(fields.row("user")), create=fields.flag("create"))
-
     def check(self) -> None:
         self.user.check()
 
@@ -145,13 +138,6 @@ class DeleteUser(Command[int]):
     KIND: ClassVar[str] = "delete_user"
     name: str
 
-    def encode(self) -> JsonObject:
-        return {"name": self.name}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(name=fields.text("name"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRules(Command[int]):
@@ -160,14 +146,6 @@ class ChangeRules(Command[int]):
     KIND: ClassVar[str] = "change_rules"
     added: tuple[Rule, ...] = ()
     removed: tuple[Rule, ...] = ()
-
-    def encode(self) -> JsonObject:
-        return {"added": [rule.encode() for rule in self.added], "removed": [rule.encode() for rule in self.removed]}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        added, removed = (tuple(Rule.decode(row) for row in fields.rows(name)) for name in ("added", "removed"))
-        return cls(added=added, removed=removed)
 
     def check(self) -> None:
         if not 0 < len(self.added) + len(self.removed) <= MAX_RULES_OF_COMMAND:
@@ -184,16 +162,3 @@ class CopySecurity(Command[int]):
     version: int
     users: tuple[User, ...]
     rules: tuple[Rule, ...]
-
-    def encode(self) -> JsonObject:
-        users, rules = [user.encode() for user in self.users], [rule.encode() for rule in self.rules]
-        return {"version": self.version, "users": users, "rules": rules}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        users, rules = fields.rows("users"), fields.rows("rules")
-        return cls(
-            version=fields.integer("version"),
-            users=tuple(User.decode(row) for row in users),
-            rules=tuple(Rule.decode(row) for row in rules),
-        )

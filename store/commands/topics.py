@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_topic, is_node_name
 from dledger_wire.status import Perm, unread_queues
-from store.commands.command import Command, Fields, JsonObject, without_none
+from store.commands.command import Command, JsonObject, optional
 
 MAX_QUEUES = 1024
 MAX_GROUPS = 1024
@@ -40,22 +40,7 @@ class CreateTopic(Command[TopicResult]):
     write_queues: int | None = None
     perm: int | None = None
     if_not_exists: bool = False
-    groups: tuple[str, ...] = ()
-
-    def encode(self) -> JsonObject:
-        fields = {"name": self.name, "read_queues": self.read_queues, "write_queues": self.write_queues, "perm": self.perm}
-        return without_none(fields) | {"if_not_exists": self.if_not_exists} | _encoded_groups(self.groups)
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            name=fields.text("name"),
-            read_queues=fields.optional_integer("read_queues"),
-            write_queues=fields.optional_integer("write_queues"),
-            perm=fields.optional_integer("perm"),
-            if_not_exists=fields.flag("if_not_exists"),
-            groups=_decoded_groups(fields),
-        )
+    groups: tuple[str, ...] = optional(())
 
     def check(self) -> None:
         check_topic(self.name)
@@ -75,28 +60,7 @@ class UpdateTopic(Command[TopicResult]):
     write_queues: int = 0
     perm: int = 0
     force: bool = False
-    groups: tuple[str, ...] = ()
-
-    def encode(self) -> JsonObject:
-        fields: JsonObject = {
-            "name": self.name,
-            "read_queues": self.read_queues,
-            "write_queues": self.write_queues,
-            "perm": self.perm,
-            "force": self.force,
-        }
-        return fields | _encoded_groups(self.groups)
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            name=fields.text("name"),
-            read_queues=fields.integer("read_queues"),
-            write_queues=fields.integer("write_queues"),
-            perm=fields.integer("perm"),
-            force=fields.flag("force"),
-            groups=_decoded_groups(fields),
-        )
+    groups: tuple[str, ...] = optional(())
 
     def check(self) -> None:
         _check_topic_fields(self.read_queues, self.write_queues, self.perm)
@@ -114,10 +78,6 @@ class DeleteTopic(Command[TopicResult]):
         # The zeros mean nothing; the first version wrote them.
         return {"name": self.name, "read_queues": 0, "write_queues": 0, "perm": 0}
 
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(name=fields.text("name"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicIf(DeleteTopic):
@@ -130,23 +90,11 @@ class DeleteTopicIf(DeleteTopic):
     only_if: str = EMPTY
 
     def encode(self) -> JsonObject:
-        return {"name": self.name, "only_if": self.only_if}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(name=fields.text("name"), only_if=fields.text("only_if"))
+        return Command.encode(self)
 
     def check(self) -> None:
         if self.only_if not in (EMPTY, DRAINED):
             raise InvalidArgumentError(f"only_if {self.only_if!r}: expected {EMPTY} or {DRAINED}")
-
-
-def _encoded_groups(groups: tuple[str, ...]) -> JsonObject:
-    return {"groups": ",".join(groups)} if groups else {}
-
-
-def _decoded_groups(fields: Fields) -> tuple[str, ...]:
-    return tuple(fields.text("groups").split(",")) if fields.text("groups") else ()
 
 
 def _check_groups(groups: tuple[str, ...]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from store.commands.command import Command, Fields, JsonObject, OffsetRun, json_runs
+from store.commands.command import Command, OffsetRun, optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,20 +13,10 @@ class EndTransactions(Command[None]):
     """Half messages by offset, and how their transactions ended; ``ended``: it is not known how."""
 
     KIND: ClassVar[str] = "end_transactions"
-    committed: tuple[OffsetRun, ...] = ()
-    rolled_back: tuple[OffsetRun, ...] = ()
-    parked: tuple[OffsetRun, ...] = ()
-    ended: tuple[OffsetRun, ...] = ()
-
-    def encode(self) -> JsonObject:
-        fields = {"commit": self.committed, "rollback": self.rolled_back, "park": self.parked, "ended": self.ended}
-        return {name: json_runs(runs) for name, runs in fields.items() if runs}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(
-            committed=fields.runs("commit"), rolled_back=fields.runs("rollback"), parked=fields.runs("park"), ended=fields.runs("ended")
-        )
+    committed: tuple[OffsetRun, ...] = optional((), "commit")
+    rolled_back: tuple[OffsetRun, ...] = optional((), "rollback")
+    parked: tuple[OffsetRun, ...] = optional((), "park")
+    ended: tuple[OffsetRun, ...] = optional(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +25,3 @@ class CountTransactionChecks(Command[None]):
 
     KIND: ClassVar[str] = "check_transactions"
     runs: tuple[OffsetRun, ...]
-
-    def encode(self) -> JsonObject:
-        return {"runs": json_runs(self.runs)}
-
-    @classmethod
-    def decode(cls, fields: Fields) -> Self:
-        return cls(runs=fields.runs("runs"))

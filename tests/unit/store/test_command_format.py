@@ -77,7 +77,7 @@ CASES: list[tuple[str, Command[object]]] = [
     ("check_transactions", CountTransactionChecks(runs=((6, 8),))),
     ("sent_back", MarkSentBack(group="new", topic="orders", queue_id=0, runs=((6, 8), (9, 10)))),
     ("redriven", MarkRedriven(group="audit", offset=7)),
-    ("init_producer", InitProducer(producer_name="producers")),
+    ("init_producer", InitProducer(name="producers")),
     ("init_producer with a name", InitProducer(stable_id="writer-1")),
     (
         "create_topic over replica groups",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from dledger_wire.batches.batch import Sequence64
-from store.commands.command import Fields
 from store.commands.producers import InitProducer
 from store.state.sequences import SequenceTable
 
@@ -39,5 +38,5 @@ def test_one_with_a_name_keeps_the_user_that_registered_it_first() -> None:
 
 def test_the_command_carries_the_owner_only_where_there_is_one() -> None:
     owned = InitProducer(producer_id=3, owner="alice")
-    assert InitProducer.decode(Fields("init_producer", json.loads(json.dumps(owned.encode())))) == owned
+    assert InitProducer.decode(json.loads(json.dumps(owned.encode()))) == owned
     assert "owner" not in InitProducer(producer_id=3).encode()

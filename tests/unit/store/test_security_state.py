@@ -8,7 +8,6 @@ import pytest
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.security.scram import secret_verifier
-from store.commands.command import Fields
 from store.commands.security import Action, ChangeRules, CopySecurity, DeleteUser, Effect, PutUser, Resource, Rule, User
 from store.state.security import SecurityState
 from store.state.state_machine import CommandContext, CommandHandlers
@@ -33,7 +32,7 @@ class State:
             self.do(PutUser(user=User(name, secret_verifier(name * 8))))
 
     def do(self, command: PutUser | DeleteUser | ChangeRules | CopySecurity) -> int:
-        decoded = type(command).decode(Fields(command.KIND, command.encode()))
+        decoded = type(command).decode(command.encode())
         assert decoded == command
         decoded.check()
         index = next(self._indexes)

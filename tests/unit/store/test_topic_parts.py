@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dledger_wire.errors import DledgerError, InvalidArgumentError, UnsafeShrinkError
-from store.commands.command import Fields
 from store.commands.topics import DRAINED, EMPTY, CreateTopic, DeleteTopic, DeleteTopicIf, UpdateTopic
 from store.state.state_machine import CommandContext, CommandHandlers
 from store.state.topics import Topics
@@ -23,7 +22,7 @@ class State:
 
     def apply(self, command: CreateTopic | UpdateTopic | DeleteTopic) -> None:
         self._pos += 100
-        decoded = type(command).decode(Fields(command.KIND, command.encode()))
+        decoded = type(command).decode(command.encode())
         assert decoded == command
         self._handlers.apply(decoded, CommandContext(self._pos, 1, self._pos, self._pos))
 
