@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nicegui import ui
@@ -16,17 +17,7 @@ MUTED = "#8391a2"  # is read on light and on dark
 GRID = "#83919233"
 MAX_LINES = 12
 # Adds points to the lines of a chart, and takes away as many old ones as are too many.
-APPEND = """
-((id, lines, most) => {
-  const chart = getElement(id)?.chart;
-  if (!chart) return;
-  const series = chart.getOption().series.map((line) => {
-    const data = line.data.concat(lines[line.name] || []).slice(-most);
-    return { name: line.name, data, showSymbol: data.length < 2 };
-  });
-  chart.setOption({ series });
-})(%d, %s, %d)
-"""
+APPEND = Path(__file__).with_name("append_points.js").read_text(encoding="utf-8")
 
 
 class LineChart:

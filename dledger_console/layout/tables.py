@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -20,14 +21,7 @@ NOT_YET = "not known yet"  # true however long there is no answer
 Cell: TypeAlias = "str | int | float | Link | Mark | Amount | None"
 
 # The cell decides what it is; the text is bound and never taken as markup.
-CELL = """
-<q-td :props="props" :class="props.col.__classes">
-  <template v-if="props.value && props.value.target"><a :href="props.value.target">{{ props.value.text }}</a></template>
-  <template v-else-if="props.value && props.value.mark">
-    <span :class="'pill on-' + props.value.mark">{{ props.value.text }}</span></template>
-  <template v-else>{{ props.value }}</template>
-</q-td>
-"""
+CELL = Path(__file__).with_name("cell.html").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from html import escape
+from pathlib import Path
 from urllib.parse import parse_qs, quote
 
 from fastapi import FastAPI, Request
@@ -26,17 +27,7 @@ FORM_S = 10.0
 
 _logger = logging.getLogger(__name__)
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Log in · dledger</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<link rel="stylesheet" href="/static/console.css"></head>
-<body class="login"><main><form method="post" action="/login{next}">
-<h1>dledger</h1><p>Log in as a user of the cluster.</p>
-<p class="login-error" role="alert">{error}</p>
-<label>User<input name="user" autocomplete="username" required autofocus maxlength="127" value="{user}"></label>
-<label>Password<input name="password" type="password" autocomplete="current-password" required></label>
-<button type="submit">Log in</button></form></main></body></html>
-"""
+PAGE = Path(__file__).with_name("login.html").read_text(encoding="utf-8")
 
 
 def register(app: FastAPI, settings: ConsoleSettings, gate: Gate) -> None:

@@ -27,7 +27,11 @@ NEEDED = {
     "dledger_client": {"dledger_client/py.typed", "dledger_wire/py.typed", "pyspark_dledger/py.typed"},
     "dledger": {
         "dledger_cli/local-3.yaml",
+        "broker/metrics/catalog.toml",
+        "store/queues/sql92.lark",
         "dledger_console/static/",
+        "dledger_console/layout/keys.js",
+        "dledger_console/web/login.html",
         "share/dledger/hosts-3.yaml",
         "share/dledger/prometheus/alerts.yml",
         "share/dledger/grafana/",

@@ -1,10 +1,10 @@
 """SQL92 property filters: RocketMQ's expression language over a message's properties, parsed once and evaluated many times.
 
-Owns the grammar and its three-valued logic.  Knows property maps, not messages (``sql_filter.py``), frames or queues.  Grammar after
-RocketMQ's ``filter`` module (differences: docs/reference/sql-filters.md): ``AND OR NOT``, ``= <> > >= < <=``, ``[NOT] BETWEEN``,
-``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string, number and
-boolean literals.  A property is text; next to a number, and where two properties are ordered, it is read as a number, and when it is
-none, or is missing, the comparison is unknown (None).  Only an expression that is true lets a message pass.
+Owns the grammar (``sql92.lark``) and its three-valued logic.  Knows property maps, not messages (``sql_filter.py``), frames or queues.
+Grammar after RocketMQ's ``filter`` module (differences: docs/reference/sql-filters.md): ``AND OR NOT``, ``= <> > >= < <=``,
+``[NOT] BETWEEN``, ``[NOT] IN``, ``IS [NOT] NULL``, ``[NOT] CONTAINS / STARTSWITH / ENDSWITH``, parentheses, signs, comments, and string,
+number and boolean literals.  A property is text; next to a number, and where two properties are ordered, it is read as a number, and when
+it is none, or is missing, the comparison is unknown (None).  Only an expression that is true lets a message pass.
 """
 
 from __future__ import annotations
@@ -29,51 +29,6 @@ MAX_EXPRESSION_CHARS = 4096
 MAX_DEPTH = 64
 MAX_TERMS = 128  # comparisons, and values in lists
 SLICE_TOKENS = 50  # some 0.5 ms
-
-_GRAMMAR = r"""
-?start: disjunction
-?disjunction: conjunction (_OR conjunction)*            -> any_of
-?conjunction: negation (_AND negation)*                 -> all_of
-?negation: _NOT negation                                -> negate
-         | test
-?test: operand COMPARISON operand                       -> compare
-     | operand BETWEEN operand _AND operand             -> between
-     | operand _NOT BETWEEN operand _AND operand        -> not_between
-     | operand _IN "(" literal ("," literal)* ")"       -> contained
-     | operand _NOT _IN "(" literal ("," literal)* ")"  -> not_contained
-     | operand _IS _NULL                                -> is_null
-     | operand _IS _NOT _NULL                           -> is_not_null
-     | operand TEXT_TEST operand                        -> text_test
-     | operand _NOT TEXT_TEST operand                   -> not_text_test
-     | operand                                          -> truth
-?operand: literal
-        | NAME                                          -> property_value
-        | "(" disjunction ")"                           -> in_parentheses
-        | "-" operand                                   -> minus
-        | "+" operand                                   -> plus
-?literal: STRING                                        -> string
-        | NUMBER                                        -> number
-        | TRUE                                          -> true
-        | FALSE                                         -> false
-COMPARISON: "=" | "<>" | ">=" | "<=" | ">" | "<"
-STRING: /'([^']|'')*'/
-NUMBER: /[-+]?(\d+[lL](?![\w$.])|(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)/
-_OR.2: /OR(?![\w$.])/i
-_AND.2: /AND(?![\w$.])/i
-_NOT.2: /NOT(?![\w$.])/i
-_IN.2: /IN(?![\w$.])/i
-_IS.2: /IS(?![\w$.])/i
-_NULL.2: /NULL(?![\w$.])/i
-BETWEEN.2: /BETWEEN(?![\w$.])/i
-TRUE.2: /TRUE(?![\w$.])/i
-FALSE.2: /FALSE(?![\w$.])/i
-TEXT_TEST.2: /(CONTAINS|STARTSWITH|ENDSWITH)(?![\w$.])/i
-NAME: /[A-Za-z_$][A-Za-z0-9_$.]*/
-COMMENT.3: /--[^\n]*|\/\*(.|\n)*?\*\//
-%import common.WS
-%ignore WS
-%ignore COMMENT
-"""
 
 # What an error says was expected, for the terminals that may begin or go on something.
 _WORDS = {
@@ -318,7 +273,7 @@ def _error(column: int, what: str) -> InvalidArgumentError:
 @lru_cache(maxsize=1)
 def parser() -> Lark:
     """Made once in a process, which takes longer than any expression: before requests come."""
-    return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(), maybe_placeholders=False)
+    return Lark.open("sql92.lark", rel_to=__file__, parser="lalr", transformer=_Compiler(), maybe_placeholders=False)
 
 
 def parse(expression: str) -> Predicate:
