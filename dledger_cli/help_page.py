@@ -6,7 +6,9 @@ the ``Connection`` that its options describe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,9 +20,12 @@ from dledger_cli.context import CHANGE_S, LONG_S, READ_S, ConfigOption, JsonOpti
 CONNECTION = "Connection options"
 
 
-def examples(*commands: str) -> str:
-    """The epilog of a command: its examples, one a line."""
-    return "\n".join(commands)
+@cache
+def examples() -> Mapping[str, list[str]]:
+    """By command, without ``dledger``: the examples that its help shows."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
 
 
 def command_group(root: typer.Typer, name: str, *, no_args_is_help: bool = True) -> typer.Typer:
@@ -40,7 +45,6 @@ def declared_options(declaration: Callable[..., None]) -> list[Any]:
 class HelpPage:
     """Options of the connection are named in one line, since ``dledger --help`` describes them; examples stand one a line."""
 
-    epilog: str | None
     connection: Collection[str] = ()  # parameters that say which cluster is asked, and as which user
 
     def collect_usage_pieces(self: Any, ctx: Any) -> list[str]:
@@ -60,9 +64,8 @@ class HelpPage:
             with formatter.section(f"{CONNECTION} (see dledger --help)"):
                 formatter.write(f"  {' '.join(map(long_name, connection))}\n")
 
-    def format_epilog(self, _ctx: Any, formatter: Any) -> None:
-        if self.epilog:
-            lines = self.epilog.splitlines()
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if lines := examples().get(ctx.command_path.removeprefix(f"{ctx.find_root().command_path} ")):
             with formatter.section("Examples" if len(lines) > 1 else "Example"):
                 formatter.write("".join(f"  {line}\n" for line in lines))
 

@@ -89,9 +89,9 @@ def _is_number(following: Sequence[str]) -> bool:
         return False
 
 
-def reading_command(app: typer.Typer, name: str, *, epilog: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def reading_command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command that only reads to ``app``, with the option ``--watch``."""
-    return app.command(name, cls=WatchedCommand, epilog=epilog)
+    return app.command(name, cls=WatchedCommand)
 
 
 def pages(

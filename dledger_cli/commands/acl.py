@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.commands.user import show_change
 from dledger_cli.context import ask
-from dledger_cli.help_page import AskingCommand, ReadingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, ReadingCommand, command_group
 from dledger_cli.output import fields_of, json_wanted, print_answer, print_json, print_line
 from dledger_cli.watching import reading_command
 
@@ -32,18 +32,18 @@ RemoveOption = Annotated[bool, typer.Option("--remove", help="Remove these rules
 
 
 Effect = Literal["allow", "deny"]
-EFFECTS: dict[Effect, tuple[str, str]] = {
-    "allow": ("Grant permissions to a user.  Default: deny.", "dledger acl allow billing read --topic 'orders*' --group billing"),
-    "deny": ("Deny permissions to a user, whatever other rules allow.", "dledger acl deny '*' read --topic salaries"),
+EFFECTS: dict[Effect, str] = {
+    "allow": "Grant permissions to a user.  Default: deny.",
+    "deny": "Deny permissions to a user, whatever other rules allow.",
 }
 
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "acl")
-    for effect, (text, example) in EFFECTS.items():
-        app.command(effect, cls=AskingCommand, help=text, epilog=examples(example))(_changing(effect))
-    reading_command(app, "list", epilog=examples("dledger acl list billing"))(list_rules)
-    app.command("check", cls=ReadingCommand, epilog=examples("dledger acl check billing read --topic orders"))(check)
+    for effect, text in EFFECTS.items():
+        app.command(effect, cls=AskingCommand, help=text)(_changing(effect))
+    reading_command(app, "list")(list_rules)
+    app.command("check", cls=ReadingCommand)(check)
 
 
 def _changing(effect: Effect) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ask
-from dledger_cli.help_page import ReadingCommand, command_group, examples
+from dledger_cli.help_page import ReadingCommand, command_group
 from dledger_cli.output import end_if_unread, json_wanted, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOST = 10_000
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "audit")
-    app.command("tail", cls=ReadingCommand, epilog=examples("dledger audit tail -n 20", "dledger audit tail --denied --follow"))(tail)
+    app.command("tail", cls=ReadingCommand)(tail)
 
 
 def tail(

@@ -17,7 +17,7 @@ from dledger_cli.context import (
     nodes_of,
     parse_size_option,
 )
-from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.help_page import LongCommand
 from dledger_cli.output import (
     clear_progress,
     fields_of,
@@ -41,15 +41,9 @@ if TYPE_CHECKING:
     from dledger_offline.backup.take import Taken
     from dledger_wire.errors import DledgerError, StorageDamagedError
 
-EPILOG = examples(
-    "dledger backup --to /backup/orders",
-    "dledger backup --to s3://bucket/orders --keep 30 --rate 50MiB",
-    "dledger backup --to /backup/orders --list",
-)
-
 
 def register(root: typer.Typer) -> None:
-    root.command("backup", cls=LongCommand, epilog=EPILOG)(backup)
+    root.command("backup", cls=LongCommand)(backup)
 
 
 def backup(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ConfigOption, config_path
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.help_page import command_group
 from dledger_cli.output import note, print_answer
 from dledger_cli.watching import WatchedJsonCommand
 
@@ -27,8 +27,8 @@ AUTHORITY = "ca"
 
 def register(app: typer.Typer) -> None:
     commands = command_group(app, "certs")
-    commands.command("create", epilog=examples("dledger certs create certs --user admin --hosts db.example.org"))(create)
-    commands.command("list", cls=WatchedJsonCommand, epilog=examples("dledger certs list certs"))(list_certificates)
+    commands.command("create")(create)
+    commands.command("list", cls=WatchedJsonCommand)(list_certificates)
 
 
 def create(

@@ -14,7 +14,7 @@ import typer
 from dledger_cli.commands import upgrade
 from dledger_cli.connection import connection
 from dledger_cli.context import YesOption, ask, confirm, load_config
-from dledger_cli.help_page import AskingCommand, LongCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, LongCommand, command_group
 from dledger_cli.output import error_line, fields_of, json_wanted, note, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
@@ -35,13 +35,11 @@ POLL_S = 0.5
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "cluster")
-    reading_command(app, "status", epilog=examples("dledger cluster status", "dledger cluster status --json"))(status)
-    app.command("add-group", cls=LongCommand, epilog=examples("dledger cluster add-group g1.yaml"))(add_group)
-    app.command(
-        "apply", cls=LongCommand, epilog=examples("dledger cluster apply cluster.yaml --dry-run", "dledger cluster apply cluster.yaml")
-    )(apply)
-    app.command("drain", cls=AskingCommand, epilog=examples("dledger cluster drain g1", "dledger cluster drain g1 --undo"))(drain)
-    app.command("remove-group", cls=AskingCommand, epilog=examples("dledger cluster remove-group g1 --yes"))(remove_group)
+    reading_command(app, "status")(status)
+    app.command("add-group", cls=LongCommand)(add_group)
+    app.command("apply", cls=LongCommand)(apply)
+    app.command("drain", cls=AskingCommand)(drain)
+    app.command("remove-group", cls=AskingCommand)(remove_group)
     upgrade.register_in(app)
 
 

@@ -9,7 +9,6 @@ import typer
 
 from dledger_cli.connection import connection
 from dledger_cli.context import ConfigOption, bootstrap_of, given_bootstrap, load_config
-from dledger_cli.help_page import examples
 from dledger_cli.output import note
 from dledger_wire.security.variables import CERT, USER
 
@@ -17,17 +16,12 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_wire.security.tls import TlsSettings
 
-EXAMPLES = examples(
-    "dledger console",
-    "dledger console --address 0.0.0.0:8080 --read-only",
-    "dledger console --bootstrap 10.0.0.1:10911",
-)
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 MIN_IDLE_MS = 1_000
 
 
 def register(app: typer.Typer) -> None:
-    app.command("console", epilog=EXAMPLES)(console)
+    app.command("console")(console)
 
 
 def console(

@@ -14,7 +14,7 @@ import typer
 from dledger_cli.commands import completion
 from dledger_cli.connection import connection
 from dledger_cli.context import bootstrap_of, check_reachable, run, time_ms
-from dledger_cli.help_page import AskingCommand, examples
+from dledger_cli.help_page import AskingCommand
 from dledger_cli.message_text import LineFormat, body_line, consumed_json
 from dledger_cli.output import end_if_unread, json_wanted, note, print_json
 from dledger_cli.queue_readers import Place, QueueReaders
@@ -27,11 +27,6 @@ FORMAT_HELP = (
     "How to print a message: %t topic, %q queue, %o offset, %i id, %k keys, %g tags, %s stored at (ms), %p properties (JSON), %b body, "
     "%% percent sign; \\n, \\t. Nothing is appended."
 )
-CONSUME_EXAMPLES = examples(
-    "dledger consume orders --group audit --from first --max 10",
-    "dledger consume logs --follower",
-    "dledger consume orders --from -5 --idle-exit 1 --format '%q %o %b\\n'",
-)
 _Queue = tuple[str, str, int]  # (topic, replica group, queue id)
 
 POLL_MS = 500
@@ -39,7 +34,7 @@ COMMIT_EVERY_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("consume", cls=AskingCommand, epilog=CONSUME_EXAMPLES)(consume)
+    app.command("consume", cls=AskingCommand)(consume)
 
 
 def consume(

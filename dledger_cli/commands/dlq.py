@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ask
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.output import (
     clear_progress,
     fields_of,
@@ -36,13 +36,9 @@ POLL_S = 0.2
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "dlq")
-    reading_command(app, "list", epilog=examples("dledger dlq list --json", "dledger dlq list audit --wait 60"))(list_letters)
-    app.command("open", cls=AskingCommand, epilog=examples("dledger dlq open audit", "dledger dlq open audit --close"))(open_letters)
-    app.command(
-        "redrive",
-        cls=AskingCommand,
-        epilog=examples("dledger dlq redrive audit --rate 100", "dledger dlq redrive audit --max 10 --to-group"),
-    )(redrive)
+    reading_command(app, "list")(list_letters)
+    app.command("open", cls=AskingCommand)(open_letters)
+    app.command("redrive", cls=AskingCommand)(redrive)
 
 
 def list_letters(

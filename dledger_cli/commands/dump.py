@@ -8,16 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dledger_cli.help_page import JsonCommand, examples
+from dledger_cli.help_page import JsonCommand
 from dledger_cli.output import json_wanted, print_json, print_line
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "dump",
-        cls=JsonCommand,
-        epilog=examples("dledger dump data/n0/commitlog/00000000000000000000 --messages", "dledger dump FILE --from-pos 4096"),
-    )(dump)
+    app.command("dump", cls=JsonCommand)(dump)
 
 
 def dump(

@@ -13,7 +13,7 @@ from dledger_cli.context import (
     parse_duration_option,
     replica_group_of,
 )
-from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.help_page import LongCommand
 from dledger_cli.output import error_line, fields_of, json_wanted, note, print_answer
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def register(root: typer.Typer) -> None:
-    root.command(
-        "expire", cls=LongCommand, epilog=examples("dledger expire --older-than 24h --yes", "dledger expire --id n1 --yes --json")
-    )(expire)
+    root.command("expire", cls=LongCommand)(expire)
 
 
 def expire(

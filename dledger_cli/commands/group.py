@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.commands import completion, group_settings
 from dledger_cli.context import YesOption, ask, confirm, time_ms
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.output import fields_of, json_wanted, note, note_unanswered, print_answer, print_json, print_table, report, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from dledger_client.admin.group_progress import GroupProgress
     from dledger_client.aio import Admin
 
-RESET_EXAMPLES = examples(
-    "dledger group reset-offset audit --topic orders --to first --dry-run",
-    "dledger group reset-offset audit --topic orders --to 2026-01-31T12:00",
-    "dledger group reset-offset audit --topic orders --queue 2 --offset 1001",
-)
 
 WAITING_QUEUES = 256  # those with the largest lag, whose oldest unread message is looked up
 SHOWN_CALL_MS = 1000
@@ -40,9 +35,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer grou
 def register(root: typer.Typer) -> None:
     app = command_group(root, "group")
     reading_command(app, "list")(list_groups)
-    reading_command(app, "describe", epilog=examples("dledger group describe audit", "dledger group describe audit --watch 1"))(describe)
-    app.command("reset-offset", cls=AskingCommand, epilog=RESET_EXAMPLES)(reset_offset)
-    app.command("delete", cls=AskingCommand, epilog=examples("dledger group delete audit --yes"))(delete)
+    reading_command(app, "describe")(describe)
+    app.command("reset-offset", cls=AskingCommand)(reset_offset)
+    app.command("delete", cls=AskingCommand)(delete)
     group_settings.register(app)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ask, replica_group_of
-from dledger_cli.help_page import AskingCommand, examples
+from dledger_cli.help_page import AskingCommand
 from dledger_cli.output import fields_of, print_answer
 from dledger_cli.watching import reading_command
 
@@ -19,8 +19,8 @@ FIELDS = ("name", "retry_max_times", "retry_queue_nums", "consume_enable")
 
 
 def register(app: typer.Typer) -> None:
-    reading_command(app, "settings", epilog=examples("dledger group settings audit"))(settings)
-    app.command("update", cls=AskingCommand, epilog=examples("dledger group update audit --retry-max-times 5"))(update)
+    reading_command(app, "settings")(settings)
+    app.command("update", cls=AskingCommand)(update)
 
 
 def settings(

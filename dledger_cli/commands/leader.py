@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import ask, replica_group_of
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.message_text import time_text
 from dledger_cli.output import fields_of, json_wanted, note, print_answer, print_json
 from dledger_cli.watching import reading_command
@@ -18,20 +18,12 @@ if TYPE_CHECKING:
     from dledger_client.aio import Admin
 
 BEST = "best"
-EXAMPLES = examples(
-    "dledger leader transfer --replica-group g0 --to n1",
-    "dledger leader transfer --to best",
-)
-HISTORY_EXAMPLES = examples(
-    "dledger leader history",
-    "dledger leader history --replica-group g0 -n 5 --json",
-)
 
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "leader")
-    app.command("transfer", cls=AskingCommand, epilog=EXAMPLES)(transfer)
-    reading_command(app, "history", epilog=HISTORY_EXAMPLES)(history)
+    app.command("transfer", cls=AskingCommand)(transfer)
+    reading_command(app, "history")(history)
 
 
 def transfer(

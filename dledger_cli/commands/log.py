@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ask
-from dledger_cli.help_page import ReadingCommand, command_group, examples
+from dledger_cli.help_page import ReadingCommand, command_group
 from dledger_cli.message_text import time_text
 from dledger_cli.output import RED, YELLOW, end_if_unread, json_wanted, note, print_json, print_line
 from dledger_wire.errors import DeadlineExceededError, UnreachableError
@@ -27,11 +27,7 @@ _BOUND = ("group", "node")
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "log")
-    app.command(
-        "tail",
-        cls=ReadingCommand,
-        epilog=examples("dledger log tail --node n1 -n 50", "dledger log tail --node n1 --level warning --follow"),
-    )(tail)
+    app.command("tail", cls=ReadingCommand)(tail)
 
 
 def _level(text: str) -> str:

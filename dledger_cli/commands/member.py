@@ -19,7 +19,7 @@ from dledger_cli.context import (
     replica_group_of,
     run,
 )
-from dledger_cli.help_page import AskingCommand, FileCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, FileCommand, command_group
 from dledger_cli.output import json_wanted, note, print_json, report
 
 if TYPE_CHECKING:
@@ -35,17 +35,11 @@ AddressOption = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "member")
-    app.command("add", cls=AskingCommand, epilog=examples("dledger member add --id n3 --address 127.0.0.1:10914"))(add)
-    app.command(
-        "promote", cls=AskingCommand, epilog=examples("dledger member promote --id n3", "dledger member promote --id n3 --wait 600")
-    )(promote)
-    app.command("remove", cls=AskingCommand, epilog=examples("dledger member remove --id n2 --yes"))(remove)
-    app.command(
-        "replace", cls=AskingCommand, epilog=examples("dledger member replace --id n3 --address 127.0.0.1:10914 --replaces n2 --yes")
-    )(replace)
-    app.command("unsafe-recover", cls=FileCommand, epilog=examples("dledger member unsafe-recover --id n0 --data /var/lib/dledger"))(
-        unsafe_recover
-    )
+    app.command("add", cls=AskingCommand)(add)
+    app.command("promote", cls=AskingCommand)(promote)
+    app.command("remove", cls=AskingCommand)(remove)
+    app.command("replace", cls=AskingCommand)(replace)
+    app.command("unsafe-recover", cls=FileCommand)(unsafe_recover)
 
 
 def add(node_id: IdOption, address: AddressOption = "", group: GroupOption = "") -> None:

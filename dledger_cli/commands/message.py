@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import ask, time_ms
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.help_page import command_group
 from dledger_cli.message_text import message_json, show_traces, time_text, trace_json
 from dledger_cli.output import json_wanted, note, note_unanswered, print_answer, print_json, unanswered_json
 from dledger_cli.watching import reading_command
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN_BODY_BYTES = 60
 ID_LENGTHS = (32, 56)
-QUERY_EXAMPLES = examples(
-    "dledger message query orders --from 2026-01-01 --max 5",
-    "dledger message query orders --key o-1 --json",
-)
-TRACE_EXAMPLES = examples(
-    "dledger message trace orders --key o-1",
-    "dledger message trace --id 7F00000104D2F0A1B2C3000000000000 --json",
-)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="[TOPIC]", help="Topic; not needed with --id.", autocompletion=completion.topics)]
 KeyOption = Annotated[str, typer.Option("--key", metavar="KEY", help="One of the message's keys.")]
@@ -39,8 +31,8 @@ MaxOption = Annotated[int, typer.Option("--max", metavar="N", min=1, help="At mo
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "message")
-    reading_command(app, "query", epilog=QUERY_EXAMPLES)(query)
-    reading_command(app, "trace", epilog=TRACE_EXAMPLES)(trace)
+    reading_command(app, "query")(query)
+    reading_command(app, "trace")(trace)
 
 
 def query(

@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.connection import as_member
 from dledger_cli.context import ask, run
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.help_page import command_group
 from dledger_cli.output import GREEN, RED, YELLOW, json_wanted, print_answer, print_line
 from dledger_cli.watching import reading_command
 
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
     from dledger_client.admin.name_servers import NameServerStatus
 
-RUN_EXAMPLE = examples(
-    "dledger nameserver --config cluster.yaml --id ns0 --data /var/lib/dledger",
-)
-STATUS_EXAMPLES = examples(
-    "dledger nameserver status",
-    "dledger nameserver status --json",
-)
 HEADER = ("ID", "ADDRESS", "ROLE", "GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU", "NOTE")
 ASK_TIMEOUT_MS = 2_000
 NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", "RSS", "CPU")
@@ -31,8 +24,8 @@ NUMBERS = ("GROUPS", "TOPICS", "WAITING", "REGISTRATIONS", "REFUSED", "ROUTES", 
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "nameserver", no_args_is_help=False)
-    app.callback(invoke_without_command=True, epilog=RUN_EXAMPLE)(nameserver)
-    reading_command(app, "status", epilog=STATUS_EXAMPLES)(status)
+    app.callback(invoke_without_command=True)(nameserver)
+    reading_command(app, "status")(status)
 
 
 def nameserver(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dledger_cli.help_page import examples
 from dledger_cli.output import note
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("node", epilog=examples("dledger node --config cluster.yaml --id n0 --data /var/lib/dledger"))(node)
+    app.command("node")(node)
 
 
 def node(

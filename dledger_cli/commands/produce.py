@@ -21,7 +21,7 @@ from dledger_cli.context import (
     parse_size_option,
     run,
 )
-from dledger_cli.help_page import AskingCommand, examples
+from dledger_cli.help_page import AskingCommand
 from dledger_cli.message_input import READ_BYTES, GivenMessage, line_chunks, line_reader
 from dledger_cli.output import clear_progress, error_line, json_wanted, note, print_json, show_progress, with_spaces
 
@@ -41,15 +41,7 @@ STICKY_MESSAGES = 1  # lines go to all queues in turn, so that the consumers of 
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        "produce",
-        cls=AskingCommand,
-        epilog=examples(
-            "tail -f log | dledger produce logs",
-            "dledger produce orders --file orders.txt --tag created",
-            "tail -f orders.jsonl | dledger produce orders --json-lines",
-        ),
-    )(produce)
+    app.command("produce", cls=AskingCommand)(produce)
 
 
 def produce(

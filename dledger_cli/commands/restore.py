@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import run, time_ms
-from dledger_cli.help_page import JsonCommand, examples
+from dledger_cli.help_page import JsonCommand
 from dledger_cli.output import clear_progress, json_wanted, note, print_json, print_line, show_progress
 
 if TYPE_CHECKING:
     from dledger_offline.backup.restore import RestoredNode
 
-EPILOG = examples(
-    "dledger restore --from /backup/orders --config new.yaml --data data",
-    "dledger restore --from s3://bucket/orders --at 2026-01-31T12:30:00 --config new.yaml --id n0 --data /var/lib/dledger",
-)
-
 
 def register(root: typer.Typer) -> None:
-    root.command("restore", cls=JsonCommand, epilog=EPILOG)(restore)
+    root.command("restore", cls=JsonCommand)(restore)
 
 
 def restore(

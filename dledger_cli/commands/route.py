@@ -8,7 +8,6 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import ask
-from dledger_cli.help_page import examples
 from dledger_cli.output import fields_of, json_wanted, note, print_answer
 from dledger_cli.watching import reading_command
 
@@ -20,7 +19,7 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", au
 
 
 def register(root: typer.Typer) -> None:
-    reading_command(root, "route", epilog=examples("dledger route orders", "dledger route orders --json"))(route)
+    reading_command(root, "route")(route)
 
 
 def route(topic: TopicArgument) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.help_page import command_group
 from dledger_cli.output import note
 
 PASSWORD_BYTES = 24
@@ -16,12 +16,7 @@ FILE_MODE = 0o600
 
 def register(root: typer.Typer) -> None:
     security = command_group(root, "security")
-    security.command(
-        "init",
-        epilog=examples(
-            "dledger security init admin --password-file admin.password", "dledger security init --certs certs >> cluster.yaml"
-        ),
-    )(init)
+    security.command("init")(init)
 
 
 def init(

@@ -14,7 +14,6 @@ import typer
 from dledger_cli.commands.nameserver import ask_all, judge, server_json
 from dledger_cli.connection import as_member
 from dledger_cli.context import load_readable, run
-from dledger_cli.help_page import examples
 from dledger_cli.output import RED, error_line, fields_of, json_wanted, note, print_json, print_line
 from dledger_cli.removed_groups import say_removed, status_without_removed
 from dledger_cli.status_text import groups_json, show_placement, show_status
@@ -25,19 +24,12 @@ if TYPE_CHECKING:
     from dledger_client.admin.cluster_status import ReplicaGroupStatus
     from dledger_client.admin.consumer_checks import Check, ConsumersStatus, Finding
 
-EXAMPLES = examples(
-    "dledger status",
-    "dledger status --json",
-    "dledger status --watch 1 --until healthy --timeout 60",
-    "dledger status --check lag=10000,disk=85",
-    "dledger status --check quorum-critical=n1",
-)
 QUIET_S = 0.25
 CONSUMERS_TIMEOUT_MS = 2000
 
 
 def register(app: typer.Typer) -> None:
-    app.command("status", cls=IntervalCommand, epilog=EXAMPLES)(status)
+    app.command("status", cls=IntervalCommand)(status)
 
 
 def status(

@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.commands import completion
 from dledger_cli.context import YesOption, ask, confirm
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.output import (
     fields_of,
     json_wanted,
@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 
 PERMISSIONS = {Perm.WRITE: "write only", Perm.READ: "read only", Perm.READ_WRITE: "read, write"}
 
-CREATE_EXAMPLES = examples(
-    "dledger topic create orders --queues 4",
-    "dledger topic create orders --queues 12 --replica-groups g0,g1",
-)
-UPDATE_EXAMPLES = examples(
-    "dledger topic update orders --perm 4",
-    "dledger topic update orders --replica-groups g0,g1,g2",
-)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic.", autocompletion=completion.topics)]
 QueuesOption = Annotated[
@@ -66,11 +58,11 @@ UpdateGroupsOption = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "topic")
-    app.command("create", cls=AskingCommand, epilog=CREATE_EXAMPLES)(create)
-    app.command("update", cls=AskingCommand, epilog=UPDATE_EXAMPLES)(update)
-    reading_command(app, "list", epilog=examples("dledger topic list", "dledger topic list --all --json"))(list_topics)
-    reading_command(app, "describe", epilog=examples("dledger topic describe orders"))(describe)
-    app.command("delete", cls=AskingCommand, epilog=examples("dledger topic delete orders --yes"))(delete)
+    app.command("create", cls=AskingCommand)(create)
+    app.command("update", cls=AskingCommand)(update)
+    reading_command(app, "list")(list_topics)
+    reading_command(app, "describe")(describe)
+    app.command("delete", cls=AskingCommand)(delete)
 
 
 def create(

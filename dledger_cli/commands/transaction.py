@@ -9,7 +9,7 @@ import typer
 
 from dledger_cli.connection import connection
 from dledger_cli.context import YesOption, ask, bootstrap_of, confirm
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.output import fields_of, json_wanted, note, note_unanswered, print_answer, report, unanswered_json
 from dledger_cli.watching import reading_command
 
@@ -27,11 +27,9 @@ HEADER = ("TRANSACTION", "PRODUCER-GROUP", "TOPIC", "QUEUE", "AGE-S", "CHECKS", 
 
 def register(root: typer.Typer) -> None:
     app = command_group(root, "transaction")
-    reading_command(app, "list", epilog=examples("dledger transaction list --json"))(list_transactions)
-    for command in (commit, rollback):
-        app.command(cls=AskingCommand, epilog=examples(f"dledger transaction {command.__name__} 7F00000104D2F0A1B2C3000000000000 --yes"))(
-            command
-        )
+    reading_command(app, "list")(list_transactions)
+    app.command("commit", cls=AskingCommand)(commit)
+    app.command("rollback", cls=AskingCommand)(rollback)
 
 
 def list_transactions(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import LONG_S, DataOption, cluster_status, config_path, run
-from dledger_cli.help_page import FileCommand, JsonCommand, examples
+from dledger_cli.help_page import FileCommand, JsonCommand
 from dledger_cli.output import error_line, json_wanted, note, print_json, print_line
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ STOP_TIMEOUT_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("up", cls=FileCommand, epilog=examples("dledger up", "dledger up --config cluster-configs/local-3.yaml --data /tmp/d"))(up)
-    app.command("down", cls=JsonCommand, epilog=examples("dledger down --data data", "dledger down --id n2"))(down)
+    app.command("up", cls=FileCommand)(up)
+    app.command("down", cls=JsonCommand)(down)
 
 
 def up(

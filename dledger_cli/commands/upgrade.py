@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import YesOption, ask, confirm, load_config, nodes_of
-from dledger_cli.help_page import AskingCommand, ReadingCommand, examples
+from dledger_cli.help_page import AskingCommand, ReadingCommand
 from dledger_cli.output import error_line, fields_of, json_wanted, note, print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -23,14 +23,8 @@ NODE_KEYS = ("id", "reachable", "version", "lowest_level", "highest_level")
 
 def register_in(app: typer.Typer) -> None:
     """Add the commands to ``dledger cluster``."""
-    app.command(
-        "upgrade-check", cls=ReadingCommand, epilog=examples("dledger cluster upgrade-check", "dledger cluster upgrade-check --json")
-    )(upgrade_check)
-    finish = examples(
-        "dledger cluster upgrade-finish",
-        "dledger cluster upgrade-finish --yes --wait 600",
-    )
-    app.command("upgrade-finish", cls=AskingCommand, epilog=finish)(upgrade_finish)
+    app.command("upgrade-check", cls=ReadingCommand)(upgrade_check)
+    app.command("upgrade-finish", cls=AskingCommand)(upgrade_finish)
 
 
 def upgrade_check() -> None:

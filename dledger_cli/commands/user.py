@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import YesOption, ask, confirm
-from dledger_cli.help_page import AskingCommand, command_group, examples
+from dledger_cli.help_page import AskingCommand, command_group
 from dledger_cli.output import note, print_answer, report
 from dledger_cli.watching import reading_command
 
@@ -28,10 +28,10 @@ NoPasswordOption = Annotated[bool, typer.Option("--no-password", help="The user 
 
 def register(root: typer.Typer) -> None:
     users = command_group(root, "user")
-    users.command("create", cls=AskingCommand, epilog=examples("dledger user create billing"))(create)
-    users.command("update", cls=AskingCommand, epilog=examples("dledger user update billing --new-password-file new"))(update)
-    users.command("delete", cls=AskingCommand, epilog=examples("dledger user delete billing --yes"))(delete)
-    reading_command(users, "list", epilog=examples("dledger user list"))(list_users)
+    users.command("create", cls=AskingCommand)(create)
+    users.command("update", cls=AskingCommand)(update)
+    users.command("delete", cls=AskingCommand)(delete)
+    reading_command(users, "list")(list_users)
 
 
 def create(name: NameArgument, new_password_file: PasswordFileOption = "", no_password: NoPasswordOption = False) -> None:

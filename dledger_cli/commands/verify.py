@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dledger_cli.context import ask, load_config, nodes_of
-from dledger_cli.help_page import LongCommand, examples
+from dledger_cli.help_page import LongCommand
 from dledger_cli.output import clear_progress, error_line, fields_of, json_wanted, note, print_json, print_line, show_progress
 from dledger_cli.removed_groups import removed_among, say_removed
 
@@ -19,16 +19,8 @@ if TYPE_CHECKING:
     from dledger_client.aio import Admin
 
 
-EPILOG = examples(
-    "dledger verify --data data",
-    "dledger verify --data data/n0",
-    "dledger verify --online",
-    "dledger verify --backup /backup",
-)
-
-
 def register(app: typer.Typer) -> None:
-    app.command("verify", cls=LongCommand, epilog=EPILOG)(verify)
+    app.command("verify", cls=LongCommand)(verify)
 
 
 def verify(

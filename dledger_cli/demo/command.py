@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from dledger_cli.help_page import examples
 from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.local.swept_folder import SweptFolder, swept_folder
 from dledger_cli.output import note, print_line
@@ -20,7 +19,7 @@ NEXT = "next: dledger up starts a cluster that stays, with its files in ./data; 
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo", epilog=examples("dledger demo", "dledger demo --spark", "dledger demo --input access.log"))(demo)
+    app.command("demo")(demo)
 
 
 def demo(

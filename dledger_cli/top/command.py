@@ -15,7 +15,6 @@ import typer
 
 from dledger_cli.connection import as_member
 from dledger_cli.context import CONTACT_S, ConfigOption, check_reachable, load_readable, nodes_of, run
-from dledger_cli.help_page import examples
 from dledger_cli.output import print_json, print_line, use_json
 
 if TYPE_CHECKING:
@@ -25,17 +24,12 @@ if TYPE_CHECKING:
     from dledger_cli.top.text import Order
     from dledger_cli.top.watcher import Watcher
 
-EXAMPLES = examples(
-    "dledger top",
-    "dledger top --sort lag",
-    "dledger top --once --json",
-)
 ORDERS = ("name", "rate", "lag", "disk")
 PLAIN_WIDTH = 240  # where there is no terminal nothing is cut
 
 
 def register(app: typer.Typer) -> None:
-    app.command("top", epilog=EXAMPLES)(top)
+    app.command("top")(top)
 
 
 def top(

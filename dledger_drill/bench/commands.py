@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dledger_cli.context import ConfigOption, JsonOption
-from dledger_cli.help_page import command_group, examples
+from dledger_cli.help_page import command_group
 
 MessagesOption = Annotated[int, typer.Option("--messages", "-n", metavar="N", min=1, help="How many messages.")]
 SizeOption = Annotated[str, typer.Option("--size", metavar="B", help="Size of each body, or two for sizes between them: 512-1536.")]
@@ -20,10 +20,10 @@ QueuesOption = Annotated[int, typer.Option("--queues", metavar="N", min=1, max=1
 
 def register(app: typer.Typer) -> None:
     bench = command_group(app, "bench")
-    bench.command("produce", epilog=examples("dledger bench produce --messages 1000000 --size 100"))(produce)
-    bench.command("consume", epilog=examples("dledger bench consume --follower"))(consume)
-    bench.command("latency", epilog=examples("dledger bench latency --messages 1000"))(latency)
-    bench.command("failover", epilog=examples("dledger bench failover --rounds 5"))(failover)
+    bench.command("produce")(produce)
+    bench.command("consume")(consume)
+    bench.command("latency")(latency)
+    bench.command("failover")(failover)
 
 
 def produce(

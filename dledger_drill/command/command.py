@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dledger_cli.context import parse_duration_option
-from dledger_cli.help_page import examples
 from dledger_cli.local.signals import ended_as_by_ctrl_c
 from dledger_cli.output import note, print_table
 from dledger_drill.command.choices import ALL, check_writable, faults_of, need_tls, settings_in, workloads_of
@@ -26,18 +25,13 @@ if TYPE_CHECKING:
     from dledger_drill.report.model import Report
     from dledger_drill.run.runner import Drill
 
-EXAMPLES = examples(
-    "dledger drill",
-    "dledger drill --faults kill,partition --rounds 10 --report drill.html",
-    "dledger drill --faults list",
-)
 LIST = "list"
 BROKEN, STOPPED, INTERRUPTED = 1, 3, 130
 DEFAULT_ROUNDS = 20
 
 
 def register(app: typer.Typer) -> None:
-    app.command("drill", epilog=EXAMPLES)(drill)
+    app.command("drill")(drill)
 
 
 def drill(

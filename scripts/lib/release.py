@@ -26,6 +26,7 @@ DISTRIBUTIONS = {"client": "dledger_client", "whole": "dledger", "drill": "dledg
 NEEDED = {
     "dledger_client": {"dledger_client/py.typed", "dledger_wire/py.typed", "pyspark_dledger/py.typed"},
     "dledger": {
+        "dledger_cli/examples.toml",
         "dledger_cli/local-3.yaml",
         "broker/metrics/catalog.toml",
         "store/queues/sql92.lark",

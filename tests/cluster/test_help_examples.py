@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger_cli.help_page import examples
 from tests.cluster.harness import Cluster, dledger
-from tests.unit.cli.command_tree import commands
 
 COMMANDS = (
     *(
@@ -144,8 +144,7 @@ NOT_RUN = (
 
 
 def test_the_help_has_these_examples_and_no_others() -> None:
-    found = dict(commands())
-    shown = [line for command in COMMANDS for line in found[f"dledger {command}"].epilog.splitlines()]
+    shown = [line for command in COMMANDS for line in examples()[command]]
     assert sorted(shown) == sorted((*RUN, *RUN_STOPPED, *NOT_RUN))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from dledger_cli.help_page import long_name, record, usage
+from dledger_cli.help_page import examples, long_name, record, usage
 
 HEAD = """\
 # Command line
@@ -70,9 +70,9 @@ def _section(path: str, command: Any, context: Any, known: Collection[str]) -> s
         text += "\n| argument or option | meaning |\n|---|---|\n" + _rows(_record(param, context) for param in own)
     if shared:
         text += f"\nCommon options: {_named(shared, len(known))}.\n"
-    if command.epilog:
-        title = "Examples" if "\n" in command.epilog else "Example"
-        text += f"\n{title}:\n\n```\n{command.epilog}\n```\n"
+    if lines := examples().get(path.removeprefix("dledger ")):
+        shown = "\n".join(lines)
+        text += f"\n{'Examples' if len(lines) > 1 else 'Example'}:\n\n```\n{shown}\n```\n"
     return text
 
 

@@ -13,6 +13,7 @@ import typer
 from dledger_cli.app import app
 from dledger_cli.command_table import TABLE
 from dledger_cli.connection import LOGIN
+from dledger_cli.help_page import examples
 from tests.unit.cli.command_tree import commands
 
 SUMMARY = 60
@@ -21,7 +22,9 @@ SENTINEL = re.compile(r"default: (-1|0|0\.0|None|False)?[;\]]|<=|>=")
 
 
 def page(path: str, command: Any) -> str:
-    context = command.make_context(path, [], resilient_parsing=True, terminal_width=COLUMNS, max_content_width=COLUMNS)
+    root, _, name = path.partition(" ")
+    above = typer.Context(typer.main.get_command(app), info_name=root) if name else None
+    context = command.make_context(name or root, [], above, resilient_parsing=True, terminal_width=COLUMNS, max_content_width=COLUMNS)
     return str(command.get_help(context))
 
 
@@ -80,9 +83,10 @@ def test_a_page_shows_no(what: str) -> None:
 
 
 def test_examples_stand_one_a_line_and_are_of_the_command() -> None:
-    examples = {path: command.epilog.splitlines() for path, command in commands() if command.epilog}
-    assert len(examples) > 60
-    for path, lines in examples.items():
+    shown = {f"dledger {command}": lines for command, lines in examples().items()}
+    assert len(shown) > 60
+    assert shown.keys() <= dict(commands()).keys()
+    for path, lines in shown.items():
         title = "Examples" if len(lines) > 1 else "Example"
         assert pages()[path].rstrip().endswith("\n".join([f"{title}:", *(f"  {line}" for line in lines)])), path
         assert [line for line in lines if path not in line] == []
