@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from dledger_client.cluster.channels import Channels, ask_in_turn, refused
-from dledger_client.cluster.routes import RouteCache, TopicQueues
+from dledger_client.cluster.routes import RouteCache, TopicQueues, queues_in
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, UnreachableError
 from dledger_wire.rpc import methods
@@ -108,17 +108,7 @@ def info_of(group: str, response: broker_pb2.MetadataResponse) -> broker_pb2.Gro
 def queues_of(topic: str, response: broker_pb2.MetadataResponse) -> list[TopicQueues]:
     """What an answer says of ``topic``."""
     return [
-        TopicQueues(
-            info.name,
-            info.group,
-            info.read_queues,
-            info.write_queues,
-            info.perm,
-            info.incarnation,
-            version=response.version,
-            max_message_bytes=response.max_message_bytes,
-            replica_groups=tuple(info.groups),
-        )
+        queues_in(topic, info, info.incarnation, response.version, response.max_message_bytes)
         for info in response.topics
         if info.found and info.name == topic
     ]

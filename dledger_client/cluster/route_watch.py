@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from dledger_client.cluster.channels import drop
 from dledger_client.cluster.name_servers import NameServers
 from dledger_client.cluster.retry import JitteredBackoff
-from dledger_client.cluster.routes import RouteCache, TopicQueues
+from dledger_client.cluster.routes import RouteCache, queues_in
 from dledger_wire._pb import routes_pb2
 from dledger_wire.clock import Clock, Random
 from dledger_wire.errors import DledgerError
@@ -82,18 +82,7 @@ class RouteAnswers:
         self._cache.set_unseen(route.name, route.unseen_by)
         known = self._cache.topics.get(route.name, [])
         received = [
-            TopicQueues(
-                route.name,
-                queues.group,
-                queues.read_queues,
-                queues.write_queues,
-                queues.perm,
-                queues.topic_epoch,
-                version=queues.topics_version,
-                max_message_bytes=reply.max_message_bytes,
-                replica_groups=tuple(queues.groups),
-            )
-            for queues in route.queues
+            queues_in(route.name, queues, queues.topic_epoch, queues.topics_version, reply.max_message_bytes) for queues in route.queues
         ]
         here = {queues.replica_group for queues in received}
         kept = [queues for queues in known if queues.replica_group not in here]

@@ -194,3 +194,9 @@ class TopicQueues:
     version: int = field(default=0, compare=False)  # of the group's table of topics, which every change raises; 0: unknown
     max_message_bytes: int = field(default=0, compare=False)  # the largest body that the brokers accept; 0: unknown
     replica_groups: tuple[str, ...] = field(default=(), compare=False)
+
+
+def queues_in(topic: str, said: broker_pb2.TopicInfo | routes_pb2.GroupQueues, epoch: str, version: int, largest: int) -> TopicQueues:
+    """What a node or a name server says of a topic in one replica group."""
+    counts = said.read_queues, said.write_queues, said.perm
+    return TopicQueues(topic, said.group, *counts, epoch, version, largest, tuple(said.groups))
