@@ -34,7 +34,7 @@ def unpack(folder: Path) -> Path:
 
 def next_release(folder: Path) -> Path:
     """The root of this build's sources, under ``folder``, with one feature level more: as the release after a new level."""
-    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z", "*.py"], capture_output=True, check=True).stdout.decode()
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=True).stdout.decode()
     for name in names.split("\0")[:-1]:
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
