@@ -6,7 +6,6 @@ Owns the choice of algorithm: crc32c for what is ours (entries, batches), zlib's
 from __future__ import annotations
 
 import google_crc32c
-import numpy as np
 
 try:  # the extra "fast": the same CRC-32 with the processor's carry-less multiplication, a third to a sixth of the time
     from isal.isal_zlib import crc32
@@ -23,6 +22,12 @@ def crc32c(*buffers: Buffer, value: int = 0) -> int:
     """CRC-32C of the buffers one after the other; ``value`` is that of what came before them."""
     for buffer in buffers:
         # google_crc32c takes bytes and arrays only; an array over the buffer's memory costs more than a copy of a small one.
-        data = bytes(buffer) if len(buffer) <= COPIED_BYTES or type(buffer) is bytes else np.frombuffer(buffer, np.uint8)
+        data = bytes(buffer) if len(buffer) <= COPIED_BYTES or type(buffer) is bytes else _array(buffer)
         value = google_crc32c.extend(value, data)
     return value
+
+
+def _array(buffer: Buffer) -> object:
+    import numpy as np  # what only asks for a few bytes, as most commands do, does without its import
+
+    return np.frombuffer(buffer, np.uint8)

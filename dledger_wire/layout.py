@@ -13,8 +13,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import numpy as np
-
 # The header without its chain CRC is what the chain CRC covers, in these two pieces.
 ENTRY_HEADER: Final = struct.Struct(
     ">"
@@ -40,7 +38,6 @@ INDEX_UNIT: Final = struct.Struct(
     "q"  # 16 index
     "q"  # 24 term
 )
-INDEX_UNIT_DTYPE: Final = np.dtype([("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")])
 
 FILLER: Final = struct.Struct(
     ">"
@@ -64,8 +61,6 @@ SEGMENT_NAME_DIGITS: Final = 20
 for _format, _size in ((ENTRY_HEADER, ENTRY_HEADER_SIZE), (INDEX_UNIT, INDEX_UNIT_SIZE), (FILLER, FILLER_SIZE)):
     if _format.size != _size:
         raise ImportError(f"layout {_format.format!r} takes {_format.size} bytes, expected {_size}")
-if INDEX_UNIT_DTYPE.itemsize != INDEX_UNIT_SIZE:
-    raise ImportError(f"index unit takes {INDEX_UNIT_DTYPE.itemsize} bytes in numpy, expected {INDEX_UNIT_SIZE}")
 
 
 def segment_name(start_pos: int) -> str:

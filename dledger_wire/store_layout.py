@@ -1,6 +1,7 @@
 """Byte layouts of the files derived from the log: queue unit, index file, checkpoint.  RocketMQ's, all integers big-endian.
 
-Owns the numpy and struct formats and the sizes they must have (tables: docs/reference/formats.md); nothing else spells one of them out.
+Owns the struct formats and the sizes they must have (tables: docs/reference/formats.md); ``dtypes`` has them for numpy, and nothing
+else spells one of them out.
 
     consumequeue/TOPIC/QUEUE/20 digits   QUEUE_UNIT[300 000]
     index/yyyyMMddHHmmssSSS              INDEX_HEADER | slots u32[5 000 000] | INDEX_ENTRY[20 000 000]
@@ -12,15 +13,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import numpy as np
-
-QUEUE_UNIT_DTYPE: Final = np.dtype(
-    [
-        ("pos", ">i8"),  # 0  physical offset of the frame
-        ("size", ">i4"),  # 8  size of the frame
-        ("tag_hash", ">i8"),  # 12 Java hash of TAGS, sign-extended; due time in ms in the schedule topic
-    ]
-)
 QUEUE_UNIT: Final = struct.Struct(">qiq")
 QUEUE_UNIT_SIZE: Final = 20
 QUEUE_UNITS_PER_FILE: Final = 300_000
@@ -36,16 +28,7 @@ INDEX_HEADER: Final = struct.Struct(
     "i"  # 36 entry count, starts at 1: entry 0 is never used
 )
 INDEX_HEADER_SIZE: Final = 40
-INDEX_SLOT_DTYPE: Final = np.dtype(">i4")  # number of the newest entry of the slot's chain
 INDEX_SLOTS: Final = 5_000_000
-INDEX_ENTRY_DTYPE: Final = np.dtype(
-    [
-        ("key_hash", ">i4"),  # 0  abs(Java hash of TOPIC#KEY)
-        ("pos", ">i8"),  # 4  physical offset of the frame
-        ("seconds", ">i4"),  # 12 since the file's begin timestamp
-        ("previous", ">i4"),  # 16 number of the slot's next older entry, 0: none
-    ]
-)
 INDEX_ENTRY_SIZE: Final = 20
 INDEX_ENTRIES: Final = 20_000_000
 
@@ -60,10 +43,8 @@ CHECKPOINT: Final = struct.Struct(
 CHECKPOINT_FILE_SIZE: Final = 4096
 
 for _size, _expected in (
-    (QUEUE_UNIT_DTYPE.itemsize, QUEUE_UNIT_SIZE),
     (QUEUE_UNIT.size, QUEUE_UNIT_SIZE),
     (INDEX_HEADER.size, INDEX_HEADER_SIZE),
-    (INDEX_ENTRY_DTYPE.itemsize, INDEX_ENTRY_SIZE),
     (CHECKPOINT.size, 40),
 ):
     if _size != _expected:

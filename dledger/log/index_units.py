@@ -18,7 +18,8 @@ import numpy.typing as npt
 from dledger.core.types import EntryKind
 from dledger.runtime.env import Buffer
 from dledger_wire.check import require
-from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_DTYPE, INDEX_UNIT_SIZE, MAGIC_CONFIG, MAGIC_NORMAL
+from dledger_wire.dtypes import INDEX_UNIT_DTYPE
+from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_CONFIG, MAGIC_NORMAL
 
 Units = npt.NDArray[np.void]
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeAlias, Unpack
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from dledger_client.cluster.channels import Bootstrap, parse_bootstrap
 from dledger_client.cluster.router import Router
@@ -22,10 +22,12 @@ from dledger_client.runtime.allocator import KEEP_LARGE_BLOCKS, keep_large_block
 from dledger_client.runtime.security import SecuritySettings, check_known, inside, network_security
 from dledger_wire.clock import Clock, Random, SystemClock, system_random
 from dledger_wire.frames.frame_layout import pack_host
-from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.rpc.transport import Network
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.tcp.resolver import RESOLVER
+
+if TYPE_CHECKING:
+    from dledger_wire.frames.message_id import UniqueIds
 
 # Runs a blocking function outside of the event loop.
 RunInThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
@@ -48,6 +50,8 @@ class ClientEnvironment:
     run_in_thread: RunInThread = asyncio.to_thread
 
     def unique_ids(self) -> UniqueIds:
+        from dledger_wire.frames.message_id import UniqueIds  # with numpy, for producers alone
+
         return UniqueIds(self.clock, self.random, address=pack_host(self.address)[:4], process_id=self.process_id)
 
     def open_router(self, bootstrap: Bootstrap) -> Router:

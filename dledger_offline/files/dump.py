@@ -16,16 +16,9 @@ from dledger.log.hard_state import COPY_BYTES, decode_record
 from dledger_offline.files import log_rows
 from dledger_offline.files.log_rows import map_file
 from dledger_wire import strict_json
+from dledger_wire.dtypes import INDEX_ENTRY_DTYPE
 from dledger_wire.errors import InvalidArgumentError
-from dledger_wire.store_layout import (
-    CHECKPOINT,
-    INDEX_ENTRIES,
-    INDEX_ENTRY_DTYPE,
-    INDEX_ENTRY_SIZE,
-    INDEX_HEADER,
-    INDEX_HEADER_SIZE,
-    INDEX_SLOTS,
-)
+from dledger_wire.store_layout import CHECKPOINT, INDEX_ENTRIES, INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOTS
 
 KINDS = {"commitlog", "index-units", "consumequeue", "index", "config", "quarantine"}
 HEADER_FIELDS = ("begin_ms", "end_ms", "begin_pos", "end_pos", "used_slots", "next_entry")

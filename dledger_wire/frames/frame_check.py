@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from dledger_wire.errors import CorruptBatchError, MessageTooLargeError
 from dledger_wire.frames.body_crc import first_bad_body
-from dledger_wire.frames.frame_layout import HEAD_SIZE, MAX_PROPERTIES_BYTES, head_dtype
+from dledger_wire.frames.frame_head import head_dtype
+from dledger_wire.frames.frame_layout import HEAD_SIZE, MAX_PROPERTIES_BYTES
 from dledger_wire.frames.frames import (
     HOST_FLAGS,
     Bytes1D,

@@ -4,7 +4,7 @@
     born host 8/20 | store time 8 | store host 8/20 | reconsume times 4 | prepared offset 8 | body length 4 | body |
     topic length 1/2 | topic | properties length 2 | properties
 
-Owns what both twins (``frame.py`` one at a time, ``frames.py`` whole batches) agree on.
+Owns what both twins (``frame.py`` one at a time, ``frames.py`` whole batches) agree on; ``frame_head.py`` has the head for numpy.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import socket
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-
-import numpy as np
 
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import InvalidArgumentError
@@ -37,33 +35,6 @@ UNIQ_KEY_PREFIX = b"UNIQ_KEY\x01"
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 BODY_CRC_MASK = 0x7FFFFFFF
-
-
-@lru_cache(maxsize=4)
-def head_dtype(born_v6: bool = False, store_v6: bool = False) -> np.dtype[np.void]:
-    """The fixed fields before the body as a numpy record; hosts are raw bytes (address and 4-byte port)."""
-    fields = [
-        ("total_size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_timestamp", ">i8"),
-        ("born_host", f"V{IPV6_HOST_SIZE if born_v6 else IPV4_HOST_SIZE}"),
-        ("store_timestamp", ">i8"),
-        ("store_host", f"V{IPV6_HOST_SIZE if store_v6 else IPV4_HOST_SIZE}"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_length", ">i4"),
-    ]
-    return np.dtype(fields)
-
-
-if head_dtype().itemsize != HEAD_SIZE:
-    raise ImportError(f"the head of a frame takes {head_dtype().itemsize} bytes, expected {HEAD_SIZE}")
 
 
 @lru_cache(maxsize=1024)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from dledger_wire.checksum import Buffer, crc32
 from dledger_wire.errors import CorruptFrameError, InvalidArgumentError
+from dledger_wire.frames.frame_head import head_dtype
 from dledger_wire.frames.frame_layout import (
     BODY_CRC_MASK,
     BORN_HOST_AT,
@@ -39,7 +40,6 @@ from dledger_wire.frames.frame_layout import (
     SYS_FLAG_AT,
     UNIQ_KEY_PREFIX,
     UNIQUE_ID_SIZE,
-    head_dtype,
     unpack_host,
 )
 from dledger_wire.status import SysFlag
@@ -278,7 +278,7 @@ def frame_heads(data: Bytes1D, positions: Int64s, *, stride: int = 0) -> tuple[R
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """Frames as columns.  ``heads`` has a field for each fixed field (``frame_layout.head_dtype``; host fields are 20 bytes wide when the
+    """Frames as columns.  ``heads`` has a field for each fixed field (``frame_head.head_dtype``; host fields are 20 bytes wide when the
     frames mix IPv4 and IPv6); the places are positions in the buffer, lengths in bytes."""
 
     heads: Records

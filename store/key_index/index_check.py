@@ -11,7 +11,8 @@ import asyncio
 import numpy as np
 
 from dledger_wire.checksum import crc32c
-from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_SLOT_DTYPE
+from dledger_wire.dtypes import INDEX_ENTRY_DTYPE, INDEX_SLOT_DTYPE
+from dledger_wire.store_layout import INDEX_ENTRY_SIZE
 from store.key_index.index_file import SLOT_SIZE, DamagedIndexError, IndexFile
 from store.key_index.index_keys import Int32s
 from store.key_index.index_writer import PIECE_ENTRIES, PIECE_SLOTS, link_entries

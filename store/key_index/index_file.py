@@ -18,7 +18,8 @@ import numpy as np
 
 from dledger.log.segment import FilePool, InUse
 from dledger.runtime.env import read_unless_lost
-from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE, INDEX_SLOT_DTYPE
+from dledger_wire.dtypes import INDEX_ENTRY_DTYPE, INDEX_SLOT_DTYPE
+from dledger_wire.store_layout import INDEX_ENTRY_SIZE, INDEX_HEADER, INDEX_HEADER_SIZE
 
 INDEX_FOLDER = "index"
 BLOCK_ENTRIES = 512  # read at once on a walk: the entries of a frequent key stand close to each other

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from dledger.log.segment import FilePool, InUse
 from dledger_wire.checksum import crc32c
-from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE, INDEX_SLOT_DTYPE
+from dledger_wire.dtypes import INDEX_ENTRY_DTYPE, INDEX_SLOT_DTYPE
+from dledger_wire.store_layout import INDEX_ENTRY_SIZE
 from store.key_index.index_file import BLOCK_ENTRIES, Geometry, IndexFile, IndexMark
 from store.key_index.index_keys import Int32s, Int64s, KeyColumns
 

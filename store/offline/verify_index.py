@@ -12,11 +12,12 @@ import numpy as np
 from dledger.log.report import DamageKind, Finding
 from dledger.log.segment import FilePool
 from dledger.runtime.env import Disk
+from dledger_wire.dtypes import INDEX_ENTRY_DTYPE
 from dledger_wire.errors import DledgerError
 from dledger_wire.frames.frame import decode_frame
 from dledger_wire.frames.frame_layout import MIN_FRAME_SIZE
 from dledger_wire.java_hash import key_hash, key_words
-from dledger_wire.store_layout import INDEX_ENTRY_DTYPE, INDEX_ENTRY_SIZE
+from dledger_wire.store_layout import INDEX_ENTRY_SIZE
 from store.durability.snapshots import config_path
 from store.key_index.index_check import file_problem
 from store.key_index.index_file import INDEX_FOLDER, DamagedIndexError, IndexFile, IndexMark, created_ms_of

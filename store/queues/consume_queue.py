@@ -19,7 +19,8 @@ import numpy.typing as npt
 from dledger.runtime.env import FileWrite, is_unreadable, is_unwritable
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
-from dledger_wire.store_layout import QUEUE_UNIT, QUEUE_UNIT_DTYPE
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
+from dledger_wire.store_layout import QUEUE_UNIT
 from store.queues.queue_files import QueueFiles, Units
 from store.state.sequences import QueueKey
 

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from dledger.log.segment import FilePool, InUse
 from dledger.runtime.env import Disk, FileCut, FileWrite
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.layout import parse_segment_name, segment_name
-from dledger_wire.store_layout import QUEUE_UNIT_DTYPE, QUEUE_UNIT_SIZE
+from dledger_wire.store_layout import QUEUE_UNIT_SIZE
 
 QUEUE_FOLDER = "consumequeue"
 PATHS_AT_ONCE = 2000

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dledger_wire.batches.batch import BatchView
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.frames.frames import frame_positions
-from dledger_wire.store_layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_DTYPE
+from dledger_wire.store_layout import QUEUE_FILLER_SIZE
 from store.log_view import SCAN_BYTES, ReadableLog, entry_records
 from store.queues.consume_queue import ConsumeQueue
 from store.queues.queue_files import Units

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from store.queues.queue_files import Units
 
 Offsets = npt.NDArray[np.int64]

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from dledger.log.hard_state import COPY_BYTES, MAGIC
-from dledger_wire import layout, store_layout
+from dledger_wire import dtypes, layout, store_layout
 from dledger_wire.batches import batch
 from dledger_wire.feature_levels import LEVELS
 from dledger_wire.formats import FORMATS
 from dledger_wire.frames import frame_layout
+from dledger_wire.frames.frame_head import head_dtype
 from store.key_index.index_file import Geometry
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
@@ -41,7 +42,7 @@ def test_batch_record() -> None:
 
 
 def test_frame() -> None:
-    head = frame_layout.head_dtype()
+    head = head_dtype()
     assert head.itemsize == frame_layout.HEAD_SIZE == 88
     assert head.fields is not None
     places = [head.fields[name][1] for name in ("queue_offset", "physical_offset", "sys_flag", "born_host")]
@@ -50,7 +51,7 @@ def test_frame() -> None:
 
 
 def test_store_files() -> None:
-    assert [store_layout.QUEUE_UNIT_DTYPE.fields[name][1] for name in ("pos", "size", "tag_hash")] == [0, 8, 12]  # type: ignore[index]
+    assert [dtypes.QUEUE_UNIT_DTYPE.fields[name][1] for name in ("pos", "size", "tag_hash")] == [0, 8, 12]  # type: ignore[index]
     assert (store_layout.QUEUE_UNIT_SIZE, store_layout.QUEUE_UNITS_PER_FILE) == (20, 300_000)
     assert (store_layout.INDEX_HEADER_SIZE, store_layout.INDEX_SLOTS, store_layout.INDEX_ENTRIES) == (40, 5_000_000, 20_000_000)
     assert store_layout.CHECKPOINT_FILE_SIZE == 4096
@@ -58,7 +59,7 @@ def test_store_files() -> None:
 
 def test_index_file() -> None:
     assert_is(table("Index file header (40 bytes)"), store_layout.INDEX_HEADER.format, store_layout.INDEX_HEADER_SIZE)
-    fields = store_layout.INDEX_ENTRY_DTYPE.fields
+    fields = dtypes.INDEX_ENTRY_DTYPE.fields
     assert fields is not None
     places = [(fields[name][1], fields[name][0].itemsize) for name in ("key_hash", "pos", "seconds", "previous")]
     assert table("Index file entry (20 bytes)") == places

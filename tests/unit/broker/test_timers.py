@@ -13,9 +13,9 @@ from dledger_client.aio import Message, Producer, PullConsumer, TransactionState
 from dledger_client.fetch.records import ReceivedMessage
 from dledger_client.producer.topic_routes import TopicRoutes
 from dledger_client.transactions.resolver import TransactionOutcome
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.errors import InvalidArgumentError, TopicPermissionError
 from dledger_wire.status import Perm
-from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
 from store.queues.timer_window import NO_HORIZON, TimerWindow
 from store.state.timers import TimerProgress
 from tests.unit.client.sim_rig import Rig, until

@@ -13,8 +13,8 @@ import pytest
 from dledger.log.entry import RawEntry
 from dledger.log.segment import FilePool
 from dledger.runtime.env import FileCut
+from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.errors import OffsetOutOfRangeError, TopicNotFoundError
-from dledger_wire.store_layout import QUEUE_UNIT_DTYPE
 from store.commands.topics import DeleteTopic
 from store.queues.queue_files import QueueFiles, Units, queue_folder
 from tests.unit.log.crash_disk import CrashDisk
