@@ -187,5 +187,5 @@ def _text(default: object) -> str:
 
 def _limits(param: Any) -> str:
     """Only ranges with both ends: that a number is not below zero goes without saying."""
-    low, high = getattr(param, "min", None), getattr(param, "max", None)
+    low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
     return f"{low:g} to {high:g}" if low is not None and high is not None else ""
