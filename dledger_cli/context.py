@@ -162,10 +162,10 @@ async def _described_by(bootstrap: str) -> ClusterConfig:
         except UnreachableError as error:
             raise UnreachableError(f"{error.message} (expected the address of a running node: --bootstrap HOST:PORT,...)") from error
     groups = [
-        GroupConfig.model_construct(name=group.name, nodes=[NodeConfig(id=node.id, address=node.address) for node in group.nodes])
+        GroupConfig(name=group.name, nodes=[NodeConfig.made({"id": node.id, "address": node.address}) for node in group.nodes])
         for group in found.replica_groups
     ]
-    return ClusterConfig.model_construct(cluster=found.name, groups=groups)
+    return ClusterConfig(cluster=found.name, groups=groups)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

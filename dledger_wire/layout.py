@@ -14,36 +14,30 @@ import struct
 from typing import Final
 
 # The header without its chain CRC is what the chain CRC covers, in these two pieces.
-ENTRY_HEADER: Final = struct.Struct(
-    ">"
-    "i"  # 0  magic: 1 normal, 2 no-op, 3 configuration change
-    "i"  # 4  size of the whole entry, header included
-    "q"  # 8  index
-    "q"  # 16 term
-    "q"  # 24 pos: byte position of this entry in the log
-    "i"  # 32 channel: reserved upstream, 0
-    "I"  # 36 chain CRC: crc32c over the previous entry's chain CRC and this header without this field
-    "I"  # 40 body CRC: crc32c of the body
-    "i"  # 44 body length
-)
+#   0  magic: 1 normal, 2 no-op, 3 configuration change
+#   4  size of the whole entry, header included
+#   8  index
+#   16 term
+#   24 pos: byte position of this entry in the log
+#   32 channel: reserved upstream, 0
+#   36 chain CRC: crc32c over the previous entry's chain CRC and this header without this field
+#   40 body CRC: crc32c of the body
+#   44 body length
+ENTRY_HEADER: Final = struct.Struct(">iiqqqiIIi")
 CHAIN_CRC_AT: Final = 36
 BODY_CRC_AT: Final = 40
 CHAIN_CRC: Final = struct.Struct(">I")
 
-INDEX_UNIT: Final = struct.Struct(
-    ">"
-    "i"  # 0  magic of the entry
-    "q"  # 4  pos of the entry
-    "i"  # 12 size of the entry
-    "q"  # 16 index
-    "q"  # 24 term
-)
+#   0  magic of the entry
+#   4  pos of the entry
+#   12 size of the entry
+#   16 index
+#   24 term
+INDEX_UNIT: Final = struct.Struct(">iqiqq")
 
-FILLER: Final = struct.Struct(
-    ">"
-    "i"  # 0  magic: -1
-    "i"  # 4  bytes from here to the end of the segment, this header included
-)
+#   0  magic: -1
+#   4  bytes from here to the end of the segment, this header included
+FILLER: Final = struct.Struct(">ii")
 
 ENTRY_HEADER_SIZE: Final = 48
 INDEX_UNIT_SIZE: Final = 32

@@ -18,28 +18,24 @@ QUEUE_UNIT_SIZE: Final = 20
 QUEUE_UNITS_PER_FILE: Final = 300_000
 QUEUE_FILLER_SIZE: Final = 0x7FFFFFFF  # size field of the units before a queue's first valid one; position and tag hash 0
 
-INDEX_HEADER: Final = struct.Struct(
-    ">"
-    "q"  # 0  begin timestamp: store time of the first entry, ms
-    "q"  # 8  end timestamp
-    "q"  # 16 begin physical offset
-    "q"  # 24 end physical offset
-    "i"  # 32 used slots
-    "i"  # 36 entry count, starts at 1: entry 0 is never used
-)
+#   0  begin timestamp: store time of the first entry, ms
+#   8  end timestamp
+#   16 begin physical offset
+#   24 end physical offset
+#   32 used slots
+#   36 entry count, starts at 1: entry 0 is never used
+INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_HEADER_SIZE: Final = 40
 INDEX_SLOTS: Final = 5_000_000
 INDEX_ENTRY_SIZE: Final = 20
 INDEX_ENTRIES: Final = 20_000_000
 
-CHECKPOINT: Final = struct.Struct(
-    ">"
-    "q"  # 0  store time flushed in the log, ms
-    "q"  # 8  store time flushed in the queues
-    "q"  # 16 store time flushed in the index
-    "q"  # 24 master flushed offset
-    "q"  # 32 confirmed offset
-)
+#   0  store time flushed in the log, ms
+#   8  store time flushed in the queues
+#   16 store time flushed in the index
+#   24 master flushed offset
+#   32 confirmed offset
+CHECKPOINT: Final = struct.Struct(">qqqqq")
 CHECKPOINT_FILE_SIZE: Final = 4096
 
 for _size, _expected in (

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
-from pydantic import BaseModel
-
 from broker.config.cluster_file import ClusterConfig
+from broker.config.model import ConfigModel
 from broker.context import ServiceContext
 from broker.delivery.waiting_messages import WaitingMessages
 from broker.leadership.leader_history import LeaderHistory
@@ -189,13 +188,13 @@ def settings_in_force(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
             yield from _flat("security.users.", _chosen(security.users, ("required",)))
 
 
-def _chosen(model: BaseModel, names: Iterable[str]) -> Mapping[str, object]:
-    return {name: getattr(model, name) for name in names if name in type(model).model_fields}
+def _chosen(model: ConfigModel, names: Iterable[str]) -> Mapping[str, object]:
+    return {name: getattr(model, name) for name in names if name in model.names()}
 
 
 def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for name, value in values.items():
-        if isinstance(value, BaseModel):
-            yield from _flat(f"{prefix}{name}.", _chosen(value, type(value).model_fields))
+        if isinstance(value, ConfigModel):
+            yield from _flat(f"{prefix}{name}.", _chosen(value, value.names()))
         else:
             yield f"{prefix}{name}", "" if value is None else str(value)

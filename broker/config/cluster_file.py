@@ -8,16 +8,13 @@ layer's own settings, so it stands once.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Annotated, Literal, Self
-
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, Self
 
 from broker.config.console import ConsoleConfig
 from broker.config.metrics import MetricsConfig
-from broker.config.mistakes import kind_of, problem_of
+from broker.config.model import ConfigModel, Mistakes, kind_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
-from broker.config.replicas import ConfigModel as _Model
 from broker.config.replicas import ReplaceAfter, ReplicasConfig, ServerConfig, SpareConfig
 from broker.config.rules import problems_between
 from broker.config.security import SecurityConfig
@@ -31,6 +28,9 @@ from broker.config.values import (
     delay_levels,
     duration,
     hours_of_day,
+    length,
+    memory_ratio,
+    number,
     size,
     split_address,
 )
@@ -80,11 +80,10 @@ class NodeConfig(ServerConfig):
     replica_listen: ListenAddress | None = None
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
-    priority: Annotated[int, Field(ge=-1, le=100)] = 0
+    priority: Annotated[int, number(-1, 100)] = 0
 
-    @model_validator(mode="before")
     @classmethod
-    def _advertised(cls, given: object) -> object:
+    def prepared(cls, given: object) -> object:
         if not isinstance(given, dict) or "advertised_address" not in given:
             return given
         if "listen" in given:
@@ -93,14 +92,14 @@ class NodeConfig(ServerConfig):
         return rest | {"address": given["advertised_address"], "listen": given.get("address")}
 
 
-class GroupConfig(_Model):
+class GroupConfig(ConfigModel):
     """One replica group."""
 
     name: Name
-    nodes: Annotated[list[NodeConfig], Field(min_length=1, max_length=MAX_NODES)]
+    nodes: Annotated[list[NodeConfig], length(1, MAX_NODES)]
     # How many of each the group is to have; `dledger cluster apply` takes a change over to a running group.
-    voters: Annotated[int, Field(ge=1, le=MAX_NODES)] | None = None
-    learners: Annotated[int, Field(ge=0, le=MAX_NODES)] = 0
+    voters: Annotated[int, number(1, MAX_NODES)] | None = None
+    learners: Annotated[int, number(0, MAX_NODES)] = 0
     replaceAfter: ReplaceAfter | None = None
 
     @property
@@ -108,88 +107,88 @@ class GroupConfig(_Model):
         return self.voters or sum(not node.spare for node in self.nodes)
 
 
-class RaftConfig(_Model):
+class RaftConfig(ConfigModel):
     """Timers and windows of the replicated log.  A follower misses ``maxHeartBeatLeak`` heartbeats before it campaigns."""
 
     # A node whose clock is further off from those of a majority does not lead.
-    maxClockSkewMs: Annotated[int, BeforeValidator(duration(1_000, 3_600_000))] = 10_000
-    heartBeatTimeIntervalMs: Annotated[int, BeforeValidator(duration(5, 60_000))] = _CORE.heartbeat_interval_ms
-    maxHeartBeatLeak: Annotated[int, Field(ge=3, le=100)] = _CORE.election_timeout_ms // _CORE.heartbeat_interval_ms
-    maxInflightMessages: Annotated[int, Field(ge=1, le=4096)] = _CORE.max_inflight_messages
-    maxInflightBytes: Annotated[int, BeforeValidator(size(1 << 16, 1 << 30))] = _CORE.max_inflight_bytes
-    maxAppendBytes: Annotated[int, BeforeValidator(size(1 << 12, 256 << 20))] = _CORE.max_append_bytes
-    maxUncommittedBytes: Annotated[int, BeforeValidator(size(1 << 16, 4 << 30))] = _CORE.max_uncommitted_bytes
+    maxClockSkewMs: Annotated[int, duration(1_000, 3_600_000)] = 10_000
+    heartBeatTimeIntervalMs: Annotated[int, duration(5, 60_000)] = _CORE.heartbeat_interval_ms
+    maxHeartBeatLeak: Annotated[int, number(3, 100)] = _CORE.election_timeout_ms // _CORE.heartbeat_interval_ms
+    maxInflightMessages: Annotated[int, number(1, 4096)] = _CORE.max_inflight_messages
+    maxInflightBytes: Annotated[int, size(1 << 16, 1 << 30)] = _CORE.max_inflight_bytes
+    maxAppendBytes: Annotated[int, size(1 << 12, 256 << 20)] = _CORE.max_append_bytes
+    maxUncommittedBytes: Annotated[int, size(1 << 16, 4 << 30)] = _CORE.max_uncommitted_bytes
     # Bytes a second that replicas which catch up by copy may take from one node; 0: as many as there are.
-    peerPushQuota: Annotated[int, BeforeValidator(size(0, 64 << 30))] = _RAFT.snapshot_bytes_per_s
+    peerPushQuota: Annotated[int, size(0, 64 << 30)] = _RAFT.snapshot_bytes_per_s
 
     @property
     def election_timeout_ms(self) -> int:
         return self.heartBeatTimeIntervalMs * self.maxHeartBeatLeak
 
 
-class StoreConfig(_Model):
+class StoreConfig(ConfigModel):
     """Files of the message store."""
 
     flushDiskType: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
-    mappedFileSizeCommitLog: Annotated[int, BeforeValidator(size(1 << 16, 2 << 30))] = _LOG.segment_bytes
-    mappedFileSizeConsumeQueue: Annotated[int, BeforeValidator(size(QUEUE_UNIT_SIZE, 1 << 30))] = _STORE.mappedFileSizeConsumeQueue
-    flushIntervalCommitLog: Annotated[int, BeforeValidator(duration(1, 60_000))] = _RAFT.flush_interval_ms
-    syncFlushTimeout: Annotated[int, BeforeValidator(duration(10, 600_000))] = 1_000
-    flushCommitLogLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = 4
-    flushCommitLogThoroughInterval: Annotated[int, BeforeValidator(duration(1, 600_000))] = _RAFT.flush_thorough_interval_ms
-    flushIntervalConsumeQueue: Annotated[int, BeforeValidator(duration(1, 600_000))] = _STORE.flushIntervalConsumeQueue
-    flushConsumeQueueLeastPages: Annotated[int, Field(ge=0, le=1 << 18)] = _STORE.flushConsumeQueueLeastPages
-    flushConsumeQueueThoroughInterval: Annotated[int, BeforeValidator(duration(1, 3_600_000))] = _STORE.flushConsumeQueueThoroughInterval
-    maxMessageSize: Annotated[int, BeforeValidator(size(1, 64 << 20))] = _STORE.maxMessageSize
+    mappedFileSizeCommitLog: Annotated[int, size(1 << 16, 2 << 30)] = _LOG.segment_bytes
+    mappedFileSizeConsumeQueue: Annotated[int, size(QUEUE_UNIT_SIZE, 1 << 30)] = _STORE.mappedFileSizeConsumeQueue
+    flushIntervalCommitLog: Annotated[int, duration(1, 60_000)] = _RAFT.flush_interval_ms
+    syncFlushTimeout: Annotated[int, duration(10, 600_000)] = 1_000
+    flushCommitLogLeastPages: Annotated[int, number(0, 1 << 18)] = 4
+    flushCommitLogThoroughInterval: Annotated[int, duration(1, 600_000)] = _RAFT.flush_thorough_interval_ms
+    flushIntervalConsumeQueue: Annotated[int, duration(1, 600_000)] = _STORE.flushIntervalConsumeQueue
+    flushConsumeQueueLeastPages: Annotated[int, number(0, 1 << 18)] = _STORE.flushConsumeQueueLeastPages
+    flushConsumeQueueThoroughInterval: Annotated[int, duration(1, 3_600_000)] = _STORE.flushConsumeQueueThoroughInterval
+    maxMessageSize: Annotated[int, size(1, 64 << 20)] = _STORE.maxMessageSize
     messageIndexEnable: bool = _STORE.messageIndexEnable
-    maxHashSlotNum: Annotated[int, Field(ge=1, le=100_000_000)] = _STORE.maxHashSlotNum
-    maxIndexNum: Annotated[int, Field(ge=2, le=100_000_000)] = _STORE.maxIndexNum
-    defaultQueryMaxNum: Annotated[int, Field(ge=1, le=1024)] = _STORE.defaultQueryMaxNum
-    fileReservedTime: Annotated[int, BeforeValidator(duration(HOUR_MS, 3650 * DAY_MS, "h"))] = _STORE.fileReservedTime
-    deleteWhen: Annotated[str, BeforeValidator(hours_of_day)] = _STORE.deleteWhen
-    diskMaxUsedSpaceRatio: Annotated[int, Field(ge=10, le=95)] = _STORE.diskMaxUsedSpaceRatio
-    diskSpaceCleanForciblyRatio: Annotated[int, Field(ge=30, le=99)] = _STORE.diskSpaceCleanForciblyRatio
-    diskSpaceWarningLevelRatio: Annotated[int, Field(ge=35, le=99)] = _STORE.diskSpaceWarningLevelRatio
+    maxHashSlotNum: Annotated[int, number(1, 100_000_000)] = _STORE.maxHashSlotNum
+    maxIndexNum: Annotated[int, number(2, 100_000_000)] = _STORE.maxIndexNum
+    defaultQueryMaxNum: Annotated[int, number(1, 1024)] = _STORE.defaultQueryMaxNum
+    fileReservedTime: Annotated[int, duration(HOUR_MS, 3650 * DAY_MS, "h")] = _STORE.fileReservedTime
+    deleteWhen: Annotated[str, hours_of_day] = _STORE.deleteWhen
+    diskMaxUsedSpaceRatio: Annotated[int, number(10, 95)] = _STORE.diskMaxUsedSpaceRatio
+    diskSpaceCleanForciblyRatio: Annotated[int, number(30, 99)] = _STORE.diskSpaceCleanForciblyRatio
+    diskSpaceWarningLevelRatio: Annotated[int, number(35, 99)] = _STORE.diskSpaceWarningLevelRatio
     # With so much free a disk never counts as too full, whatever its ratio; 0: the ratio alone counts.
-    diskSpaceEnoughFree: Annotated[int, BeforeValidator(size(0, 1 << 50))] = _STORE.diskSpaceEnoughFree
+    diskSpaceEnoughFree: Annotated[int, size(0, 1 << 50)] = _STORE.diskSpaceEnoughFree
     cleanFileForciblyEnable: bool = _STORE.cleanFileForciblyEnable
-    cleanFileForciblyAfter: Annotated[int, BeforeValidator(duration(10_000, 7 * 86_400_000))] = _STORE.cleanFileForciblyAfter
-    cleanResourceInterval: Annotated[int, BeforeValidator(duration(100, 3_600_000))] = _STORE.cleanResourceInterval
-    deleteFileBatchMax: Annotated[int, Field(ge=1, le=10_000)] = _STORE.deleteFileBatchMax
+    cleanFileForciblyAfter: Annotated[int, duration(10_000, 7 * 86_400_000)] = _STORE.cleanFileForciblyAfter
+    cleanResourceInterval: Annotated[int, duration(100, 3_600_000)] = _STORE.cleanResourceInterval
+    deleteFileBatchMax: Annotated[int, number(1, 10_000)] = _STORE.deleteFileBatchMax
 
 
-class ServiceConfig(_Model):
+class ServiceConfig(ConfigModel):
     """What a broker offers its clients."""
 
     autoCreateTopicEnable: bool = False
-    defaultTopicQueueNums: Annotated[int, Field(ge=1, le=1024)] = 4
-    messageDelayLevel: Annotated[str, BeforeValidator(delay_levels)] = DEFAULT_MESSAGE_DELAY_LEVEL
-    transactionTimeOut: Annotated[int, BeforeValidator(duration(10, DAY_MS))] = 6_000
-    transactionCheckInterval: Annotated[int, BeforeValidator(duration(10, DAY_MS))] = 30_000
-    transactionCheckMax: Annotated[int, Field(ge=1, le=1000)] = 15
+    defaultTopicQueueNums: Annotated[int, number(1, 1024)] = 4
+    messageDelayLevel: Annotated[str, delay_levels] = DEFAULT_MESSAGE_DELAY_LEVEL
+    transactionTimeOut: Annotated[int, duration(10, DAY_MS)] = 6_000
+    transactionCheckInterval: Annotated[int, duration(10, DAY_MS)] = 30_000
+    transactionCheckMax: Annotated[int, number(1, 1000)] = 15
     # False: a fetch with nothing to return waits at most shortPollingTimeMills at the broker, however long the client would wait.
     longPollingEnable: bool = True
-    shortPollingTimeMills: Annotated[int, BeforeValidator(duration(1, 60_000))] = 1_000
+    shortPollingTimeMills: Annotated[int, duration(1, 60_000)] = 1_000
     slaveReadEnable: bool = True
-    accessMessageInMemoryMaxRatio: Annotated[float, Field(gt=0, le=95)] = 40
+    accessMessageInMemoryMaxRatio: Annotated[float, memory_ratio] = 40
 
 
-class ClusterConfig(_Model):
+class ClusterConfig(ConfigModel):
     """A whole cluster file."""
 
     cluster: Name
-    name_servers: list[NameServerConfig] = Field(default_factory=list)
-    name_service: NameServiceConfig = Field(default_factory=NameServiceConfig)
-    groups: Annotated[list[GroupConfig], Field(min_length=1)]
-    spares: list[SpareConfig] = Field(default_factory=list)
-    replicas: ReplicasConfig = Field(default_factory=ReplicasConfig)
-    raft: RaftConfig = Field(default_factory=RaftConfig)
-    store: StoreConfig = Field(default_factory=StoreConfig)
-    broker: ServiceConfig = Field(default_factory=ServiceConfig)
+    name_servers: list[NameServerConfig] = field(default_factory=list)
+    name_service: NameServiceConfig = field(default_factory=NameServiceConfig)
+    groups: Annotated[list[GroupConfig], length(1)]
+    spares: list[SpareConfig] = field(default_factory=list)
+    replicas: ReplicasConfig = field(default_factory=ReplicasConfig)
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
+    broker: ServiceConfig = field(default_factory=ServiceConfig)
     security: SecurityConfig | None = None
     console: ConsoleConfig | None = None
-    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
-    _file: str = PrivateAttr(default="")
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    _file: ClassVar[str] = ""  # of each one by ``read_from``
 
     @property
     def file(self) -> str:
@@ -217,19 +216,18 @@ class ClusterConfig(_Model):
             raise ConfigError(f"{file}:1: expected a cluster file with the settings cluster and groups, got {kind_of(marked.data)}")
         problems = marked.repeated_keys()
         try:
-            config = cls.model_validate(marked.data)
-        except ValidationError as error:
-            problems += [problem_of(detail, cls) for detail in error.errors()]
+            config = cls.made(marked.data).read_from(file)
+        except Mistakes as error:
+            problems += error.problems
         else:
-            problems += problems_between(config.read_from(file))
+            problems += problems_between(config)
             if not problems:
                 return config
         raise marked.error(problems)
 
     def read_from(self, file: str) -> Self:
-        """Paths in it count from the folder of ``file``."""
-        self._file = os.path.abspath(file)
-        return self
+        """The same, as that of ``file``: paths in it count from its folder."""
+        return self.changed(_file=os.path.abspath(file))
 
     def node(self, node_id: str) -> NodeSettings:
         """What node ``node_id`` takes from this file."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field
-
-from broker.config.replicas import ConfigModel
-from broker.config.values import ListenAddress, Name, size
+from broker.config.model import ConfigModel
+from broker.config.values import ListenAddress, Name, size, text
 
 if TYPE_CHECKING:
     from broker.config.cluster_file import ClusterConfig
@@ -20,10 +19,10 @@ class ConsoleConfig(ConfigModel):
     address: ListenAddress
     readOnly: bool = False
     # Names under which browsers ask for it, beside IP addresses and the machine's own name.
-    hostNames: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
+    hostNames: list[Annotated[str, text(1, 253)]] = field(default_factory=list)
     # Which nodes start one; default: the first node of each machine, so that a machine has one console.
-    nodes: list[Name] = Field(default_factory=list)
-    maxMemory: Annotated[int, BeforeValidator(size(256 << 20, 1 << 50))] = 1 << 30
+    nodes: list[Name] = field(default_factory=list)
+    maxMemory: Annotated[int, size(256 << 20, 1 << 50)] = 1 << 30
 
 
 def starts_console(config: ClusterConfig, node_id: str) -> bool:

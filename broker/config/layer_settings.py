@@ -48,6 +48,6 @@ def raft_settings_of(settings: NodeSettings, log_config: LogConfig | None = None
 def store_settings_of(settings: NodeSettings) -> StoreSettings:
     """The settings of the message store."""
     given = {
-        field.name: getattr(settings.cluster.store, field.name) for field in fields(StoreSettings) if field.name in StoreConfig.model_fields
+        field.name: getattr(settings.cluster.store, field.name) for field in fields(StoreSettings) if field.name in StoreConfig.names()
     }
     return StoreSettings(store_host=settings.node.address, **given)

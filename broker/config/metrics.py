@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from broker.config.replicas import ConfigModel
-from broker.config.values import ListenAddress
+from broker.config.model import ConfigModel
+from broker.config.values import ListenAddress, number
 
 
 class MetricsConfig(ConfigModel):
@@ -15,9 +13,9 @@ class MetricsConfig(ConfigModel):
 
     address: ListenAddress | None = None
     # So many topics have series of their own, those with the most traffic; the rest is summed.
-    topics: Annotated[int, Field(ge=0, le=10_000)] = 50
+    topics: Annotated[int, number(0, 10_000)] = 50
     # Of pairs of consumer group and topic, those with the oldest or the most messages to go.
-    consumerGroups: Annotated[int, Field(ge=0, le=10_000)] = 50
+    consumerGroups: Annotated[int, number(0, 10_000)] = 50
     # False: plain HTTP, although the other ports speak TLS.
     tls: bool = True
     # True: metrics need no credentials, although there are users.

@@ -10,12 +10,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
-
+from broker.config.model import ConfigModel
 from broker.config.placement import is_loopback
-from broker.config.replicas import ConfigModel, ServerConfig
+from broker.config.replicas import ServerConfig
 from broker.config.security import cluster_secret
-from broker.config.values import Address, ListenAddress, duration, node_name, reachable_address, split_address
+from broker.config.values import Address, ListenAddress, duration, node_name, reachable_address, split_address, text
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.credentials import read_secret
 
@@ -35,15 +34,14 @@ def _id(value: object) -> str:
 class NameServerConfig(ServerConfig):
     """A name server.  ``id`` is empty for a plain address."""
 
-    id: Annotated[str, BeforeValidator(_id)]
+    id: Annotated[str, _id]
     # Where the other name servers reach it; by default the port of address and 10000 more, or less where that is above 65535.
     quorum_address: Address | None = None
     # Where it listens for the other name servers when that is elsewhere.
     quorum_listen: ListenAddress | None = None
 
-    @model_validator(mode="before")
     @classmethod
-    def _plain(cls, given: object) -> object:
+    def prepared(cls, given: object) -> object:
         return {"id": _PLAIN, "address": reachable_address(given)} if isinstance(given, str) else given
 
     @property
@@ -71,11 +69,11 @@ class NameServerConfig(ServerConfig):
 class NameServiceConfig(ConfigModel):
     """How nodes register, and how name servers talk to each other."""
 
-    registerInterval: Annotated[int, BeforeValidator(duration(100, 600_000))] = 5_000
+    registerInterval: Annotated[int, duration(100, 600_000)] = 5_000
     # A row that is not repeated for so long expires.
-    expireAfter: Annotated[int, BeforeValidator(duration(500, 3_600_000))] = 20_000
+    expireAfter: Annotated[int, duration(500, 3_600_000)] = 20_000
     # A file with the password of the name servers' quorum.
-    passwordFile: Annotated[str, Field(max_length=4096)] | None = None
+    passwordFile: Annotated[str, text(0, 4096)] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,10 @@ Owns what is left out: the settings at which a mistake stands.  One in ``securit
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import ValidationError
-
 from broker.config.cluster_file import ClusterConfig, read_cluster_text
-from broker.config.yaml_marks import Location, MarkedYaml
+from broker.config.model import Mistakes
+from broker.config.yaml_marks import MarkedYaml, Problem
 from dledger_wire.errors import ConfigError
-
-MOST_LEFT_OUT = 100
 
 
 def readable_part(path: str) -> tuple[ClusterConfig, str]:
@@ -31,33 +26,10 @@ def readable_part(path: str) -> tuple[ClusterConfig, str]:
 
 
 def _part(text: str, path: str) -> ClusterConfig | None:
+    left_out: list[Problem] = []
     try:
-        data = MarkedYaml(text, path).data
-    except ConfigError:
+        found = ClusterConfig.made(MarkedYaml(text, path).data, left_out=left_out)
+    except (ConfigError, Mistakes):
         return None
-    for _ in range(MOST_LEFT_OUT):
-        try:
-            return ClusterConfig.model_validate(data).read_from(path)
-        except ValidationError as error:
-            mistake = error.errors()[0]
-            location = mistake["loc"]
-            may_be_security = location[:1] == ("security",) or (len(location) == 1 and mistake["type"] == "extra_forbidden")
-            if may_be_security or not _leave_out(data, location):
-                return None
-    return None
-
-
-def _leave_out(data: Any, location: Location) -> bool:
-    """Remove what stands at ``location``, or what lacks it; whether there was something."""
-    place: Any = None
-    last: str | int = ""
-    for part in location:
-        holds = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int) and part < len(data)
-        if not holds:
-            break
-        place, last = data, part
-        data = place[last]
-    if place is None:
-        return False
-    del place[last]
-    return True
+    names = ClusterConfig.names() - {"security"}
+    return None if any(problem.location[0] not in names for problem in left_out) else found.read_from(path)

@@ -1,15 +1,11 @@
-"""Settings of replicas beyond one node's own: spare nodes, when a member that is away is replaced, labels of hosts and racks.
-
-Owns the base of all models of a cluster file, too.
-"""
+"""Settings of replicas beyond one node's own: spare nodes, when a member that is away is replaced, labels of hosts and racks."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-
+from broker.config.model import ConfigModel
 from broker.config.values import DAY_MS, Address, ListenAddress, Name, duration, split_address
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,14 +25,8 @@ def _replace_after(value: object) -> int:
     return duration(_MIN_REPLACE_MS, 365 * DAY_MS)(value)
 
 
-Label = Annotated[str, BeforeValidator(_label)]
-ReplaceAfter = Annotated[int, BeforeValidator(_replace_after)]
-
-
-class ConfigModel(BaseModel):
-    """Base of all models: types are strict, and unknown settings are mistakes."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+Label = Annotated[str, _label]
+ReplaceAfter = Annotated[int, _replace_after]
 
 
 class ServerConfig(ConfigModel):
@@ -67,4 +57,4 @@ class SpareConfig(ServerConfig):
 class ReplicasConfig(ConfigModel):
     """What holds for all replica groups, unless a group says otherwise."""
 
-    replaceAfter: ReplaceAfter = Field(default=0)
+    replaceAfter: ReplaceAfter = 0

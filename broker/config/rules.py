@@ -42,7 +42,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
     for name in ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"):
         if (ratio := getattr(store, name)) < warning:
             continue
-        if name in store.model_fields_set:
+        if name in store.given_names:
             problems.append(Problem(("store", name), f"expected less than diskSpaceWarningLevelRatio ({warning}), got {ratio}"))
         else:
             problems.append(Problem(("store", "diskSpaceWarningLevelRatio"), f"expected more than {name} ({ratio}), got {warning}"))
@@ -74,7 +74,7 @@ def _name_servers(config: ClusterConfig) -> list[Problem]:
         problems.append(Problem(("name_servers",), f"expected at most {MAX_NODES}, got {len(processes)}"))
     service = config.name_service
     if service.expireAfter < 2 * service.registerInterval:
-        given = "expireAfter" if "expireAfter" in service.model_fields_set else "registerInterval"
+        given = "expireAfter" if "expireAfter" in service.given_names else "registerInterval"
         text = f"expected expireAfter at least twice registerInterval, got {service.expireAfter} ms and {service.registerInterval} ms"
         problems.append(Problem(("name_service", given), text))
     return problems
@@ -132,7 +132,7 @@ def _reached(config: ClusterConfig) -> list[str]:
 
 def _message_and_segment_size(store: StoreConfig) -> Problem:
     """The setting that the file has is named, not the other one's default."""
-    if "maxMessageSize" in store.model_fields_set:
+    if "maxMessageSize" in store.given_names:
         text = f"expected at most half of mappedFileSizeCommitLog ({store.mappedFileSizeCommitLog}), got {store.maxMessageSize}"
         return Problem(("store", "maxMessageSize"), text)
     text = f"expected at least twice maxMessageSize ({store.maxMessageSize}), got {store.mappedFileSizeCommitLog}"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import os
+from dataclasses import field
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
-
-from broker.config.replicas import ConfigModel
-from broker.config.values import size
+from broker.config.model import ConfigModel, got, one_of
+from broker.config.values import number, size, text
 from dledger_wire.errors import ConfigError
 from dledger_wire.security.credentials import MIN_SECRET_BYTES, read_secret
 from dledger_wire.security.principal import is_user_name
@@ -65,7 +64,13 @@ def _verifier(name: str, value: object) -> Verifier:
     return Verifier(keys[0], keys[1], keys[2], ITERATIONS)
 
 
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
+def _step(value: object) -> Step:
+    if not isinstance(value, str) or value not in list(Step):
+        raise ValueError(f"expected {one_of([str(step) for step in Step])}, got {got(value)}")
+    return Step(value)
+
+
+Path = Annotated[str, text(1, 4096)]
 
 
 class TlsConfig(ConfigModel):
@@ -76,28 +81,28 @@ class TlsConfig(ConfigModel):
     key: Path
     min_version: MinVersion = "TLSv1.3"
     client_auth: ClientAuth = "optional"
-    step: Annotated[Step, BeforeValidator(lambda value: Step(value) if value in list(Step) else value)] = Step.ONLY
+    step: Annotated[Step, _step] = Step.ONLY
 
 
 class UsersConfig(ConfigModel):
     """Users with passwords or certificates.  Administrators of the cluster file may do everything, also before any user was created."""
 
     required: bool = True
-    administrators: Annotated[dict[str, Verifier], BeforeValidator(_administrators)] = Field(default_factory=dict)
+    administrators: Annotated[dict[str, Verifier], _administrators] = field(default_factory=dict)
 
 
 class LimitsConfig(ConfigModel):
     """Of one node or name server, over all its addresses."""
 
-    connections: Annotated[int, Field(ge=10, le=1_000_000)] = 50_000
-    connectionsPerSource: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    connections: Annotated[int, number(10, 1_000_000)] = 50_000
+    connectionsPerSource: Annotated[int, number(1, 1_000_000)] = 10_000
 
 
 class AuditConfig(ConfigModel):
     """The audit log of each node and name server: how large a file may get, and how many are kept."""
 
-    maxBytes: Annotated[int, BeforeValidator(size(64 << 10, 1 << 40))] = 16 << 20
-    files: Annotated[int, Field(ge=2, le=1_000)] = 10
+    maxBytes: Annotated[int, size(64 << 10, 1 << 40)] = 16 << 20
+    files: Annotated[int, number(2, 1_000)] = 10
 
 
 class SecurityConfig(ConfigModel):
@@ -108,8 +113,8 @@ class SecurityConfig(ConfigModel):
     tls: TlsConfig | None = None
     cluster_secret_file: Path | None = None
     users: UsersConfig | None = None
-    limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    audit: AuditConfig = Field(default_factory=AuditConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
 
 
 def own_path(path: str, folder: str, own_id: str) -> str:

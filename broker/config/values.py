@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator
-
+from broker.config.model import got
 from broker.config.units import parse_duration_ms, parse_size
 from dledger_wire.names import is_node_name
+
+T = TypeVar("T")
 
 _HOST_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
@@ -89,27 +91,60 @@ def delay_levels(value: object) -> str:
 
 
 def size(low: int, high: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        size_bytes = parse_size(value)
-        if not low <= size_bytes <= high:
-            raise ValueError(f"expected {low} to {high} bytes, got {value!r}")
-        return size_bytes
-
-    return check
+    return _within(parse_size, low, high, lambda _: f"{low} to {high} bytes")
 
 
 def duration(low_ms: int, high_ms: int, bare_unit: str = "ms") -> Callable[[object], int]:
-    def check(value: object) -> int:
-        duration_ms = parse_duration_ms(value, bare_unit)
-        if not low_ms <= duration_ms <= high_ms:
-            raise ValueError(f"expected {low_ms} ms to {high_ms} ms, got {value!r}")
-        return duration_ms
+    return _within(lambda value: parse_duration_ms(value, bare_unit), low_ms, high_ms, lambda _: f"{low_ms} ms to {high_ms} ms")
+
+
+def number(low: int, high: int) -> Callable[[object], int]:
+    def expected(found: int) -> str:
+        return f"{low} or more" if found < low else f"{high} or less"
+
+    return _within(lambda value: _typed(value, int, "a whole number"), low, high, expected)
+
+
+def text(low: int, high: int) -> Callable[[object], str]:
+    return _within(lambda value: _typed(value, str, "text"), low, high, lambda _: f"{low} to {high} characters", len)
+
+
+def _within(
+    parse: Callable[[object], T], low: int, high: int, expected: Callable[[Any], str], measure: Callable[[Any], int] = int
+) -> Callable[[object], T]:
+    def check(value: object) -> T:
+        found = parse(value)
+        if not low <= measure(found) <= high:
+            raise ValueError(f"expected {expected(found)}, got {value!r}")
+        return found
 
     return check
 
 
-Address = Annotated[str, BeforeValidator(reachable_address)]
-ListenAddress = Annotated[str, BeforeValidator(_listen_address)]
-Name = Annotated[str, BeforeValidator(node_name)]
+def memory_ratio(value: object) -> float:
+    found = float(_typed(value, int | float, "a number"))
+    if not 0 < found <= 95:
+        raise ValueError(f"expected more than 0 and at most 95, got {value!r}")
+    return found
+
+
+def length(low: int, high: int = sys.maxsize) -> Callable[[list[Any]], list[Any]]:
+    def check(value: list[Any]) -> list[Any]:
+        if not low <= len(value) <= high:
+            raise ValueError(f"expected {f'at least {low}' if len(value) < low else f'at most {high}'}, got {len(value)}")
+        return value
+
+    return check
+
+
+def _typed(value: Any, kind: Any, name: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"expected {name}, got {got(value)}")
+    return value
+
+
+Address = Annotated[str, reachable_address]
+ListenAddress = Annotated[str, _listen_address]
+Name = Annotated[str, node_name]
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 MAX_NODES = 9  # of one replica group

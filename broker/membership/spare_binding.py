@@ -48,13 +48,13 @@ async def write_binding(disk: Disk, binding: Binding) -> None:
 def bound_settings(cluster: ClusterConfig, spare: SpareConfig, binding: Binding) -> NodeSettings:
     """The settings of a spare node as a member of its group: as one that the group takes in, never one that it begins with."""
     same = {"id": spare.id, "address": spare.address, "listen": spare.listen, "host": spare.host, "rack": spare.rack}
-    own = NodeConfig.model_validate({**same, "metrics": spare.metrics, "spare": True})
+    own = NodeConfig.made({**same, "metrics": spare.metrics, "spare": True})
     known = next((group for group in cluster.groups if group.name == binding.group), None)
     if known is None:
-        nodes = [NodeConfig(id=node_id, address=address) for node_id, address in binding.voters if node_id != own.id]
-        group = GroupConfig.model_construct(name=binding.group, nodes=[*nodes, own])
+        nodes = [NodeConfig.made({"id": node_id, "address": address}) for node_id, address in binding.voters if node_id != own.id]
+        group = GroupConfig(name=binding.group, nodes=[*nodes, own])
     else:
-        group = known.model_copy(update={"nodes": [*known.nodes, own]})
+        group = known.changed(nodes=[*known.nodes, own])
     return NodeSettings(cluster, group, own)
 
 

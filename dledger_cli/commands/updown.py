@@ -202,7 +202,7 @@ def down(
     from dledger_wire.errors import ConfigError
 
     folder = Path(data)
-    cluster, why = LocalCluster(ClusterConfig.model_construct(cluster="", groups=[]), folder), ""
+    cluster, why = LocalCluster(ClusterConfig(cluster="", groups=[]), folder), ""
     if not cluster.file.is_file():
         if not cluster.recorded():
             note(f"nothing to stop: {cluster.file} does not exist")

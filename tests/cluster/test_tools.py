@@ -28,6 +28,13 @@ def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_status_of_a_running_cluster_loads_neither_numpy_nor_pydantic(cluster: Cluster) -> None:
+    environment = {"DLEDGER_CONFIG": str(cluster.local.file), "PYTHONPROFILEIMPORTTIME": "1"}
+    loaded = {line.rpartition("|")[2].strip() for line in dledger("status", env=environment).stderr.splitlines()}
+    assert "dledger_client.admin.ask_nodes" in loaded
+    assert loaded & {"numpy", "pydantic", "pydantic_core", "grpc", "rich", "dledger_client.aio.admin"} == set()
+
+
 def test_consume_selects_by_place_time_tag_and_number(cluster: Cluster) -> None:
     cluster.cli_ok("topic", "create", "t", "--queues", "2")
     cluster.cli_ok("produce", "t", "--tag", "a", "--key", "k1", stdin=b"".join(b"a%d\n" % n for n in range(20)))

@@ -126,7 +126,7 @@ STATED: dict[str, list[str]] = {
 def _settings() -> dict[str, object]:
     found: dict[str, object] = {}
     for model in (RAFT, STORE, BROKER, NAMES, LIMITS):
-        found |= model.model_dump()
+        found |= vars(model)
     for options in (ProducerOptions, PushOptions):
         found |= {field.name: field.default for field in fields(options)}
     return found

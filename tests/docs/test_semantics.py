@@ -62,7 +62,7 @@ def test_statuses_and_settings_are_all_described() -> None:
         assert upstream in push
         assert re.search(rf"\b{own}\b", push)
     assert set(PRODUCER_TABLE) <= set(UPSTREAM_NAMES) | set(CHECK_NAMES)
-    assert "syncFlushTimeout" in StoreConfig.model_fields
+    assert "syncFlushTimeout" in StoreConfig.names()
 
 
 @pytest.mark.parametrize("name", PRODUCER_TABLE)

@@ -191,8 +191,8 @@ class SimCluster:
         """The cluster file as it lies on this machine."""
         if not host.flush_mode:
             return self.config
-        store = self.config.store.model_copy(update={"flushDiskType": host.flush_mode})
-        return self.config.model_copy(update={"store": store})
+        store = self.config.store.changed(flushDiskType=host.flush_mode)
+        return self.config.changed(store=store)
 
     async def run_node(self, host: Host, node: BrokerNode) -> None:
         """The life of a node on its machine."""

@@ -84,10 +84,10 @@ def only_first(config: ClusterConfig, name: str, first: Collection[str]) -> Clus
     groups = []
     for group in config.groups:
         if group.name == name:
-            nodes = [node.model_copy(update={"spare": node.id not in first}) for node in group.nodes]
-            group = group.model_copy(update={"nodes": nodes})
+            nodes = [node.changed(spare=node.id not in first) for node in group.nodes]
+            group = group.changed(nodes=nodes)
         groups.append(group)
-    return config.model_copy(update={"groups": groups})
+    return config.changed(groups=groups)
 
 
 def cluster_file(groups: Sequence[GroupNodes], shape: Shape) -> str:

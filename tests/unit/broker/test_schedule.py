@@ -110,7 +110,7 @@ def test_a_topic_made_again_does_not_get_what_waited_for_the_old_one(timed: bool
 async def lower_the_limit(rig: Rig, max_message_size: int) -> None:
     """A rolling restart with a smaller maxMessageSize."""
     config = rig.cluster.config
-    rig.cluster.config = config.model_copy(update={"store": config.store.model_copy(update={"maxMessageSize": max_message_size})})
+    rig.cluster.config = config.changed(store=config.store.changed(maxMessageSize=max_message_size))
     for node_id in rig.cluster.hosts:
         await rig.restart(node_id)
         await until(lambda: rig.cluster.master() is not None)
@@ -214,7 +214,7 @@ def test_the_service_begins_although_the_log_takes_no_schedule_topic_yet() -> No
             asked.set()
             await asyncio.get_running_loop().create_future()
 
-        config = ClusterConfig.model_validate({"cluster": "c", "groups": [{"name": "g", "nodes": [{"id": "n0", "address": "h:1"}]}]})
+        config = ClusterConfig.made({"cluster": "c", "groups": [{"name": "g", "nodes": [{"id": "n0", "address": "h:1"}]}]})
         store = SimpleNamespace(topics={}, command=lambda command: command)
         context = SimpleNamespace(settings=SimpleNamespace(cluster=config), store=store, raft=SimpleNamespace(propose=never))
         tasks = BackgroundTasks("schedule")

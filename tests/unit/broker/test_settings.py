@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
-from pydantic import BaseModel
 
 from broker.config.cluster_file import ClusterConfig
 from broker.config.layer_settings import COMMIT_NOTICE_DELAY_MS, raft_settings_of, store_settings_of
-from broker.config.replicas import ConfigModel
+from broker.config.model import ConfigModel
 from dledger.core.config import CoreConfig
 from dledger.log.config import LogConfig
 from store.settings import StoreSettings
@@ -19,7 +18,7 @@ from tests.sim.clock import SimClock
 from tests.unit.client.sim_rig import Rig
 
 ROOT = Path(__file__).resolve().parents[3]
-CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/mistakes.py"}
+CHECKS = {"broker/config/rules.py", "broker/config/values.py", "broker/config/model.py"}
 DEFAULTS = "cluster: c\ngroups: [{name: g0, nodes: [{id: n0, address: 127.0.0.1:10911}]}]\n"
 
 
@@ -32,20 +31,20 @@ def names_read() -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
-def models_named(annotation: object) -> set[type[BaseModel]]:
+def models_named(annotation: object) -> set[type[ConfigModel]]:
     """The models in a field's type, also inside a list, a union or ``Annotated``."""
-    found = {annotation} if isinstance(annotation, type) and issubclass(annotation, BaseModel) else set()
+    found = {annotation} if isinstance(annotation, type) and issubclass(annotation, ConfigModel) else set()
     return found.union(*(models_named(part) for part in get_args(annotation)))
 
 
-def models_of(model: type[BaseModel]) -> set[type[BaseModel]]:
+def models_of(model: type[ConfigModel]) -> set[type[ConfigModel]]:
     """The model and those of its blocks, at any depth."""
-    blocks = set().union(*(models_named(field.annotation) for field in model.model_fields.values()))
+    blocks = set().union(*(models_named(hint) for hint in get_type_hints(model, include_extras=True).values()))
     return {model}.union(*(models_of(block) for block in blocks))
 
 
 def test_every_setting_is_read_somewhere() -> None:
-    settings = {name for model in models_of(ClusterConfig) for name in model.model_fields}
+    settings = {name for model in models_of(ClusterConfig) for name in model.names()}
     assert settings - names_read() == set()
 
 
@@ -56,7 +55,7 @@ def test_every_model_of_the_configuration_is_a_block_of_the_cluster_file() -> No
     assert declared <= models_of(ClusterConfig)
 
 
-def subclasses(model: type[BaseModel]) -> set[type[BaseModel]]:
+def subclasses(model: type[ConfigModel]) -> set[type[ConfigModel]]:
     return set(model.__subclasses__()).union(*(subclasses(each) for each in model.__subclasses__()))
 
 

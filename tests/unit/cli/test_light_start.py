@@ -43,4 +43,4 @@ def test_a_look_at_a_cluster_imports_no_other_client(tmp_path: Path) -> None:
     modules = loaded("status", "--config", str(file))
     assert "dledger_client.admin.ask_nodes" in modules
     others = ("dledger_client.aio", "dledger_client.producer", "dledger_client.consumer", "dledger_client.fetch", "dledger_client.metrics")
-    assert found(modules, *NEVER, *others, "numpy") == []
+    assert found(modules, *NEVER, *others, "numpy", "pydantic") == []

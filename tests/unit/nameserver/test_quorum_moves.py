@@ -62,7 +62,7 @@ def test_a_name_server_is_found_once_its_name_is_known_and_where_it_moved_to(mon
             await _has_majority(first, second)
             await first.stop()
             await until(lambda: not second.state().has_majority, LIMIT_S)
-            moved = configs[0].model_copy(update={"quorum_listen": f"127.0.0.2:{port}"})
+            moved = configs[0].changed(quorum_listen=f"127.0.0.2:{port}")
             running[0] = PySyncObjQuorum(moved, [configs[1]], PASSWORD)
             await running[0].start(lambda _data: None)
             names["ns0.example"] = ("127.0.0.2",)
@@ -136,7 +136,7 @@ def test_a_name_server_that_cannot_listen_says_where(monkeypatch: pytest.MonkeyP
     configs = _configs([free_port(), free_port()])
 
     async def listen(at: str) -> None:
-        own = configs[0].model_copy(update={"quorum_listen": at})
+        own = configs[0].changed(quorum_listen=at)
         await PySyncObjQuorum(own, configs[1:], PASSWORD).start(lambda _data: None)
 
     with pytest.raises(AddressInUseError, match=r"^nowhere\.invalid:9876: cannot listen for the other name servers: "):
