@@ -23,7 +23,6 @@ from broker.config.name_servers import NameServerSettings
 from broker.config.placement import group_warnings
 from broker.config.replicas import SpareConfig
 from broker.membership.spare_binding import Binding, bound_settings, read_binding
-from broker.process.allocator import restart_with_malloc_settings
 from broker.process.data_dir_lock import DataFolderLock, lost_folder
 from broker.process.folder_formats import refuse_newer_files
 from broker.process.identity import open_identity
@@ -77,8 +76,7 @@ def run_spare(cluster: ClusterConfig, spare: SpareConfig, data: str, log_file: s
 
 
 def _prepare_process() -> int:
-    """Set up memory, handles, threads and garbage collection for a replica; the limit of open files, -1 for none."""
-    restart_with_malloc_settings()
+    """Set up handles, threads and garbage collection for a replica; the limit of open files, -1 for none."""
     handles = raise_handle_limit()
     # The disk threads need the interpreter for moments only; at the default 5 ms they would wait for it longer than for the disk.
     sys.setswitchinterval(0.0005)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -128,7 +127,7 @@ def memory_ratio(value: object) -> float:
     return found
 
 
-def length(low: int, high: int = sys.maxsize) -> Callable[[list[Any]], list[Any]]:
+def length(low: int, high: float = float("inf")) -> Callable[[list[Any]], list[Any]]:
     def check(value: list[Any]) -> list[Any]:
         if not low <= len(value) <= high:
             raise ValueError(f"expected {f'at least {low}' if len(value) < low else f'at most {high}'}, got {len(value)}")

@@ -18,7 +18,6 @@ from broker.security.admission import ClusterAdmission
 from broker.security.audit import Audit, AuditSink, NoSink, Place
 from broker.security.certificate_watch import CertificateWatch
 from broker.security.gate import AccessGate
-from broker.security.own_certificate import check_own_certificate
 from dledger_wire.clock import Clock, SystemClock
 from dledger_wire.rpc.transport import Server
 from dledger_wire.security.credentials import ClusterCredentials
@@ -130,6 +129,8 @@ def process_security(
 
 def _tls(config: TlsConfig, folder: str, own: Principal, *, has_secret: bool) -> tuple[TlsContexts, bool]:
     """Contexts that follow the files, but for another's certificate; whether the one of now names ``own``."""
+    from broker.security.own_certificate import check_own_certificate  # with cryptography, at the start of a process with TLS
+
     settings = tls_settings(config, folder, own.name)
     check = functools.partial(check_own_certificate, config, settings, own, has_secret=has_secret)
     tls = TlsContexts(settings, check=check)

@@ -30,6 +30,10 @@ def node(
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
     """Run one node in the foreground.  SIGTERM, SIGINT and SIGHUP (a closed terminal) stop it; it transfers leadership first."""
+    from broker.process.allocator import restart_with_malloc_settings
+
+    if not check:
+        restart_with_malloc_settings()  # before anything is loaded that would be loaded again
     from broker.config.cluster_file import ClusterConfig
 
     cluster = ClusterConfig.load(config)

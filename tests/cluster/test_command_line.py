@@ -16,7 +16,7 @@ from broker.process.data_dir_lock import DataFolderLock
 from dledger_cli.local.ports import free_ports
 from dledger_wire.feature_levels import MAX_LEVEL
 from tests.cluster.harness import ROOT, Cluster, dledger
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
 GOOD = """\
 cluster: t
@@ -87,6 +87,23 @@ def test_help_is_quick_and_names_every_command() -> None:
     assert heavy == []
     for name in ("up", "down", "node", "status", "topic", "produce", "consume", "leader", "member", "verify", "dump", "bench"):
         assert f" {name} " in result.stdout
+
+
+def test_a_node_without_tls_and_metrics_loads_nothing_that_these_need(tmp_path: Path) -> None:
+    """And it is what it is after one start of the interpreter: with the allocator's settings before it loads anything of a node."""
+    [port] = free_ports(1)
+    config = write(tmp_path, f"cluster: t\ngroups: [{{name: g0, nodes: [{{id: n0, address: '127.0.0.1:{port}'}}]}}]\n")
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "dledger_cli", "node", "--config", config, "--id", "n0", "--data", "d"]
+    with (
+        open(tmp_path / "log", "w+") as log,
+        subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=log) as node,
+    ):
+        wait_until(lambda: dledger("status", "--config", config).returncode == 0, "the node leads")
+        node.terminate()
+    loaded = [line.rpartition("|")[2].strip() for line in (tmp_path / "log").read_text().splitlines() if line.startswith("import time:")]
+    assert loaded.count("broker.main") == loaded.count("numpy") == 1
+    never = {"pydantic", "pydantic_core", "cryptography", "aiohttp", "jinja2", "fsspec", "pysyncobj", "nicegui", "pyarrow", "opentelemetry"}
+    assert never & set(loaded) == set()
 
 
 def test_status_of_a_cluster_that_is_down_keeps_its_rows_and_is_quick(tmp_path: Path) -> None:
