@@ -30,10 +30,6 @@ def node(
     check: Annotated[bool, typer.Option("--check", help="Only check the cluster file, then exit.")] = False,
 ) -> None:
     """Run one node in the foreground.  SIGTERM, SIGINT and SIGHUP (a closed terminal) stop it; it transfers leadership first."""
-    from broker.process.allocator import restart_with_malloc_settings
-
-    if not check:
-        restart_with_malloc_settings()  # before anything is loaded that would be loaded again
     from broker.config.cluster_file import ClusterConfig
 
     cluster = ClusterConfig.load(config)
@@ -51,6 +47,9 @@ def node(
     if (folder / "identity.json").is_file():
         text = f"{folder} is the folder of one node; expected the folder above it: --data {folder.parent}"
         raise typer.BadParameter(text, param_hint="--data")
+    from broker.process.allocator import restart_with_malloc_settings
+
+    restart_with_malloc_settings()  # before anything of a node is loaded, which would be loaded again
     from broker.main import run_node, run_spare
     from broker.process.data_dir_lock import holder_pid
     from dledger_cli.local.processes import check_addresses_free
