@@ -25,43 +25,39 @@ class EntryCache:
     def __init__(self, limit_bytes: int, next_index: int) -> None:
         self._limit_bytes = limit_bytes
         self._entries: dict[int, RawEntry] = {}
-        self._first = next_index
+        self.first_index = next_index  # the oldest entry held (the next one to come when none is)
         self.size_bytes = 0
 
     @property
-    def first_index(self) -> int:
-        """The oldest entry held (the next one to come when none is)."""
-        return self._first
-
-    @property
     def first_pos(self) -> int | None:
-        entry = self._entries.get(self._first)
+        entry = self._entries.get(self.first_index)
         return entry.pos if entry is not None else None
 
     def get(self, index: int) -> RawEntry | None:
         return self._entries.get(index)
 
     def add(self, entry: RawEntry) -> None:
-        require(entry.index == self._first + len(self._entries), "entry %d cached after %d", entry.index, self._first + len(self._entries))
+        next_index = self.first_index + len(self._entries)
+        require(entry.index == next_index, "entry %d cached, expected %d", entry.index, next_index)
         self._entries[entry.index] = entry
         self.size_bytes += _cost(entry)
 
     def cut(self, from_index: int) -> None:
-        for index in range(self._first + len(self._entries) - 1, max(from_index, self._first) - 1, -1):
+        for index in range(self.first_index + len(self._entries) - 1, max(from_index, self.first_index) - 1, -1):
             self.size_bytes -= _cost(self._entries.pop(index))
-        self._first = min(self._first, from_index)
+        self.first_index = min(self.first_index, from_index)
 
     def evict(self, last_index: int) -> None:
         """Bring the size under the limit; entries up to ``last_index`` may go."""
-        while self.size_bytes > self._limit_bytes and self._first <= last_index and self._first in self._entries:
-            self.size_bytes -= _cost(self._entries.pop(self._first))
-            self._first += 1
+        while self.size_bytes > self._limit_bytes and self.first_index <= last_index and self.first_index in self._entries:
+            self.size_bytes -= _cost(self._entries.pop(self.first_index))
+            self.first_index += 1
 
     def trim(self, first_index: int) -> None:
         """Forget entries before ``first_index``."""
-        while self._first < first_index and self._first in self._entries:
-            self.size_bytes -= _cost(self._entries.pop(self._first))
-            self._first += 1
+        while self.first_index < first_index and self.first_index in self._entries:
+            self.size_bytes -= _cost(self._entries.pop(self.first_index))
+            self.first_index += 1
 
     def run(self, first_index: int, max_bytes: int, last_index: int) -> list[RawEntry]:
         """Entries from ``first_index`` on, at least one and as many as fit ``max_bytes``."""

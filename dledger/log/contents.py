@@ -27,44 +27,18 @@ class LogContents:
 
     def __init__(self, found: Recovered, config: LogConfig) -> None:
         self._config = config
-        self._start = found.start
+        self.start = found.start  # where the log begins, and what lay just before
+        self.first_index, self.first_pos = found.start.first_index, found.start.first_pos
+        self.last, self.end_pos = found.last, found.end_pos
+        self.chain_crc = found.chain_crc  # of the last entry: what the next one continues
         self._segments = SegmentMap(found.segments)
         self._places = found.places
         self._terms = found.terms
-        self._last = found.last
-        self._end_pos = found.end_pos
-        self._chain_crc = found.chain_crc
-
-    @property
-    def start(self) -> LogStart:
-        """Where the log begins, and what lay just before."""
-        return self._start
-
-    @property
-    def first_index(self) -> int:
-        return self._start.first_index
-
-    @property
-    def first_pos(self) -> int:
-        return self._start.first_pos
 
     @property
     def before(self) -> EntryId:
         """The entry just below the first one (trimmed away; index 0 in a log never trimmed)."""
-        return self._start.before
-
-    @property
-    def last(self) -> EntryId:
-        return self._last
-
-    @property
-    def end_pos(self) -> int:
-        return self._end_pos
-
-    @property
-    def chain_crc(self) -> int:
-        """The last entry's chain CRC: what the next entry continues."""
-        return self._chain_crc
+        return self.start.before
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -76,7 +50,7 @@ class LogContents:
 
     def term_at(self, index: int) -> int | None:
         """The term of an entry, also of the one just below the first; None outside the log."""
-        if not self.first_index - 1 <= index <= self._last.index:
+        if not self.first_index - 1 <= index <= self.last.index:
             return None
         return self._term_at(index)
 
@@ -87,13 +61,13 @@ class LogContents:
 
     def _term_at(self, index: int) -> int:
         if index < self.first_index:
-            return self._start.before_term
-        at = bisect_right(self._terms, index, key=lambda run: run[1]) - 1
-        return self._terms[at][0]
+            return self.start.before_term
+        term, first_index = self._terms[-1]
+        return term if index >= first_index else self._terms[bisect_right(self._terms, index, key=lambda run: run[1]) - 1][0]
 
     def locate(self, index: int) -> EntryPlace | None:
         """Where an entry lies; None when it is not in the log or older than the places in memory (then ``await find(index)``)."""
-        return self._places.get(index) if self.first_index <= index <= self._last.index else None
+        return self._places.get(index) if self.first_index <= index <= self.last.index else None
 
     # What comes next
 
@@ -105,14 +79,14 @@ class LogContents:
                 f"an entry of {size_bytes} bytes does not fit a segment (at most {limit})", size=size_bytes, limit=limit
             )
         segment_end = self._segments.last.start_pos + self._config.segment_bytes
-        if self._end_pos + size_bytes + FILLER_SIZE <= segment_end:
-            return self._end_pos
-        return max(segment_end, self._end_pos + FILLER_SIZE)
+        if self.end_pos + size_bytes + FILLER_SIZE <= segment_end:
+            return self.end_pos
+        return max(segment_end, self.end_pos + FILLER_SIZE)
 
     def encode(self, term: int, kind: EntryKind, body: Sequence[Buffer]) -> RawEntry:
         """The entry that would come next with this body; not yet appended."""
         pos = self.place(ENTRY_HEADER_SIZE + sum(len(buffer) for buffer in body))
-        return encode_entry(self._last.index + 1, term, kind, pos, self._chain_crc, body)
+        return encode_entry(self.last.index + 1, term, kind, pos, self.chain_crc, body)
 
     def incompatibility(self, prev: EntryId, entries: Sequence[RawEntry]) -> str | None:
         """Why entries that a peer sent behind ``prev`` cannot stand in this log; None when they can, or ``prev`` is not in it.
@@ -137,23 +111,21 @@ class LogContents:
     def _chain_and_end(self, index: int) -> tuple[int | None, int | None]:
         """Chain CRC and end of an entry in the log, or of what lies below it; None where memory does not have it."""
         if index < self.first_index:
-            return self._start.before_chain_crc, self._start.first_pos
-        if index == self._last.index:
-            return self._chain_crc, self._end_pos
+            return self.start.before_chain_crc, self.first_pos
+        if index == self.last.index:
+            return self.chain_crc, self.end_pos
         place = self._places.get(index)
         return self._places.chain_crc(index), place.end_pos if place is not None else None
 
     def _check_follows(self, entry: RawEntry) -> None:
-        require(entry.index == self._last.index + 1, "entry %d appended after %d", entry.index, self._last.index)
-        require(entry.term >= self._last.term, "entry %d of term %d after term %d", entry.index, entry.term, self._last.term)
-        gap = entry.pos - self._end_pos
+        follows = entry.index == self.last.index + 1 and entry.term >= self.last.term
+        require(follows, "entry %d of term %d appended after %s", entry.index, entry.term, self.last)
+        gap = entry.pos - self.end_pos
         # The filler of an empty segment would be a file that holds nothing else; no leader makes that.
-        if gap != 0 and (gap < FILLER_SIZE or self._end_pos == self._segments.last.start_pos):
-            raise CorruptEntryError(f"entry {entry.index} at {entry.pos}, but the log ends at {self._end_pos}", index=entry.index)
-        if chain_crc_of(self._chain_crc, entry.header_bytes()) != entry.chain_crc:
-            raise CorruptEntryError(
-                f"entry {entry.index}: its chain checksum does not continue entry {self._last.index}", index=entry.index
-            )
+        if gap != 0 and (gap < FILLER_SIZE or self.end_pos == self._segments.last.start_pos):
+            raise CorruptEntryError(f"entry {entry.index} at {entry.pos}, but the log ends at {self.end_pos}", index=entry.index)
+        if chain_crc_of(self.chain_crc, entry.header_bytes()) != entry.chain_crc:
+            raise CorruptEntryError(f"entry {entry.index}: its chain checksum does not continue entry {self.last.index}", index=entry.index)
 
     # Changes
 
@@ -164,24 +136,24 @@ class LogContents:
     def _add(self, entry: RawEntry) -> None:
         """Add the next entry.  CorruptEntryError when it does not follow the last one."""
         self._check_follows(entry)
-        if entry.pos != self._end_pos:
+        if entry.pos != self.end_pos:
             self._segments.add(Segment(entry.pos, entry.index))
         self._places.add(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
         if not self._terms or self._terms[-1][0] != entry.term:
             self._terms.append((entry.term, entry.index))
-        self._last = entry.id
-        self._end_pos = entry.end_pos
-        self._chain_crc = entry.chain_crc
+        self.last = entry.id
+        self.end_pos = entry.end_pos
+        self.chain_crc = entry.chain_crc
 
     def _remove_from(self, from_index: int) -> None:
         """Remove ``from_index`` and everything after it, no deeper than memory has places and chain checksums."""
         before = self._places.get(from_index - 1)
         require(before is not None or from_index == self.first_index, "cut at %d, deeper than the places in memory", from_index)
-        chain_crc = self._start.before_chain_crc if from_index == self.first_index else self._places.chain_crc(from_index - 1)
+        chain_crc = self.start.before_chain_crc if from_index == self.first_index else self._places.chain_crc(from_index - 1)
         require(chain_crc is not None, "cut at %d, deeper than the chain checksums in memory", from_index)
-        self._chain_crc = chain_crc or 0
-        self._end_pos = before.end_pos if before is not None else self._start.first_pos
-        self._last = EntryId(from_index - 1, self._term_at(from_index - 1))
+        self.chain_crc = chain_crc or 0
+        self.end_pos = before.end_pos if before is not None else self.first_pos
+        self.last = EntryId(from_index - 1, self._term_at(from_index - 1))
         self._segments.cut(from_index)
         self._places.cut(from_index)
         while self._terms and self._terms[-1][1] >= from_index:
@@ -189,7 +161,8 @@ class LogContents:
 
     def _begin_at(self, start: LogStart) -> Sequence[Segment]:
         """Remove the segments before ``start``; returns them."""
-        self._start = start
+        self.start = start
+        self.first_index, self.first_pos = start.first_index, start.first_pos
         dropped = self._segments.trim(start.first_pos)
         self._places.trim(start.first_index)
         at = bisect_right(self._terms, start.first_index, key=lambda run: run[1]) - 1

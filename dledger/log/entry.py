@@ -10,7 +10,7 @@ overwritten history is distinguished from the right one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger.core.types import EntryId, EntryKind, EntryMeta
 from dledger.log.index_units import EntryPlace
@@ -57,14 +57,14 @@ class RawEntry:
     size_bytes: int
     chain_crc: int
     buffers: tuple[Buffer, ...]
+    end_pos: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end_pos = self.pos + self.size_bytes
 
     @property
     def id(self) -> EntryId:
         return EntryId(self.index, self.term)
-
-    @property
-    def end_pos(self) -> int:
-        return self.pos + self.size_bytes
 
     def meta(self) -> EntryMeta:
         """The entry as the core sees it, without a configuration (that is in the body)."""

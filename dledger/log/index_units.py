@@ -118,7 +118,8 @@ class PlaceTable:
             del column[:]
 
     def add(self, place: EntryPlace, chain_crc: int | None) -> None:
-        require(place.index == self.next_index, "place of entry %d added after %d", place.index, self.next_index - 1)
+        next_index = self._first + len(self._pos)
+        require(place.index == next_index, "place of entry %d added, expected %d", place.index, next_index)
         self._pos.append(place.pos)
         self._term.append(place.term)
         self._size.append(place.size)

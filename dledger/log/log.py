@@ -155,7 +155,7 @@ class Log(LogContents):
 
     async def find(self, index: int) -> EntryPlace:
         """Where an entry lies, from the index units when it is an old one."""
-        require(self.first_index <= index <= self._last.index, "entry %d of a log from %d to %d", index, self.first_index, self._last.index)
+        require(self.first_index <= index <= self.last.index, "entry %d of a log from %d to %d", index, self.first_index, self.last.index)
         return await self._reader.find(index)
 
     # -- adding and cutting
@@ -170,10 +170,10 @@ class Log(LogContents):
     def cut(self, from_index: int) -> None:
         """Remove ``from_index`` and everything after it, from the view now and from the disk with the next flush."""
         self._check_usable()
-        require(self.first_index <= from_index <= self._last.index, "cut at %d of a log to %d", from_index, self._last.index)
+        require(self.first_index <= from_index <= self.last.index, "cut at %d of a log to %d", from_index, self.last.index)
         self._remove_from(from_index)
         self._cache.cut(from_index)
-        self._queue.cut(Cut(from_index, self._end_pos), reached_index=self._reached_index)
+        self._queue.cut(Cut(from_index, self.end_pos), reached_index=self._reached_index)
         self._durable_index = min(self._durable_index, from_index - 1)
         self._cut_floor = min(self._cut_floor, from_index)
         self._cuts += 1
@@ -198,7 +198,7 @@ class Log(LogContents):
     @property
     def unwritten_bytes(self) -> int:
         """How much of the log is in memory only, about."""
-        return max(0, self._end_pos - self._writer.end_pos)
+        return max(0, self.end_pos - self._writer.end_pos)
 
     async def flush(self, *, sync: bool = True, max_bytes: int | None = None) -> Flushed:
         """Write everything queued so far (with ``max_bytes``, about that much of it); with ``sync`` it is durable when this returns.
@@ -241,7 +241,7 @@ class Log(LogContents):
         """While ``batch`` is being written: what is known of how far that came, and what an error means."""
         if batch.entries:
             self._reached_index = batch.entries[-1].index
-        self._cut_floor = self._last.index + 1
+        self._cut_floor = self.last.index + 1
         try:
             yield
         except OSError as error:
@@ -274,11 +274,11 @@ class Log(LogContents):
 
     async def _sync_wanted(self) -> None:
         try:
-            while self._durable_index < min(self._wanted_index, self._last.index):
+            while self._durable_index < min(self._wanted_index, self.last.index):
                 async with self._flushing:
                     if self._closed:
                         return
-                    if self._durable_index < min(self._wanted_index, self._last.index):  # another flush may have seen to it
+                    if self._durable_index < min(self._wanted_index, self.last.index):  # another flush may have seen to it
                         await self._flush(True, _SYNC_BYTES)
         except StorageFullError:
             return  # callers retry; the write stream reports it to the node
@@ -329,7 +329,8 @@ class Log(LogContents):
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise self._refusal()
-        require(not self._closed, "the log is used after it was closed")
+        if self._closed:
+            raise InvariantBrokenError("the log is used after it was closed")
 
     # -- reading
 
@@ -340,7 +341,7 @@ class Log(LogContents):
         file, off the loop.  StorageDamagedError names file, position and index of an entry that is not whole.
         """
         while True:
-            last = min(last_index, self._last.index)
+            last = min(last_index, self.last.index)
             if not self.first_index <= first_index <= last:
                 return []
             if (cached := self.cached(first_index, max_bytes, last)) is not None:
@@ -366,7 +367,7 @@ class Log(LogContents):
         OffsetOutOfRangeError (positions, not queue offsets) when they were deleted from the log's head.
         """
         end = pos + size
-        require(size >= 0 and end <= self._end_pos, "bytes %d to %d of a log to %d", pos, end, self._end_pos)
+        require(size >= 0 and end <= self.end_pos, "bytes %d to %d of a log to %d", pos, end, self.end_pos)
         pieces: list[Buffer] = []
         while pos < end:
             cached = self._reader.cached(self._cache, pos, end)
@@ -392,7 +393,7 @@ class Log(LogContents):
     @property
     def written_pos(self) -> int:
         """Where what is in the files ends; behind it lies what only memory has."""
-        return min(self._writer.end_pos, self._end_pos)
+        return min(self._writer.end_pos, self.end_pos)
 
     async def read_stored(self, pos: int, size: int) -> bytes:
         """A range of bytes of one file below ``written_pos``, as it stands there, whatever memory holds of it."""
@@ -431,7 +432,7 @@ class Log(LogContents):
     def _check_not_deleted(self, pos: int) -> None:
         if pos < self.first_pos:
             text = f"position {pos} was deleted from the log, which begins at {self.first_pos}"
-            raise OffsetOutOfRangeError(text, min_offset=self.first_pos, max_offset=self._end_pos)
+            raise OffsetOutOfRangeError(text, min_offset=self.first_pos, max_offset=self.end_pos)
 
     # -- trimming the head
 

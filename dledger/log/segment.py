@@ -9,6 +9,7 @@ import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dledger.runtime.env import Disk, File
 from dledger.runtime.folders import LOG_FOLDER
@@ -18,10 +19,12 @@ from dledger_wire.layout import parse_segment_name, segment_name
 UNITS_FOLDER = "index-units"
 
 
+@lru_cache
 def log_path(start_pos: int) -> str:
     return f"{LOG_FOLDER}/{segment_name(start_pos)}"
 
 
+@lru_cache
 def units_path(start_pos: int) -> str:
     return f"{UNITS_FOLDER}/{segment_name(start_pos)}"
 
