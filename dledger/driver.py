@@ -41,7 +41,7 @@ from dledger.runtime.env import Buffer, Clock
 from dledger.settings import RaftSettings
 from dledger.transport import codec
 from dledger.transport.encoder import Encoder
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, StorageFailedError, StorageFullError
 
 FULL_DISK_RETRY_S = 0.5
@@ -104,9 +104,9 @@ class Driver:
         # Otherwise a node whose disk fails in the background would take part until the next write.
         log.background_failed = self._storage_failed
         self._loop = asyncio.get_running_loop()
-        self._stepping = False
+        self.is_stepping = False  # within a step no other one can be made
         self._stopped = False
-        self._paused = False
+        self.is_paused = False  # the log is being replaced, or is about to be
         self._drained = asyncio.Event()
         self._event: Event = Tick()
         self._incoming: Sequence[RawEntry] = ()
@@ -132,16 +132,6 @@ class Driver:
         return text if at == self._core.commit else ""
 
     @property
-    def is_stepping(self) -> bool:
-        """Within a step no other one can be made."""
-        return self._stepping
-
-    @property
-    def is_paused(self) -> bool:
-        """The log is being replaced, or is about to be."""
-        return self._paused
-
-    @property
     def disk_full(self) -> bool:
         return self._full_since_ms is not None
 
@@ -159,10 +149,11 @@ class Driver:
 
     def step(self, event: Event, incoming: Sequence[RawEntry] = ()) -> list[Effect]:
         """Step the core and execute its effects.  An error in here is a bug: the node is stopped, then it is raised."""
-        if self._stopped or (self._paused and not isinstance(event, _WHEN_PAUSED)):
+        if self._stopped or (self.is_paused and not isinstance(event, _WHEN_PAUSED)):
             return []
-        require(not self._stepping, "a step inside a step: %s in %s", event, self._event)
-        self._stepping, self._event, self._incoming = True, event, incoming
+        if self.is_stepping:
+            raise InvariantBrokenError(f"a step inside a step: {event} in {self._event}")
+        self.is_stepping, self._event, self._incoming = True, event, incoming
         try:
             effects = self._core.step(event, self._clock.monotonic_ms())
             for effect in effects:
@@ -171,7 +162,7 @@ class Driver:
             self._bug_found(f"the raft core failed on {type(event).__name__}", error)
             raise
         finally:
-            self._stepping, self._incoming = False, ()
+            self.is_stepping, self._incoming = False, ()
         self._arm_timer()
         if self._flush_due:
             self._flush_due = False
@@ -192,7 +183,7 @@ class Driver:
 
     async def pause(self) -> None:
         """Drop all events (as a bad link would) and wait until everything written is on stable storage."""
-        self._paused = True
+        self.is_paused = True
         self.encoder.use(None)
         while self._durable < self._written:
             self._drained.clear()
@@ -204,7 +195,7 @@ class Driver:
             self._log = log
             log.background_failed = self._storage_failed
             self.step(copy)
-        self._paused = False
+        self.is_paused = False
         self.encoder.use(self._log)
         self._arm_timer()
 
@@ -221,7 +212,7 @@ class Driver:
 
     def _receive(self, source: NodeId, store: str, data: bytes) -> None:
         message, entries, clocks = codec.decode(data)
-        if self._stopped or self._paused:
+        if self._stopped or self.is_paused:
             return
         if isinstance(message, AppendResponse) and message.success:
             self._measures.acknowledged(source, message.match.index)
@@ -343,7 +334,7 @@ class Driver:
             await asyncio.sleep(settings.flush_interval_ms / 1000)
             end_pos, now_ms = self._log.end_pos, self._clock.monotonic_ms()
             little = abs(end_pos - synced_pos) < settings.flush_least_bytes
-            if self._paused or (little and now_ms - synced_ms < settings.flush_thorough_interval_ms):
+            if self.is_paused or (little and now_ms - synced_ms < settings.flush_thorough_interval_ms):
                 continue
             synced_pos, synced_ms = end_pos, now_ms
             try:

@@ -108,19 +108,19 @@ class PeerAdmission:
 
         While this folder belongs to no lineage, the first leader that it is to store something of decides it.
         """
-        store = said.store_id
+        store, may_join = said.store_id, self._is_undecided
 
         def take(data: bytes) -> None:
+            nonlocal may_join
+            if may_join:
+                self._check_lineage(peer, said)
+                if self._is_undecided and (said.origin.lineage or self._is_joining) and _brings_entries(data):
+                    self._join(said.origin, links)  # the leader sends it again
+                    return
+                may_join = not self._lineage.id and not self._core.commit  # what is committed here stays
             received(peer, store, data)
 
-        def decide(data: bytes) -> None:
-            self._check_lineage(peer, said)
-            if self._is_undecided and (said.origin.lineage or self._is_joining) and _brings_entries(data):
-                self._join(said.origin, links)  # the leader sends it again
-            else:
-                take(data)
-
-        return decide if self._is_undecided else take
+        return take
 
     def _join(self, origin: Origin, links: RaftLinks) -> None:
         if not self._is_joining and origin.is_valid:

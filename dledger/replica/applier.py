@@ -74,7 +74,7 @@ class Applier:
         self._machine = machine
         self._on_committed, self._on_applied = on_committed, on_applied
         self._repair = repair
-        self._commit = self.applied
+        self.commit_index = self.applied
         self._wake = asyncio.Event()
         self._is_idle = False  # ``run`` waits for something to apply
         self._waiters: list[tuple[int, int, asyncio.Future[int]]] = []
@@ -83,17 +83,17 @@ class Applier:
 
     def commit_to(self, index: int) -> None:
         """Entries up to ``index`` are committed; ``apply_soon`` follows."""
-        self._commit = max(self._commit, index)
+        self.commit_index = max(self.commit_index, index)
 
     def apply_soon(self, *, at_once: bool) -> None:
-        """Apply what is committed; ``at_once``: before this returns, if nothing has to be read or waited for."""
-        if self.applied == self._commit or not self._is_idle:
+        """Something that is committed is not applied yet; ``at_once``: it is when this returns, if nothing has to be read or waited for."""
+        if not self._is_idle:
             return
-        if not at_once or not self._apply_cached() or self.applied < self._commit:
+        if not at_once or not self._apply_cached() or self.applied < self.commit_index:
             self._wake.set()
 
     def _apply_cached(self) -> bool:
-        entries = self._log.cached(self.applied + 1, BATCH_BYTES, min(self._commit, self._log.last.index))
+        entries = self._log.cached(self.applied + 1, BATCH_BYTES, min(self.commit_index, self._log.last.index))
         if not entries or not self._machine.applies_now:
             return False
         self._is_idle = False
@@ -131,7 +131,7 @@ class Applier:
             self.applied = self._machine.applied_index
             self._wake_waiters()
         while True:
-            while self.applied < self._commit:
+            while self.applied < self.commit_index:
                 entries = await self._read()
                 require(entries and entries[0].index == self.applied + 1, "entry %d to apply is not in the log", self.applied + 1)
                 await self._machine.apply(entries)
@@ -151,7 +151,7 @@ class Applier:
     async def _read(self) -> list[RawEntry]:
         while True:
             try:
-                return await self._log.read(self.applied + 1, BATCH_BYTES, self._commit)
+                return await self._log.read(self.applied + 1, BATCH_BYTES, self.commit_index)
             except StorageDamagedError as damage:
                 if "index" not in damage.details:
                     raise

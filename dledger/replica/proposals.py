@@ -84,44 +84,38 @@ class Proposals:
         self._payload_bytes = payload_bytes  # the most one payload may take
         self._limit_bytes = limit_bytes
         self._max_rounds = max_rounds
-        self._pending: deque[Waiting] = deque()
-        self._pending_bytes = 0
+        self.pending: deque[Waiting] = deque()  # not in the log yet
+        self.pending_bytes = 0
         self.accepted = 0  # payloads queued so far
         self._rounds: deque[_Round] = deque()
         self._cut: list[_Round] = []  # were cut from this node's log; another replica may still hold them
 
     @property
-    def pending_bytes(self) -> int:
-        return self._pending_bytes
-
-    @property
     def left(self) -> int:
         """How many of those ``accepted`` first wait no more: they are in the log, or never will be."""
-        return self._pending[0].number if self._pending else self.accepted
+        return self.pending[0].number if self.pending else self.accepted
 
     @property
     def waiting(self) -> int:
         """Callers not notified yet."""
-        return len(self._pending) + sum(len(a_round.waiting) for a_round in (*self._rounds, *self._cut))
+        return len(self.pending) + sum(len(a_round.waiting) for a_round in (*self._rounds, *self._cut))
 
     def add(self, payload: Payload, outcome: Outcome, *, at_commit: bool = False) -> None:
         """Queue a payload.  Raises when it can never fit an entry, or when too much is waiting already."""
         size = payload.size_bytes
         if size > self._payload_bytes:
             raise MessageTooLargeError(f"{size} bytes do not fit one log entry", limit_bytes=self._payload_bytes)
-        if self._pending_bytes + size > self._limit_bytes and self._pending:
-            raise BusyError(f"{self._pending_bytes} bytes are already queued; nothing was stored")
-        self._pending.append(Waiting(payload, outcome, at_commit, self.accepted))
+        if self.pending_bytes + size > self._limit_bytes and self.pending:
+            raise BusyError(f"{self.pending_bytes} bytes are already queued; nothing was stored")
+        self.pending.append(Waiting(payload, outcome, at_commit, self.accepted))
         self.accepted += 1
-        self._pending_bytes += size
+        self.pending_bytes += size
 
     def due(self, *, in_flight: bool) -> bool:
         """Whether an entry should be made now: at once when nothing is under way, else when it is worth one and the window has room."""
-        if not self._pending:
-            return False
         if not in_flight:
-            return True
-        return self._pending_bytes >= self._join_bytes and len(self._rounds) < self._max_rounds
+            return bool(self.pending)
+        return self.pending_bytes >= self._join_bytes and len(self._rounds) < self._max_rounds
 
     def peek(self) -> tuple[int, int]:
         """How many waiting payloads the next entry takes, and their bytes.  Drops cancelled ones among them.
@@ -129,7 +123,7 @@ class Proposals:
         A caller that gave up no longer holds anything that its payload relies on, such as a lock.
         """
         count = total = 0
-        for item in self._pending:
+        for item in self.pending:
             if item.outcome.cancelled():
                 self._drop_cancelled()
                 return self.peek()
@@ -141,14 +135,14 @@ class Proposals:
         return count, total
 
     def _drop_cancelled(self) -> None:
-        self._pending = deque(item for item in self._pending if not item.outcome.cancelled())
-        self._pending_bytes = sum(item.payload.size_bytes for item in self._pending)
+        self.pending = deque(item for item in self.pending if not item.outcome.cancelled())
+        self.pending_bytes = sum(item.payload.size_bytes for item in self.pending)
 
     def take(self, count: int, entry: EntryId) -> list[Waiting]:
         """The first ``count`` payloads, now part of ``entry``."""
-        pending = self._pending
+        pending = self.pending
         taken = [pending.popleft() for _ in range(count)]
-        self._pending_bytes -= sum(item.payload.size_bytes for item in taken)
+        self.pending_bytes -= sum(item.payload.size_bytes for item in taken)
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
         a_round = _Round(entry, [], [], self._measures.stopwatch())
         for item in taken:
@@ -193,7 +187,7 @@ class Proposals:
 
     def fail_pending(self, make: Callable[[], DledgerError]) -> None:
         """Answer what is not in the log."""
-        pending, self._pending, self._pending_bytes = self._pending, deque(), 0
+        pending, self.pending, self.pending_bytes = self.pending, deque(), 0
         self._measures.proposals["refused"] += len(pending)
         _fail([item.outcome for item in pending], make)
 

@@ -129,8 +129,7 @@ class Proposer:
         return self._owner.log.last.index > self._owner.commit_index
 
     def _is_due(self) -> bool:
-        log = self._owner.log
-        if log.unwritten_bytes > self._settings.max_unwritten_bytes:
+        if not self.proposals.pending or self._owner.log.unwritten_bytes > self._settings.max_unwritten_bytes:
             return False  # followers may be faster than this disk; the backlog stays bounded
         return self.proposals.due(in_flight=self._is_in_flight)
 

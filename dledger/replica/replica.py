@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from dledger.clock.clock_monitor import CLOCK_IS_OFF, ClockMonitor
-from dledger.clock.group_time import Clocks, GroupTime
+from dledger.clock.group_time import GroupTime
 from dledger.core.causes import Cause
 from dledger.core.effects import (
     ContradictionKind,
@@ -28,9 +28,9 @@ from dledger.core.effects import (
     TransferEnded,
     UnregisteredMember,
 )
-from dledger.core.events import Deprioritize, Event, LeftBehind, ReadRequested, SnapshotInstalled
+from dledger.core.events import Deprioritize, LeftBehind, ReadRequested, SnapshotInstalled
 from dledger.core.messages import HeartbeatResponse, Message
-from dledger.core.types import EntryId, EntryKind, EntryMeta, Membership, NodeId, Role
+from dledger.core.types import EntryId, EntryKind, Membership, NodeId, Role
 from dledger.driver import Driver
 from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
@@ -46,7 +46,6 @@ from dledger.replica.opening import OpenedFolder, ReplicaSetup, open_log, peer_r
 from dledger.replica.proposer import Proposer
 from dledger.replica.read_barriers import ReadBarriers
 from dledger.replica.transfer import LeadershipTransfer
-from dledger.runtime.env import Buffer
 from dledger.snapshot import install
 from dledger.snapshot.catch_up import CatchUp
 from dledger.snapshot.plan import SnapshotPlan
@@ -72,7 +71,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget``, ``ProposerOwner``).  ``start`` it once."""
+    """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget``, ``ProposerOwner``).  ``start`` it once.
+
+    What one part asks for and another one answers is that one's method: ``step``, ``make_body``, ``flushed``, ``encode_now``, clocks.
+    """
 
     def __init__(self, setup: ReplicaSetup, folder: OpenedFolder, time: GroupTime) -> None:
         identity, settings, env = setup.identity, setup.settings, setup.env
@@ -92,12 +94,15 @@ class Replica:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = BackgroundTasks(identity.node_id, self.on_failure)
         self.clocks = ClockMonitor(identity.node_id, time, settings.core, self, self._clock_is_off)
+        self.clocks_for, self.clocks_received = self.clocks.clocks_for, self.clocks.received
         self.yields: dict[Cause, str] = {}  # why this node leads only as a last resort, in words
         self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure, self._left_behind)
         self.links = RaftLinks(identity, env.network, self.tasks, self)
         sync_flush, flush_bytes = settings.sync_flush, settings.log.flush_bytes
         self.driver = Driver(core, self.log, env.clock, self, self.measures, sync_flush=sync_flush, flush_bytes=flush_bytes)
+        self.step, self.encode_now = self.driver.step, self.driver.encoder.encode_now
         self.proposer = Proposer(self, settings, self.measures)
+        self.make_body, self.flushed = self.proposer.make_body, self.proposer.schedule
         self.transfer = LeadershipTransfer(self, self.proposer, self.measures)
         delay_s = settings.core.heartbeat_interval_ms / 1000
         self.registration = MemberRegistration(core, lambda: self.admission.moved(self.links), self.offer_configuration, delay_s)
@@ -172,13 +177,7 @@ class Replica:
         if was_leader:
             self.machine.role_changed(RoleChanged(Role.FOLLOWER, self.term, None))
 
-    def step(self, event: Event) -> list[Effect]:
-        return self.driver.step(event)
-
     # The driver's owner
-
-    def make_body(self, meta: EntryMeta, pos: int, index: int, term: int) -> Sequence[Buffer]:
-        return self.proposer.make_body(meta, pos, index, term)
 
     def send(self, to: NodeId, message: Message) -> None:
         if isinstance(message, HeartbeatResponse):
@@ -198,7 +197,8 @@ class Replica:
             self.connect_members()
             self.members_listener()
         self.applier.commit_to(index)
-        self.catch_up.entries_committed()
+        if self.catch_up.has_leftover:
+            self.catch_up.entries_committed()
         self.proposer.schedule()
 
     def log_cut(self, from_index: int) -> None:
@@ -206,11 +206,10 @@ class Replica:
         if self.members.cut(from_index):
             self.connect_members()
 
-    def flushed(self) -> None:
-        self.proposer.schedule()
-
     def stepped(self) -> None:
         """A leader's clients wait until it has applied; a follower's leader waits for its acknowledgement, which goes out first."""
+        if self.applier.applied == self.applier.commit_index:
+            return
         try:
             self.applier.apply_soon(at_once=self.role is Role.LEADER and not self.driver.is_paused)
         except Exception as error:
@@ -229,12 +228,6 @@ class Replica:
 
     def _clock_is_off(self, on: bool) -> None:
         self.yield_lead(Cause.CLOCK, CLOCK_IS_OFF if on else "")
-
-    def clocks_for(self, message: Message) -> Clocks | None:
-        return self.clocks.clocks_for(message)
-
-    def clocks_received(self, source: NodeId, message: Message, clocks: Clocks) -> None:
-        self.clocks.received(source, message, clocks)
 
     def on_effect(self, effect: Effect) -> None:
         match effect:
@@ -315,11 +308,10 @@ class Replica:
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         self.proposer.proposals.applied(entries[-1].index, _terms_of(entries))
         self.driver.applied(entries[-1].index)
-        newest = self.configurations.newest[0]
         for entry in entries:
             # What a start applies again up to the newest configuration is the past: a member that was out of the group once would be taken
             # for a new one, with any folder.  The newest itself may not have been written by replicas that have seen it applied.
-            if entry.kind is EntryKind.CONFIG and entry.index >= newest:
+            if entry.kind is EntryKind.CONFIG and entry.index >= (newest := self.configurations.newest[0]):
                 by_replay = entry.index == newest
                 self.admission.settle(Configuration.decode(entry.body_bytes()).membership, over_others=by_replay)
         if self.configurations.applied(entries):
@@ -349,9 +341,6 @@ class Replica:
         except StorageDamagedError as damage:
             self.repairer.found(damage)
             return None  # the peer's next response requests it again
-
-    def encode_now(self, message: Message) -> bytes | None:
-        return self.driver.encoder.encode_now(message)
 
     def receiver(self, source: NodeId, said: Handshake) -> Callable[[bytes], None]:
         return self.admission.receiver(source, said, self._received, self.links)

@@ -80,7 +80,7 @@ class CatchUp:
         self._tasks = tasks
         self._target = target
         self._task: asyncio.Task[None] | None = None
-        self._leftover = unfinished  # files of a snapshot that an earlier run did not finish
+        self.has_leftover = unfinished  # files of a snapshot that an earlier run did not finish
         self._distrusted: dict[NodeId, None] = {}  # sources that gave damaged bytes
         self._none_sound = False  # all did in one attempt: rather this node or what lies before it is damaged
         self.state = ""  # for operators; empty when no snapshot is in progress
@@ -94,13 +94,13 @@ class CatchUp:
     def offered(self) -> None:
         """The leader offers a snapshot; a download in progress continues."""
         if not self.running:
-            self._leftover = True
+            self.has_leftover = True
             self._task = self._tasks.spawn(self._run(), "copy")
 
     def entries_committed(self) -> None:
         """Entries were replicated normally: what an unfinished snapshot left behind is not needed."""
-        if self._leftover and not self.running and self._target.snapshot_wanted is None:
-            self._leftover, self.lacks_room, self.state = False, False, ""
+        if self.has_leftover and not self.running and self._target.snapshot_wanted is None:
+            self.has_leftover, self.lacks_room, self.state = False, False, ""
             self._task = self._tasks.spawn(self._clear(), "clear-copy")
 
     async def _clear(self) -> None:
@@ -127,7 +127,7 @@ class CatchUp:
             await asyncio.sleep(PAUSE_S)
             return
         await self._target.replace_log(plan)
-        self._leftover = self._none_sound = False
+        self.has_leftover = self._none_sound = False
         self.state = ""
 
     # The node to ask

@@ -293,12 +293,12 @@ class RaftLinks:
             raise InvalidArgumentError(f"link: {caller[0]} sends from {link.host}, and comes from {host} as well: stop one of both")
 
     async def _receive_all(self, caller: tuple[NodeId, str], link: _Inbound, stream: ByteStream, received: Callable[[bytes], None]) -> None:
-        inbound = self._inbound
+        inbound, now_s = self._inbound, asyncio.get_running_loop().time
 
         def take(data: bytes) -> bool:
             if not self._open or inbound.get(caller) is not link:
                 return False
-            link.received_s = loop_s()
+            link.received_s = now_s()
             received(data)
             return True
 
