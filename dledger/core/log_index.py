@@ -56,7 +56,7 @@ class LogIndex:
         for meta in entries:
             terms.append(meta.term)
         self._metas.extend(entries)
-        self.last = EntryId(terms.last_index, terms.last_term)
+        self.last = EntryId(terms.last_index, entries[-1].term)
 
     def truncate(self, from_index: int, node_term: int) -> None:
         """Remove ``from_index`` and everything after it, by order of the leader of ``node_term``."""

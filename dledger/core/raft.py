@@ -131,7 +131,8 @@ class Raft:
             self._refuse(event)
             return effects
         self._handlers[type(event)](event)
-        core.save_hard_state()
+        if core.hard_state_dirty:
+            core.save_hard_state()
         return effects
 
     def next_wakeup_ms(self) -> int | None:
@@ -145,7 +146,7 @@ class Raft:
                 due_ms = min(due_ms, core.replication.notice_due_ms)
         else:
             due_ms = core.elections.timer.deadline_ms
-        for other_ms in (core.transfers.deadline_ms, core.reads.deadline_ms):
+        for other_ms in (core.transfers.deadline_ms, core.reads.deadline_ms if core.reads.forwarded else None):
             if other_ms is not None and other_ms < due_ms:
                 due_ms = other_ms
         return due_ms

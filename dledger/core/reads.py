@@ -44,7 +44,7 @@ class Reads:
         self._round_index = 0
         self._in_round: list[_Read] = []
         self._waiting: list[_Read] = []
-        self._forwarded: dict[int, tuple[int, int]] = {}  # our wire token -> (token, deadline)
+        self.forwarded: dict[int, tuple[int, int]] = {}  # our wire token -> (token, deadline)
         self._next_wire_token = core.random.getrandbits(62)
 
     # Asking
@@ -55,7 +55,7 @@ class Reads:
             self._add(_Read(token, None))
         elif core.leader is not None:
             wire_token = self.next_wire_token()
-            self._forwarded[wire_token] = (token, core.now_ms + core.config.election_timeout_ms)
+            self.forwarded[wire_token] = (token, core.now_ms + core.config.election_timeout_ms)
             core.send(core.leader, ReadIndexRequest(term=core.term, token=wire_token))
         else:
             core.emit(ReadFailed(token))
@@ -79,7 +79,7 @@ class Reads:
         core.send(to, ReadIndexResponse(term=core.term, token=token, index=0, ok=False))
 
     def on_response(self, message: ReadIndexResponse) -> None:
-        asked = self._forwarded.pop(message.token, None)
+        asked = self.forwarded.pop(message.token, None)
         if asked is not None:
             self._core.emit(ReadReady(asked[0], message.index) if message.ok else ReadFailed(asked[0]))
 
@@ -132,19 +132,19 @@ class Reads:
 
     def leader_changed(self) -> None:
         """The node that was asked no longer leads."""
-        forwarded, self._forwarded = self._forwarded, {}
+        forwarded, self.forwarded = self.forwarded, {}
         for token, _deadline_ms in forwarded.values():
             self._core.emit(ReadFailed(token))
 
     @property
     def deadline_ms(self) -> int | None:
         """When the oldest forwarded read is given up."""
-        for _token, deadline_ms in self._forwarded.values():
+        for _token, deadline_ms in self.forwarded.values():
             return deadline_ms
         return None
 
     def on_tick(self) -> None:
         now_ms = self._core.now_ms
         while (deadline_ms := self.deadline_ms) is not None and deadline_ms <= now_ms:
-            token, _deadline_ms = self._forwarded.pop(next(iter(self._forwarded)))
+            token, _deadline_ms = self.forwarded.pop(next(iter(self.forwarded)))
             self._core.emit(ReadFailed(token))

@@ -68,7 +68,7 @@ class CoreState:
         self.term = saved.hard_state.term
         self.vote = saved.hard_state.vote
         self.hard_state_durable = True
-        self._hard_state_dirty = False
+        self.hard_state_dirty = False
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self.confirmed = False
@@ -90,12 +90,12 @@ class CoreState:
 
     def emit(self, effect: Effect) -> None:
         """Add an effect that rests on the hard state (a write) or asks for no I/O."""
-        if self._hard_state_dirty:
+        if self.hard_state_dirty:
             self.save_hard_state()
         self.effects.append(effect)
 
     def send(self, to: NodeId, message: Message, *, after_sync: bool = False) -> None:
-        if self._hard_state_dirty:
+        if self.hard_state_dirty:
             self.save_hard_state()
         self.effects.append(Send(to, message, after_sync or not self.hard_state_durable))
 
@@ -108,14 +108,13 @@ class CoreState:
             self.confirmed = False
         if (term, vote) != (self.term, self.vote):
             self.term, self.vote = term, vote
-            self._hard_state_dirty = True
+            self.hard_state_dirty = True
             self.hard_state_durable = False
 
     def save_hard_state(self) -> None:
-        """Put a changed hard state into the write stream."""
-        if self._hard_state_dirty:
-            self._hard_state_dirty = False
-            self.effects.append(SaveHardState(self.term, self.vote))
+        """Put the changed hard state into the write stream."""
+        self.hard_state_dirty = False
+        self.effects.append(SaveHardState(self.term, self.vote))
 
     def publish_role(self) -> None:
         """Report a change of role, term, leader or confirmation to the driver."""

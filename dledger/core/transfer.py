@@ -25,7 +25,7 @@ class Transfers:
         self._ordered = False
         # After stepping down: the expected new leader.
         self._awaited: NodeId | None = None
-        self._deadline_ms = 0
+        self.deadline_ms: int | None = None  # while one is under way, or its success is not known yet
         self._next_hand_over_ms = 0
 
     @property
@@ -36,10 +36,6 @@ class Transfers:
     @property
     def pending(self) -> bool:
         return self.target is not None
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return self._deadline_ms if self.target is not None or self._awaited is not None else None
 
     def on_requested(self, event: TransferRequested) -> None:
         core = self._core
@@ -62,7 +58,7 @@ class Transfers:
         if self.target is not None:
             self._end(done=False)
         self.target, self._cause, self._ordered = target, cause, False
-        self._deadline_ms = core.now_ms + core.config.election_timeout_ms
+        self.deadline_ms = core.now_ms + core.config.election_timeout_ms
         progress = core.replication.peers[target]
         if progress.state is ProgressState.PROBE:
             progress.paused = False
@@ -111,7 +107,7 @@ class Transfers:
     # Ends
 
     def _end(self, *, done: bool) -> None:
-        target, self.target, self._awaited = self.target or self._awaited, None, None
+        target, self.target, self._awaited, self.deadline_ms = self.target or self._awaited, None, None, None
         if target is not None:
             self._core.emit(TransferEnded(target, done))
 
@@ -123,13 +119,12 @@ class Transfers:
         """The target may have taken over; its first message confirms that."""
         if self.target is not None:
             self._awaited, self.target = self.target, None
-            self._deadline_ms = self._core.now_ms + self._core.config.election_timeout_ms
+            self.deadline_ms = self._core.now_ms + self._core.config.election_timeout_ms
 
     def leader_known(self, leader: NodeId) -> None:
         if self._awaited is not None:
             self._end(done=leader == self._awaited)
 
     def on_tick(self) -> None:
-        deadline_ms = self.deadline_ms
-        if deadline_ms is not None and deadline_ms <= self._core.now_ms:
+        if self.deadline_ms is not None and self.deadline_ms <= self._core.now_ms:
             self._end(done=False)

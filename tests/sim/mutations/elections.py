@@ -85,7 +85,7 @@ def vote_cleared_on_step_down(patch: pytest.MonkeyPatch) -> None:
     def forgetful(self: Elections, term: int, leader: NodeId | None, cause: Cause, source: NodeId | None = None) -> None:
         core = self._core
         if term == core.term and core.role in (Role.CANDIDATE, Role.LEADER):
-            core.vote, core._hard_state_dirty, core.hard_state_durable = None, True, False
+            core.vote, core.hard_state_dirty, core.hard_state_durable = None, True, False
         become_follower(self, term, leader, cause, source)
 
     patch.setattr(Elections, "become_follower", forgetful)
@@ -106,12 +106,12 @@ def vote_and_term_saved_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
     promise, save = CoreState.promise, CoreState.save_hard_state
 
     def remembering(self: CoreState, term: int, vote: NodeId | None) -> None:
-        if not self._hard_state_dirty:
+        if not self.hard_state_dirty:
             self.config_term_before = self.term  # type: ignore[attr-defined]
         promise(self, term, vote)
 
     def twice(self: CoreState) -> None:
-        if self._hard_state_dirty and self.vote is not None:
+        if self.hard_state_dirty and self.vote is not None:
             self.effects.append(SaveHardState(getattr(self, "config_term_before", self.term), self.vote))
         save(self)
 
@@ -134,7 +134,7 @@ def vote_twice(patch: pytest.MonkeyPatch) -> None:
         return (message.last.term, message.last.index) >= (last.term, last.index) and message.term >= self._core.term
 
     def forget(self: CoreState, term: int, vote: NodeId | None) -> None:
-        self.term, self.vote, self._hard_state_dirty, self.hard_state_durable = term, vote, True, False
+        self.term, self.vote, self.hard_state_dirty, self.hard_state_durable = term, vote, True, False
 
     patch.setattr(Elections, "_may_grant", generous)
     patch.setattr(CoreState, "promise", forget)
