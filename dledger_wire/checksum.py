@@ -5,6 +5,8 @@ Owns the choice of algorithm: crc32c for what is ours (entries, batches), zlib's
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import google_crc32c
 
 try:  # the extra "fast": the same CRC-32 with the processor's carry-less multiplication, a third to a sixth of the time
@@ -12,10 +14,13 @@ try:  # the extra "fast": the same CRC-32 with the processor's carry-less multip
 except ImportError:
     from zlib import crc32
 
-__all__ = ["Buffer", "crc32", "crc32c"]
+__all__ = ["Buffer", "crc32", "crc32c", "extend_crc32c"]
 
 Buffer = bytes | bytearray | memoryview
 COPIED_BYTES = 16 << 10
+
+# ``crc32c`` for what is one ``bytes`` and small, as headers are: (checksum of what came before or 0, data).
+extend_crc32c: Callable[[int, bytes], int] = google_crc32c.extend
 
 
 def crc32c(*buffers: Buffer, value: int = 0) -> int:

@@ -16,7 +16,7 @@ from dledger.core.types import EntryId, EntryKind, EntryMeta
 from dledger.log.index_units import EntryPlace
 from dledger.runtime.env import Buffer
 from dledger_wire.check import require
-from dledger_wire.checksum import crc32c
+from dledger_wire.checksum import crc32c, extend_crc32c
 from dledger_wire.errors import CorruptEntryError
 from dledger_wire.layout import BODY_CRC_AT, CHAIN_CRC, CHAIN_CRC_AT, ENTRY_HEADER, ENTRY_HEADER_SIZE, MAX_SEGMENT_BYTES
 
@@ -89,7 +89,7 @@ class RawEntry:
 def chain_crc_of(previous_chain_crc: int, header: Buffer) -> int:
     """The chain CRC that belongs into ``header``, whatever stands there now."""
     view = bytes(header[:ENTRY_HEADER_SIZE])
-    return crc32c(CHAIN_CRC.pack(previous_chain_crc) + view[:CHAIN_CRC_AT] + view[BODY_CRC_AT:])
+    return extend_crc32c(0, CHAIN_CRC.pack(previous_chain_crc) + view[:CHAIN_CRC_AT] + view[BODY_CRC_AT:])
 
 
 def encode_entry(index: int, term: int, kind: EntryKind, pos: int, previous_chain_crc: int, body: Sequence[Buffer]) -> RawEntry:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from dledger_wire.checksum import Buffer, crc32c
+from dledger_wire.checksum import Buffer, extend_crc32c
 from dledger_wire.errors import InvalidArgumentError
 
 _HEADER_SIZE_TAG = 0x0D  # field 1, fixed32
@@ -43,7 +43,7 @@ def encode_checked(header: Message, payload: Sequence[Buffer] = ()) -> bytes:
     header.header_size = header.checksum = 1
     header.header_size = header.ByteSize()
     body = header.SerializeToString()[:-_CHECKSUM_SIZE]
-    head = b"".join([body, _CHECKSUM_TAG, crc32c(body).to_bytes(4, "little")])
+    head = b"".join([body, _CHECKSUM_TAG, extend_crc32c(0, body).to_bytes(4, "little")])
     length = sum(map(len, payload))
     if not length:
         return head
@@ -56,7 +56,7 @@ def decode_checked(cls: type[Header], data: bytes) -> tuple[Header, memoryview]:
     end = size - _CHECKSUM_SIZE
     if not 5 <= end <= len(data) - _CHECKSUM_SIZE or data[end : end + 1] != _CHECKSUM_TAG:
         raise InvalidArgumentError(f"{cls.DESCRIPTOR.name}: no checksum where its header says it ends")
-    if int.from_bytes(data[end + 1 : size], "little") != crc32c(data[:end]):
+    if int.from_bytes(data[end + 1 : size], "little") != extend_crc32c(0, bytes(data[:end])):
         raise InvalidArgumentError(f"{cls.DESCRIPTOR.name}: the checksum of its header does not match")
     return decode(cls, data)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dledger.runtime.env import FileWrite, is_unreadable, is_unwritable
 from dledger_wire.check import require
-from dledger_wire.checksum import crc32c
+from dledger_wire.checksum import crc32c, extend_crc32c
 from dledger_wire.dtypes import QUEUE_UNIT_DTYPE
 from dledger_wire.store_layout import QUEUE_UNIT
 from store.queues.queue_files import QueueFiles, Units
@@ -132,7 +132,7 @@ class ConsumeQueue:
         if number - self._first_file == len(self._crcs):
             self._crcs.append(0)
             self._checked.add(number)
-        self._crcs[-1] = crc32c(QUEUE_UNIT.pack(pos, size, tag_hash), value=self._crcs[-1])
+        self._crcs[-1] = extend_crc32c(self._crcs[-1], QUEUE_UNIT.pack(pos, size, tag_hash))
         self.max_offset += 1
         self.last_end_pos = pos + size
 
