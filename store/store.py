@@ -259,10 +259,12 @@ class MessageStore:
     def _apply(self, entries: Sequence[RawEntry]) -> None:
         for entry in entries:
             self._dispatcher.apply(entry)
-        self.time.seen(self.applied.store_ms)
-        self._message_log.applied_to(self.applied.end_pos)
+        applied = self._dispatcher.applied
+        self.time.seen(applied.store_ms)
+        self._message_log.applied_to(applied.end_pos)
         touched, self.queues.touched = self.queues.touched, {}
-        self._waiters.wake(touched)
+        if self._waiters.waiting:
+            self._waiters.wake(touched)
 
     async def _write_queues(self) -> None:
         try:

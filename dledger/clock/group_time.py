@@ -56,7 +56,7 @@ class GroupTime:
 
     def __init__(self, clock: Clock, max_skew_ms: int = MAX_SKEW_MS) -> None:
         self.max_skew_ms = max_skew_ms
-        self._clock = clock
+        self._clock, self.monotonic_ms = clock, clock.monotonic_ms
         self._offset: float | None = None  # of the group's time from the own monotonic clock
         self._target: int | None = None
         self._moved_ms = 0
@@ -67,9 +67,6 @@ class GroupTime:
         self._led, self._agreed = _Offsets(), _Offsets()  # as sent by the leader
 
     # Clock
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic_ms()
 
     def wall_ms(self) -> int:
         """The group's time; this machine's own clock as long as nothing of the group's is known."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dledger.log.entry import RawEntry
 from dledger_wire.batches.batch import BatchView, CommandView
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError
 from dledger_wire.errors import DataDirectoryError, DledgerError
 from dledger_wire.frames.frames import frame_positions
 from dledger_wire.names import TIMER_TOPIC
@@ -59,21 +59,24 @@ class Dispatcher:
         self._queues = queues
 
     def apply(self, entry: RawEntry) -> None:
-        require(entry.index == self.applied.index + 1, "entry %d applied after %d", entry.index, self.applied.index)
+        applied = self.applied
+        if entry.index != applied.index + 1:
+            raise InvariantBrokenError(f"entry {entry.index} applied after {applied.index}")
         for pos, record in entry_records(entry):
             if isinstance(record, BatchView):
                 self._apply_batch(entry, pos, record)
             else:
                 self._apply_command(entry, pos, record)
-        self.applied.index, self.applied.term, self.applied.end_pos = entry.index, entry.term, entry.end_pos
+        applied.index, applied.term, applied.end_pos = entry.index, entry.term, entry.end_pos
 
     def _apply_batch(self, entry: RawEntry, pos: int, batch: BatchView) -> None:
-        topic = self._topics.get(batch.topic)
-        require(topic is not None, "entry %d holds a batch for topic %s, which does not exist", entry.index, batch.topic)
+        if self._topics.get(batch.topic) is None:
+            raise InvariantBrokenError(f"entry {entry.index} holds a batch for topic {batch.topic}, which does not exist")
         key = (batch.topic, batch.queue_id)
         queue = self._queues.obtain(key)
         first = batch.first_queue_offset
-        require(first == queue.max_offset, "queue %s/%d: batch at %d after %d", *key, first, queue.max_offset)
+        if first != queue.max_offset:
+            raise InvariantBrokenError(f"queue {key}: batch at {first} after {queue.max_offset}")
         if batch.count == 1 and batch.topic != TIMER_TOPIC:
             queue.append_one(pos + batch.frames_at, *batch.only_unit())
         else:

@@ -62,7 +62,7 @@ class MessageLog:
         self._applied_offset = next_offset
         self._transactions = transactions
         self._sequences = TailSequences(sequences)
-        self._term = 0
+        self.term = 0  # in which this replica accepts batches; 0 while it does not
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
         self._held_back: Counter[str] = Counter()
@@ -70,19 +70,14 @@ class MessageLog:
 
     # Terms
 
-    @property
-    def term(self) -> int:
-        """The term in which this replica accepts batches; 0 while it does not."""
-        return self._term
-
     def become_master(self, term: int) -> None:
         """Accept batches.  Everything in the log must be committed and applied."""
         self.resign()
-        self._term = term
+        self.term = term
 
     def resign(self) -> None:
         """Refuse batches and forget what was appended in the term that ends."""
-        self._term = 0
+        self.term = 0
         self._next_offsets.clear()
         self._sequences.clear()
         self._deleting.clear()
@@ -105,7 +100,7 @@ class MessageLog:
         Permissions and limits are for users: what a service of the broker stores again was accepted once, and is not lost to a topic closed
         or a limit lowered since.
         """
-        if not self._term:
+        if not self.term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
         outcomes: list[BatchOutcome] = []
         parts: list[Part] = []
@@ -125,7 +120,7 @@ class MessageLog:
                 parts.append(part)
         if not outcomes:
             raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
-        return PreparedBatches(self, self._term, outcomes, parts)
+        return PreparedBatches(self, self.term, outcomes, parts)
 
     def names_of_producer(self, producer_id: int) -> tuple[str, str]:
         """See ``TailSequences.names_of``."""
@@ -138,10 +133,10 @@ class MessageLog:
         if batch.topic in MADE_BY_SERVICES and self._topics.get(batch.topic) is None:
             raise NotReadyError(f"topic {batch.topic} is not created yet; nothing was stored")
         check_batch(batch, self._settings.maxMessageSize if not for_service else ANY_SIZE)
-        committed = FRESH
+        committed, key = FRESH, (batch.topic, batch.queue_id)
         if batch.sequence is not None:
             # Before what its queue allows now: a refusal says that nothing of the batch is stored.
-            committed = self._sequences.judge_committed((batch.topic, batch.queue_id), batch.sequence, batch.count)
+            committed = self._sequences.judge_committed(key, batch.sequence, batch.count)
             if committed.duplicate_offset is not None:
                 outcome.duplicate, outcome.first_queue_offset = True, committed.duplicate_offset
                 return None
@@ -152,10 +147,10 @@ class MessageLog:
             self._check_parked(batch, check_writer, for_service=for_service)
         if len(self._settings.store_host_bytes) == IPV6_HOST_SIZE:
             batch = with_wide_store_hosts(batch)
-        part = Part(batch, topic, outcome, void=False)
+        part = Part(batch, topic, key, outcome, void=False)
         if batch.sequence is None:
             return part
-        verdict = self._sequences.expect(part.key, batch.sequence, batch.count, committed)
+        verdict = self._sequences.expect(key, batch.sequence, batch.count, committed)
         if verdict.error is not None:
             raise verdict.error
         part.void = verdict.duplicate_offset is not None
@@ -207,7 +202,7 @@ class MessageLog:
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
         """A command to propose; refused here when it could never succeed."""
         command.check()
-        if not self._term:
+        if not self.term:
             raise NotReadyError("this replica is not the master yet; nothing was stored")
         prepared = PreparedCommand(self, command, self._time.now_ms())
         # Copies of all users and rules were taken by another group of the cluster, one by one.

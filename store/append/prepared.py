@@ -49,6 +49,7 @@ class Part:
 
     batch: BatchView
     topic: Topic
+    key: QueueKey
     outcome: BatchOutcome
     void: bool
 
@@ -60,10 +61,6 @@ class Part:
     def content(self) -> Buffer:
         """What goes into the log, before its stamps."""
         return VOID_RECORD if self.void else self.batch.data
-
-    @property
-    def key(self) -> QueueKey:
-        return (self.batch.topic, self.batch.queue_id)
 
 
 class TermState(Protocol):

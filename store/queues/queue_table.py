@@ -111,8 +111,9 @@ class QueueTable:
     def appended(self, queue: ConsumeQueue, count: int) -> None:
         """The queue got new units."""
         self._dirty[queue.key] = self._changed[queue.key] = queue
-        self._held_units += queue.buffer_units - self._buffered.pop(queue.key, 0)
-        self._buffered[queue.key] = queue.buffer_units
+        units = queue.buffer_units
+        self._held_units += units - self._buffered.pop(queue.key, 0)
+        self._buffered[queue.key] = units
         self.touched[queue.key] = None
         self.unwritten += count
 

@@ -15,12 +15,12 @@ class QueueWaiters:
     """Futures by queue; each is resolved by the first change of its queue."""
 
     def __init__(self) -> None:
-        self._waiting: dict[QueueKey, list[asyncio.Future[None]]] = {}
+        self.waiting: dict[QueueKey, list[asyncio.Future[None]]] = {}
 
     async def changed(self, key: QueueKey, timeout_s: float) -> bool:
         """Wait for new messages of the queue, or for its end; False when the time was up."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append(future)
+        self.waiting.setdefault(key, []).append(future)
         try:
             async with asyncio.timeout(timeout_s):
                 await future
@@ -31,20 +31,18 @@ class QueueWaiters:
         return True
 
     def _forget(self, key: QueueKey, future: asyncio.Future[None]) -> None:
-        waiting = self._waiting.get(key)
+        waiting = self.waiting.get(key)
         if waiting is not None and future in waiting:
             waiting.remove(future)
             if not waiting:
-                del self._waiting[key]
+                del self.waiting[key]
 
     def wake(self, keys: Iterable[QueueKey]) -> None:
-        if not self._waiting:
-            return
         for key in keys:
-            for future in self._waiting.pop(key, ()):
+            for future in self.waiting.pop(key, ()):
                 if not future.done():
                     future.set_result(None)
 
     def wake_all(self) -> None:
         """The store closes."""
-        self.wake(list(self._waiting))
+        self.wake(list(self.waiting))

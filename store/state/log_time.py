@@ -20,12 +20,13 @@ class LogTime:
         self._since_ms = clock.monotonic_ms()  # this moment
 
     def now_ms(self) -> int:
-        return max(self._clock.wall_ms(), self._onward_ms())
+        return max(self._clock.wall_ms(), self._onward_ms(self._clock.monotonic_ms()))
 
     def seen(self, store_ms: int) -> None:
         """The log has a stamp of ``store_ms``."""
-        if store_ms > self._onward_ms():
-            self._stamp_ms, self._since_ms = store_ms, self._clock.monotonic_ms()
+        at_ms = self._clock.monotonic_ms()
+        if store_ms > self._onward_ms(at_ms):
+            self._stamp_ms, self._since_ms = store_ms, at_ms
 
-    def _onward_ms(self) -> int:
-        return self._stamp_ms + int((self._clock.monotonic_ms() - self._since_ms) * (1 - BEHIND))
+    def _onward_ms(self, at_ms: int) -> int:
+        return self._stamp_ms + int((at_ms - self._since_ms) * (1 - BEHIND))
