@@ -19,11 +19,9 @@ from typing import Protocol
 from dledger.clock.group_time import Clocks
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
 from dledger.core.events import (
-    Applied,
     Event,
     HardStateStored,
     LogTrimmed,
-    PeerLost,
     Received,
     SnapshotInstalled,
     StorageFailed,
@@ -226,12 +224,6 @@ class Driver:
                 raise InvalidArgumentError(effect.reason)
         if clocks is not None and not self._stopped:
             self._owner.clocks_received(source, message, clocks)
-
-    def applied(self, index: int) -> None:
-        self.step(Applied(index))
-
-    def peer_lost(self, peer: NodeId) -> None:
-        self.step(PeerLost(peer))
 
     # Effects
 

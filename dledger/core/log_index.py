@@ -45,11 +45,12 @@ class LogIndex:
         return self.terms.before
 
     def term_at(self, index: int) -> int | None:
-        return self.terms.term_at(index)
+        """The term of an entry, also of the one just below the first; None outside.  The newest is asked for most."""
+        return self.last.term if index == self.last.index else self.terms.term_at(index)
 
     def holds(self, entry: EntryId) -> bool:
         """Whether exactly this entry is in the log (or is the one just below it)."""
-        return self.terms.term_at(entry.index) == entry.term
+        return self.term_at(entry.index) == entry.term
 
     def append(self, entries: Sequence[EntryMeta]) -> None:
         terms = self.terms

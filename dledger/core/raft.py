@@ -92,7 +92,7 @@ class Raft:
             Tick: self._on_tick,
             Received: self._on_received,
             Propose: core.replication.on_propose,
-            Stored: self._on_stored,
+            Stored: core.replication.on_stored,
             HardStateStored: self._on_hard_state_stored,
             Applied: self._on_applied,
             ReadRequested: self._on_read_requested,
@@ -161,9 +161,6 @@ class Raft:
             core.replication.on_tick()
         else:
             core.elections.on_tick()
-
-    def _on_stored(self, event: Stored) -> None:
-        self._core.replication.on_stored(event.last)
 
     def _on_hard_state_stored(self, event: HardStateStored) -> None:
         self._core.elections.on_hard_state_stored(event.term, event.vote)

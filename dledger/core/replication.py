@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from dledger.core.causes import Cause
 from dledger.core.effects import Append, ContradictionKind, PeerContradicts, Refused, RefusedReason, UnregisteredMember
-from dledger.core.events import Propose
+from dledger.core.events import Propose, Stored
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, HeartbeatResponse, Message, SnapshotOffer
 from dledger.core.own_disk import OwnDisk
 from dledger.core.progress import Progress, ProgressState
@@ -221,10 +221,10 @@ class Replication:
             self._core.emit(PeerContradicts(peer.node, ContradictionKind.DENIED, text))
         self.replicate(peer)
 
-    def on_stored(self, last: EntryId) -> None:
+    def on_stored(self, event: Stored) -> None:
         """This node's own entries reached stable storage."""
         core = self._core
-        if core.log.stored(last) and core.role is Role.LEADER:
+        if core.log.stored(event.last) and core.role is Role.LEADER:
             self._own_disk.advanced()
             self._maybe_commit()
 

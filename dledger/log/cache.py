@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dledger.log.entry import RawEntry
 from dledger.runtime.env import Buffer
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError
 
 # What an entry takes beside its bytes, by tracemalloc: 360 B of one made here, 640 of a received one.
 OVERHEAD_BYTES = 640
@@ -37,8 +37,8 @@ class EntryCache:
         return self._entries.get(index)
 
     def add(self, entry: RawEntry) -> None:
-        next_index = self.first_index + len(self._entries)
-        require(entry.index == next_index, "entry %d cached, expected %d", entry.index, next_index)
+        if entry.index != self.first_index + len(self._entries):
+            raise InvariantBrokenError(f"entry {entry.index} cached after {len(self._entries)} from {self.first_index} on")
         self._entries[entry.index] = entry
         self.size_bytes += _cost(entry)
 

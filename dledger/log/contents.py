@@ -17,7 +17,7 @@ from dledger.log.recovery import Recovered
 from dledger.log.segment import Segment, SegmentMap
 from dledger.log.start import LogStart
 from dledger.runtime.env import Buffer
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import CorruptEntryError, MessageTooLargeError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, MAX_SEGMENT_BYTES
 
@@ -118,8 +118,8 @@ class LogContents:
         return self._places.chain_crc(index), place.end_pos if place is not None else None
 
     def _check_follows(self, entry: RawEntry) -> None:
-        follows = entry.index == self.last.index + 1 and entry.term >= self.last.term
-        require(follows, "entry %d of term %d appended after %s", entry.index, entry.term, self.last)
+        if entry.index != self.last.index + 1 or entry.term < self.last.term:
+            raise InvariantBrokenError(f"entry {entry.id} appended after {self.last}")
         gap = entry.pos - self.end_pos
         # The filler of an empty segment would be a file that holds nothing else; no leader makes that.
         if gap != 0 and (gap < FILLER_SIZE or self.end_pos == self._segments.last.start_pos):
@@ -141,7 +141,7 @@ class LogContents:
         self._places.add(EntryPlace(entry.index, entry.term, entry.pos, entry.size_bytes, entry.kind), entry.chain_crc)
         if not self._terms or self._terms[-1][0] != entry.term:
             self._terms.append((entry.term, entry.index))
-        self.last = entry.id
+        self.last = EntryId(entry.index, entry.term)
         self.end_pos = entry.end_pos
         self.chain_crc = entry.chain_crc
 

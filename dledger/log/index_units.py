@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dledger.core.types import EntryKind
 from dledger.runtime.env import Buffer
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.dtypes import INDEX_UNIT_DTYPE
 from dledger_wire.layout import ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE, MAGIC_CONFIG, MAGIC_NORMAL
 
@@ -118,8 +118,8 @@ class PlaceTable:
             del column[:]
 
     def add(self, place: EntryPlace, chain_crc: int | None) -> None:
-        next_index = self._first + len(self._pos)
-        require(place.index == next_index, "place of entry %d added, expected %d", place.index, next_index)
+        if place.index != self._first + len(self._pos):
+            raise InvariantBrokenError(f"place of entry {place.index} added after {self.next_index - 1}")
         self._pos.append(place.pos)
         self._term.append(place.term)
         self._size.append(place.size)

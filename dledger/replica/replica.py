@@ -28,7 +28,7 @@ from dledger.core.effects import (
     TransferEnded,
     UnregisteredMember,
 )
-from dledger.core.events import Deprioritize, LeftBehind, ReadRequested, SnapshotInstalled
+from dledger.core.events import Applied, Deprioritize, LeftBehind, PeerLost, ReadRequested, SnapshotInstalled
 from dledger.core.messages import HeartbeatResponse, Message
 from dledger.core.types import EntryId, EntryKind, Membership, NodeId, Role
 from dledger.driver import Driver
@@ -307,7 +307,7 @@ class Replica:
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         self.proposer.proposals.applied(entries[-1].index, _terms_of(entries))
-        self.driver.applied(entries[-1].index)
+        self.step(Applied(entries[-1].index))
         for entry in entries:
             # What a start applies again up to the newest configuration is the past: a member that was out of the group once would be taken
             # for a new one, with any folder.  The newest itself may not have been written by replicas that have seen it applied.
@@ -352,7 +352,7 @@ class Replica:
     def peer_lost(self, peer: NodeId) -> None:
         if self.running:
             _logger.info("%s: lost connection to %s", self.identity.node_id, peer)
-            self.driver.peer_lost(peer)
+            self.step(PeerLost(peer))
 
     def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
         return self.admission.handshake(peer, dials=dials)
@@ -496,7 +496,7 @@ class Replica:
 
     async def _state_replaced(self) -> None:
         await self.setup.recover_state(self.log)
-        self.driver.applied(self.machine.applied_index)
+        self.step(Applied(self.machine.applied_index))
 
 
 def _terms_of(entries: Sequence[RawEntry]) -> Callable[[int], int]:

@@ -62,6 +62,7 @@ class MessageLog:
         self._applied_offset = next_offset
         self._transactions = transactions
         self._sequences = TailSequences(sequences)
+        self.names_of_producer, self.batch_applied = self._sequences.names_of, self._sequences.committed
         self.term = 0  # in which this replica accepts batches; 0 while it does not
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
@@ -121,10 +122,6 @@ class MessageLog:
         if not outcomes:
             raise CorruptBatchError("a produce payload without a batch", first_bad=-1)
         return PreparedBatches(self, self.term, outcomes, parts)
-
-    def names_of_producer(self, producer_id: int) -> tuple[str, str]:
-        """See ``TailSequences.names_of``."""
-        return self._sequences.names_of(producer_id)
 
     def _check(self, batch: BatchView, outcome: BatchOutcome, check_writer: Callable[[str], object], *, for_service: bool) -> Part | None:
         """Check one batch; None when it needs no place in the log."""
@@ -270,9 +267,6 @@ class MessageLog:
             self._sequences.registering(command.registers)
 
     # Applied entries
-
-    def batch_applied(self, producer_id: int, index: int) -> None:
-        self._sequences.committed(producer_id, index)
 
     def command_applied(self, pos: int, term: int, outcome: CommandOutcome) -> None:
         command = self._commands.pop(pos, None)

@@ -10,6 +10,7 @@ import pytest
 
 import dledger.core.replication
 from dledger.core.effects import FetchSnapshot
+from dledger.core.events import Stored
 from dledger.core.following import Following
 from dledger.core.log_index import LogIndex
 from dledger.core.messages import AppendRequest, AppendResponse, Heartbeat, SnapshotOffer
@@ -38,7 +39,7 @@ def leader_counts_itself_before_its_disk(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(self: Replication, meta: EntryMeta) -> None:
         append_own(self, meta)
-        self.on_stored(self._core.log.last)
+        self.on_stored(Stored(self._core.log.last))
 
     patch.setattr(Replication, "append_own", hasty)
 
