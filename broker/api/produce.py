@@ -176,9 +176,12 @@ class _ProduceStream:
         """Answer what is decided, the oldest first; what cannot be written at once is left to the task."""
         if self._is_writing or self._ended:
             return
-        while self._bug is None and self._pending and self._pending[0].is_decided and self._stream.write_now(self._pending[0].response()):
+        while self._bug is None and self._pending and self._pending[0].is_decided:
+            if not self._stream.write_now(self._pending[0].response()):
+                self._needed.set()
+                return
             self._note_answered()
-        if self._bug is not None or (self._pending and self._pending[0].is_decided) or (self._finished and not self._pending):
+        if self._bug is not None or (self._finished and not self._pending):
             self._needed.set()
 
     def _note_answered(self) -> None:

@@ -270,7 +270,7 @@ class Replication:
             self.notice_due_ms = core.now_ms + core.config.commit_notice_delay_ms
 
     def _owes_notice(self, peer: Progress) -> bool:
-        return not peer.notice_open and peer.idle and peer.commit_sent < min(self._core.commit, peer.match)
+        return not peer.notice_open and peer.commit_sent < min(self._core.commit, peer.match) and peer.idle
 
     def _send_due_notices(self) -> None:
         self.notice_due_ms = None

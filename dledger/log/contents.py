@@ -26,7 +26,7 @@ class LogContents:
     """Of one log, as ``Log.open`` found it and as it was changed since."""
 
     def __init__(self, found: Recovered, config: LogConfig) -> None:
-        self._config = config
+        self._config, self._max_entry_bytes = config, config.max_entry_bytes
         self.start = found.start  # where the log begins, and what lay just before
         self.first_index, self.first_pos = found.start.first_index, found.start.first_pos
         self.last, self.end_pos = found.last, found.end_pos
@@ -73,8 +73,7 @@ class LogContents:
 
     def place(self, size_bytes: int) -> int:
         """Where the next entry would start if it takes ``size_bytes``, header included.  MessageTooLargeError beyond a segment."""
-        if size_bytes > self._config.max_entry_bytes:
-            limit = self._config.max_entry_bytes
+        if size_bytes > (limit := self._max_entry_bytes):
             raise MessageTooLargeError(
                 f"an entry of {size_bytes} bytes does not fit a segment (at most {limit})", size=size_bytes, limit=limit
             )

@@ -136,7 +136,7 @@ class Log(LogContents):
     @property
     def saved(self) -> HardState:
         """The hard state on disk."""
-        return self._writer.hard_state
+        return self._writer.hard_state.state
 
     @property
     def failure(self) -> StorageFailedError | StorageDamagedError | None:
@@ -289,7 +289,7 @@ class Log(LogContents):
         # What was cut while the write was in flight is not durable, whatever was written: its indexes mean other entries now.
         self._durable_index = min(self._writer.synced_index, self._cut_floor - 1)
         index = self._durable_index if sync else min(self._writer.written_index, self._cut_floor - 1)
-        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state, complete)
+        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state.state, complete)
 
     def _schedule_units_sync(self) -> None:
         if self._units_timer is None and self._writer.has_unsynced_units and not self._closed:

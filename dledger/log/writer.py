@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from dledger.core.types import HardState
 from dledger.log.ahead import Filled, Preparer, create_segment
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
@@ -48,7 +47,7 @@ class Writer:
         self._measures = measures
         self._files = files
         self._config = config
-        self._hard_state = hard_state
+        self.hard_state = hard_state
         self.segments = SegmentMap([Segment(segment.start_pos, segment.first_index) for segment in segments])
         self.written_index = 0
         self.synced_index = 0
@@ -60,10 +59,6 @@ class Writer:
         self._units_lock = asyncio.Lock()
         self._tail_dirty = False
         self.preparer: Preparer
-
-    @property
-    def hard_state(self) -> HardState:
-        return self._hard_state.state
 
     @property
     def has_unsynced_units(self) -> bool:
@@ -93,12 +88,12 @@ class Writer:
 
     async def close(self) -> None:
         await self.sync_units()
-        await self._hard_state.close()
+        await self.hard_state.close()
 
     async def write(self, batch: Batch, *, sync: bool) -> None:
         """Write everything in ``batch`` and, when asked, make it and all before it durable."""
         if batch.hard_state is not None:
-            await self._hard_state.save(batch.hard_state)
+            await self.hard_state.save(batch.hard_state)
             batch.hard_state = None
         if batch.cut is not None:
             await self._cut(batch.cut)
