@@ -61,7 +61,7 @@ class MessageStore:
     ) -> None:
         self.settings = settings
         self._env = env
-        self._role_changed = role_changed
+        self.role_changed = role_changed
         self.queues = QueueTable(settings, env.disk)
         self._state = state = StoreState(settings, self.queues.max_offset)
         self.traffic = Traffic(lambda topic: state.topics.get(topic) is not None)
@@ -272,9 +272,6 @@ class MessageStore:
         except (OSError, StorageDamagedError) as error:
             # Units stay in memory; the background flush logs it and retries.
             _logger.warning("queue files could not be written: %s", error, extra={"event": "queue_files_not_written"})
-
-    def role_changed(self, event: RoleChanged) -> None:
-        self._role_changed(event)
 
     # Writing, on the master
 

@@ -60,7 +60,7 @@ from dledger.core.state import CoreState, DrawSource, Storage
 from dledger.core.status import CoreStatus, PeerProgress
 from dledger.core.transfer import Transfers
 from dledger.core.types import EntryId, Membership, NodeId, Role
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError
 
 _FROM_LEADER = (AppendRequest, Heartbeat, SnapshotOffer, TimeoutNow)
 _TO_LEADER = (AppendResponse, HeartbeatResponse, ReadIndexRequest)
@@ -167,7 +167,8 @@ class Raft:
 
     def _on_applied(self, event: Applied) -> None:
         core = self._core
-        require(event.index <= core.commit, "applied %d, committed %d", event.index, core.commit)
+        if event.index > core.commit:
+            raise InvariantBrokenError(f"applied {event.index}, committed {core.commit}")
         core.applied = max(core.applied, event.index)
 
     def _on_read_requested(self, event: ReadRequested) -> None:

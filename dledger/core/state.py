@@ -17,7 +17,7 @@ from dledger.core.log_index import LogIndex
 from dledger.core.messages import Message
 from dledger.core.saved import LogView, Saved
 from dledger.core.types import NodeId, Role
-from dledger_wire.check import require
+from dledger_wire.check import InvariantBrokenError, require
 
 if TYPE_CHECKING:
     from dledger.core.election import Elections
@@ -135,7 +135,8 @@ class CoreState:
         """Everything up to ``index`` is committed (never lowers)."""
         if index <= self.commit:
             return
-        require(index <= self.log.last.index, "commit %d beyond the log's end %s", index, self.log.last)
+        if index > self.log.last.index:
+            raise InvariantBrokenError(f"commit {index} beyond the log's end {self.log.last}")
         self.commit = index
         self.effects.append(CommitTo(index))
         self.log.committed(index)

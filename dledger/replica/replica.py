@@ -73,7 +73,7 @@ _logger = logging.getLogger(__name__)
 class Replica:
     """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget``, ``ProposerOwner``).  ``start`` it once.
 
-    What one part asks for and another one answers is that one's method: ``step``, ``make_body``, ``flushed``, ``encode_now``, clocks.
+    What one part asks for and another one answers is that one's method: ``step``, ``make_body``, ``handshake`` ...
     """
 
     def __init__(self, setup: ReplicaSetup, folder: OpenedFolder, time: GroupTime) -> None:
@@ -97,6 +97,9 @@ class Replica:
         self.clocks_for, self.clocks_received = self.clocks.clocks_for, self.clocks.received
         self.yields: dict[Cause, str] = {}  # why this node leads only as a last resort, in words
         self.admission = PeerAdmission(setup, folder, self.tasks, self.on_failure, self._left_behind)
+        admission = self.admission
+        self.handshake, self.check_handshake, self.link_refused = admission.handshake, admission.check, admission.refused
+        self.places_of = self.members.places_of
         self.links = RaftLinks(identity, env.network, self.tasks, self)
         sync_flush, flush_bytes = settings.sync_flush, settings.log.flush_bytes
         self.driver = Driver(core, self.log, env.clock, self, self.measures, sync_flush=sync_flush, flush_bytes=flush_bytes)
@@ -354,20 +357,8 @@ class Replica:
             _logger.info("%s: lost connection to %s", self.identity.node_id, peer)
             self.step(PeerLost(peer))
 
-    def handshake(self, peer: NodeId, *, dials: bool) -> Handshake:
-        return self.admission.handshake(peer, dials=dials)
-
-    async def check_handshake(self, peer: NodeId, said: Handshake, *, dialled: bool) -> None:
-        await self.admission.check(peer, said, dialled=dialled)
-
-    def link_refused(self, peer: NodeId, refusal: InvalidArgumentError) -> None:
-        self.admission.refused(peer, refusal)
-
     def address_of(self, peer: NodeId) -> str:
         return self.members.links.get(peer, "")
-
-    def places_of(self, peer: NodeId, known: str, sent: str) -> tuple[str, ...]:
-        return self.members.places_of(peer, known, sent)
 
     def reached(self) -> None:
         if self.running:
