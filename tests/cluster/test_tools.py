@@ -121,13 +121,13 @@ def test_consume_follows_until_interrupted_and_ends_quietly_at_a_closed_pipe(clu
     for more in (0, 20_000):  # with nothing left to write, no write shows that nobody reads
         if more:
             cluster.cli_ok("produce", "t", "--count", str(more), "--size", "200")
-        piped = start(cluster, "consume", "t", "--from", "first")
-        assert piped.stdout is not None
-        assert piped.stdout.readline() == b"one\n"
-        piped.stdout.close()
-        assert piped.wait(LIMIT_S) == 0
-        assert piped.stderr is not None
-        assert piped.stderr.read() == b""
+        with start(cluster, "consume", "t", "--from", "first") as piped:
+            assert piped.stdout is not None
+            assert piped.stdout.readline() == b"one\n"
+            piped.stdout.close()
+            assert piped.wait(LIMIT_S) == 0
+            assert piped.stderr is not None
+            assert piped.stderr.read() == b""
 
 
 def test_produce_interrupted_tells_what_it_did(cluster: Cluster) -> None:

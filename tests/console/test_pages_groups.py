@@ -170,22 +170,22 @@ def test_dead_letters_are_opened_looked_at_and_sent_again(browser: Browser, cons
         assert waiting_letters(letters) == LETTERS
         page.get_by_role("button", name="Send again…").click()
         page.get_by_role("button", name="Send again", exact=True).click()  # only the next one, to the group alone
-        expect(page.locator(".told").first).to_contain_text("1 of 1 dead letters were sent again")
+        expect(page.locator(".notice").first).to_contain_text("1 of 1 dead letters were sent again")
         expect(rows).to_have_count(LETTERS - 1)
         assert waiting_letters(letters) == LETTERS - 1
         rows.nth(2).locator("td").last.click()  # with those in front of it
         expect(page.locator(".dialog")).to_contain_text("the next 3")
         page.get_by_role("button", name="Send again", exact=True).click()
-        expect(page.locator(".told").first).to_contain_text("3 of 3 dead letters were sent again")
+        expect(page.locator(".notice").first).to_contain_text("3 of 3 dead letters were sent again")
         expect(rows).to_have_count(LETTERS - 4)
         page.get_by_role("button", name="Send again…").click()
         page.get_by_text("all that wait now").click()
         page.get_by_label("Messages a second").fill("0.2")  # not done before a busy browser has stopped it
         page.get_by_role("button", name="Send again", exact=True).click()
-        expect(page.locator(".told").first).to_contain_text("of 16 dead letters were sent again")
+        expect(page.locator(".notice").first).to_contain_text("of 16 dead letters were sent again")
         picture(page, "letters-sending")
         page.get_by_role("button", name="Stop sending").click()
-        expect(page.locator(".told").first).to_contain_text("; stopped")
+        expect(page.locator(".notice").first).to_contain_text("; stopped")
         assert 0 < waiting_letters(letters) < LETTERS - 4
     with PullConsumer(letters.bootstrap, group="packing") as consumer:
         again = consumer.offsets("%RETRY%packing")

@@ -66,7 +66,7 @@ def test_pages_of_a_topic_and_a_message(
     with looking(browser, console.url, size, scheme) as page:
         page.goto("/topic?name=orders")
         expect(page.locator(".messages tbody tr")).to_have_count(50)
-        expect(page.locator(".told")).to_contain_text("read from")
+        expect(page.locator(".notice")).to_contain_text("read from")
         picture(page, f"topic-{look}")
         page.goto("/message?topic=orders&group=g0&queue=0&offset=3")
         expect(page.locator(".body-text")).to_contain_text('"number": 6')
@@ -84,7 +84,7 @@ def test_messages_are_read_at_followers(browser: Browser, console: ConsoleProces
         def spares_the_leader() -> bool:
             leader = filled.leader()
             page.goto("/topic?name=payments")
-            told = page.locator(".told")
+            told = page.locator(".notice")
             expect(told).to_contain_text("read from")
             return leader not in told.inner_text()
 
@@ -96,7 +96,7 @@ def test_messages_by_every_way_to_look_for_them(browser: Browser, console: Conso
     with looking(browser, console.url) as page:
         page.goto("/topic?name=orders")
         is_live(page)
-        told = page.locator(".told")
+        told = page.locator(".notice")
         expect(told).to_contain_text("50 messages")
         seen = shown(page)
         first, following = page.locator(".messages tbody a").first, page.get_by_role("button", name="Next page")
@@ -135,7 +135,7 @@ def test_messages_by_every_way_to_look_for_them(browser: Browser, console: Conso
         choose(page, "What to show", "Filter (SQL)")
         page.get_by_label("What to look for").fill("amount >")
         page.get_by_role("button", name="Show", exact=True).click()
-        expect(page.locator(".told.bad")).to_be_visible()
+        expect(page.locator(".notice.bad")).to_be_visible()
 
 
 def test_hostile_names_and_bodies_are_texts(browser: Browser, console: ConsoleProcess, filled: Shop) -> None:
@@ -152,7 +152,7 @@ def test_hostile_names_and_bodies_are_texts(browser: Browser, console: ConsolePr
         picture(page, "message-hostile")
         for path in ("/topic?name=", "/group?name=", "/message?id=", "/dead-letters?group="):
             page.goto(path + quote(HOSTILE + CONTROLS.replace("\x00", "") + TEMPLATE))
-            expect(page.locator(".empty, .told").first).to_be_visible()
+            expect(page.locator(".empty, .notice").first).to_be_visible()
             assert "owned" not in page.title()
             assert page.locator("main img").count() == 0
         assert page.title() != "1"
