@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from dledger_wire.event_loop import new_event_loop
@@ -40,15 +41,22 @@ class LoopThread:
         self.process_id = os.getpid()
         self._is_ending = False
         self._parked = threading.Event()
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="dledger-client", daemon=True)
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, args=(made,), name="dledger-client", daemon=True)
         self._thread.start()
+        self.loop = made.result()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        while not self.loop.is_closed():
+    def _run(self, made: Future[asyncio.AbstractEventLoop]) -> None:
+        try:
+            loop = new_event_loop()  # here no signal interrupts: uvloop reports a loop that was made and not kept on stderr
+        except OSError as error:
+            made.set_exception(error)
+            return
+        made.set_result(loop)
+        asyncio.set_event_loop(loop)
+        while not loop.is_closed():
             try:
-                self.loop.run_forever()
+                loop.run_forever()
                 if self._is_ending:
                     self._parked.set()
                     threading.Event().wait()  # with all that the loop holds, as long as there is a process

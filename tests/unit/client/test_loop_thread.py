@@ -60,6 +60,34 @@ def test_the_loop_stands_still_before_the_interpreter_goes() -> None:
     assert done.stdout.splitlines() == ["still there", "the process is ending: clients can no longer be used"]
 
 
+INTERRUPTED = """
+import os, signal, threading, time
+from dledger_client.runtime import loop_thread
+
+make = loop_thread.new_event_loop
+
+def interrupted():
+    loop = make()
+    print(threading.current_thread().name)
+    os.kill(os.getpid(), signal.SIGINT)
+    return loop
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+loop_thread.new_event_loop = interrupted
+try:
+    loop_thread.LoopThread.shared()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_does_not_come_while_the_loop_is_made() -> None:
+    """In the middle of it uvloop wrote to stderr: deallocating an open event loop."""
+    done = subprocess.run([sys.executable, "-u", "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["dledger-client", "interrupted"], "")
+
+
 class Handle(SyncHandle[Any]):
     def __init__(self) -> None:
         self._thread = LoopThread.shared()
