@@ -7,7 +7,6 @@ prints the way, call by call and by file and function.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +18,7 @@ from dledger.log.config import LogConfig
 from dledger_client.aio import Message, Producer
 from tests.sim import invariants
 from tests.sim.disk import DiskSettings
+from tests.unit.client.noted_sends import send_noted, stays_of
 from tests.unit.client.sim_rig import Rig
 
 ROOT = Path(broker.__file__).parent.parent
@@ -50,12 +50,7 @@ async def journey(rig: Rig, producer: Producer) -> list[Call]:
             if node is not None:
                 calls.append(Call(node, code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname))
 
-    message, before = Message("t", b"x" * 100), sys.getprofile()
-    sys.setprofile(note)
-    try:
-        await producer.send(message)
-    finally:
-        sys.setprofile(before)
+    await send_noted(producer, note)
     return calls
 
 
@@ -75,18 +70,14 @@ def journeys() -> list[list[Call]]:
     return ways
 
 
-def stays_of(way: list[Call]) -> list[str]:
-    return [file for file, _ in groupby(call.file for call in way)]
-
-
 def median_way(ways: list[list[Call]]) -> list[Call]:
     """Some messages meet a heartbeat or a timer; with some the answer is out before the slower follower's acknowledgement is in."""
-    return sorted(ways, key=lambda way: (len(stays_of(way)), len(way)))[len(ways) // 2]
+    return sorted(ways, key=lambda way: (len(stays_of(call.file for call in way)), len(way)))[len(ways) // 2]
 
 
 def test_a_message_passes_few_files_of_the_nodes_until_it_is_acknowledged() -> None:
     way = median_way(journeys())
-    stays = stays_of(way)
+    stays = stays_of(call.file for call in way)
     assert len(set(stays)) <= FILES
     assert len(stays) <= STAYS
     assert len(way) <= CALLS
@@ -94,7 +85,7 @@ def test_a_message_passes_few_files_of_the_nodes_until_it_is_acknowledged() -> N
 
 def main() -> None:
     way = median_way(journeys())
-    stays = stays_of(way)
+    stays = stays_of(call.file for call in way)
     for node, run in groupby(way, key=lambda call: call.node):
         print(node, *(f"  {call.file}  {call.function}" for call in run), sep="\n")
     print("\nby file and function:")

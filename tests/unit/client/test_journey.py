@@ -6,7 +6,6 @@ Counted in files and in stays, which are runs of calls in one file: each is a pl
 from __future__ import annotations
 
 import sys
-from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +15,7 @@ import dledger_client
 from dledger_client import tracing
 from dledger_client.aio import Message, Producer
 from tests.sim import stream
+from tests.unit.client.noted_sends import send_noted, stays_of
 from tests.unit.client.sim_rig import Rig
 
 CLIENT = Path(dledger_client.__file__).parent
@@ -34,12 +34,7 @@ async def journey(producer: Producer) -> list[str]:
         if event == "call" and not written and Path(code.co_filename).is_relative_to(CLIENT):
             files.append(Path(code.co_filename).relative_to(CLIENT).as_posix())
 
-    message, before = Message("t", b"x" * 100), sys.getprofile()
-    sys.setprofile(note)
-    try:
-        await producer.send(message)
-    finally:
-        sys.setprofile(before)
+    await send_noted(producer, note)
     assert written
     return files
 
@@ -57,6 +52,6 @@ def test_a_message_passes_few_files_before_its_first_byte_leaves(monkeypatch: py
 
     Rig().run(scenario)
     for way in ways:
-        stays = [file for file, _ in groupby(way)]
+        stays = stays_of(way)
         assert len(set(stays)) <= FILES, stays
         assert len(stays) <= STAYS, stays
