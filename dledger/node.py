@@ -21,6 +21,7 @@ from dledger.replica.applier import StateMachine
 from dledger.replica.opening import ReplicaSetup, open_folder
 from dledger.replica.proposals import Outcome, Payload
 from dledger.replica.replica import Replica
+from dledger.replica.room import Room
 from dledger.replica.status import status_of
 from dledger.runtime.env import Environment
 from dledger.settings import RaftSettings, RaftStatus
@@ -189,13 +190,14 @@ class RaftNode:
         self._replica.proposer.propose_for(payload, outcome)
 
     @property
-    def has_room(self) -> bool:
-        """Whether ``wait_for_room`` would return at once."""
-        return self._replica.proposer.has_room
+    def room(self) -> Room:
+        """Where streams of proposals wait for their turn.  On a node that does not lead there is always room."""
+        return self._replica.proposer.room
 
-    async def wait_for_room(self) -> None:
-        """Return when a proposal will not be refused as BUSY.  Returns at once on a node that does not lead."""
-        await self._replica.proposer.wait_for_room()
+    @property
+    def expected_commit_s(self) -> float:
+        """How long a proposal made now will take to be committed; 0 when nothing is under way."""
+        return self._replica.proposer.expected_commit_s
 
     async def drain_proposals(self, timeout_s: float) -> None:
         """Return when everything proposed before this call is applied here or certainly not stored, cancelled proposals included."""

@@ -14,6 +14,7 @@ from functools import partial
 from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.context import ServiceContext
 from broker.support.measures import method_name
+from dledger.replica.room import Flow
 from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError
@@ -45,7 +46,7 @@ class ProduceService:
         try:
             while await stream.receive(requests.take) and not answers.done():
                 began_s = measures.stopwatch()
-                await self._context.raft.wait_for_room()
+                await requests.turn()
                 measures.backpressure_s += measures.stopwatch() - began_s
                 await requests.accept_held()
                 began_s = measures.stopwatch()
@@ -69,6 +70,7 @@ class _ProduceStream:
     def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal) -> None:
         self._context, self._measures = context, context.measures
         self._stream = stream
+        self._flow = Flow(caller.name)
         self._loop = asyncio.get_running_loop()
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
         self._check_producer = partial(context.access.require_producer, caller)
@@ -90,6 +92,11 @@ class _ProduceStream:
     @property
     def is_full(self) -> bool:
         return self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
+
+    async def turn(self) -> None:
+        """Wait until the request that is held may be proposed."""
+        if self._held is not None:
+            await self._context.raft.room.wait(self._flow, self._held.size_bytes)
 
     async def room(self) -> None:
         """Wait until there is room again, or answering ended."""
@@ -116,7 +123,7 @@ class _ProduceStream:
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
         slices = slices_of(payload)
         pending = Request(header.request_id, len(message), payload, slices, [], self._measures.stopwatch())
-        if self._ended or len(slices) > 1 or not self._context.raft.has_room:
+        if self._ended or len(slices) > 1 or not self._context.raft.room.has_room:
             self._held = pending
             return False
         pending.parts.append(self._proposed(pending, *slices[0]))

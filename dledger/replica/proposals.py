@@ -17,6 +17,7 @@ from typing import Protocol
 
 from dledger.core.types import EntryId
 from dledger.measures import RaftMeasures
+from dledger.replica.room import Window
 from dledger.runtime.env import Buffer
 from dledger_wire.check import require
 from dledger_wire.errors import BusyError, DledgerError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
@@ -59,6 +60,7 @@ class _Round:
     outcomes: list[Outcome]
     at_commit: list[Outcome]
     since_s: float
+    size_bytes: int = 0
 
     @property
     def waiting(self) -> list[Outcome]:
@@ -76,9 +78,11 @@ class Proposals:
         payload_bytes: int,
         limit_bytes: int,
         max_rounds: int,
+        window: Window,
         measures: RaftMeasures,
     ) -> None:
         self._measures = measures
+        self._window = window
         self._join_bytes = join_bytes  # this much is worth an entry of its own although others are in flight
         self._entry_bytes = entry_bytes  # payloads are joined up to this size
         self._payload_bytes = payload_bytes  # the most one payload may take
@@ -88,6 +92,7 @@ class Proposals:
         self.pending_bytes = 0
         self.accepted = 0  # payloads queued so far
         self._rounds: deque[_Round] = deque()
+        self._rounds_bytes = 0
         self._cut: list[_Round] = []  # were cut from this node's log; another replica may still hold them
 
     @property
@@ -99,6 +104,11 @@ class Proposals:
     def waiting(self) -> int:
         """Callers not notified yet."""
         return len(self.pending) + sum(len(a_round.waiting) for a_round in (*self._rounds, *self._cut))
+
+    @property
+    def bytes_under_way(self) -> int:
+        """Of payloads that wait, and of entries in the log that are not committed and applied."""
+        return self.pending_bytes + self._rounds_bytes
 
     def add(self, payload: Payload, outcome: Outcome, *, at_commit: bool = False) -> None:
         """Queue a payload.  Raises when it can never fit an entry, or when too much is waiting already."""
@@ -142,9 +152,11 @@ class Proposals:
         """The first ``count`` payloads, now part of ``entry``."""
         pending = self.pending
         taken = [pending.popleft() for _ in range(count)]
-        self.pending_bytes -= sum(item.payload.size_bytes for item in taken)
+        size = sum([item.payload.size_bytes for item in taken])
+        self.pending_bytes -= size
+        self._rounds_bytes += size
         require(not self._rounds or self._rounds[-1].entry.index < entry.index, "entry %s proposed after %s", entry, self._rounds)
-        a_round = _Round(entry, [], [], self._measures.stopwatch())
+        a_round = _Round(entry, [], [], self._measures.stopwatch(), size)
         for item in taken:
             (a_round.at_commit if item.at_commit else a_round.outcomes).append(item.outcome)
         self._rounds.append(a_round)
@@ -159,6 +171,7 @@ class Proposals:
         """The log lost everything from ``from_index``: those rounds wait for what is committed in their place."""
         rounds = self._rounds
         while rounds and rounds[-1].entry.index >= from_index:
+            self._rounds_bytes -= rounds[-1].size_bytes
             self._cut.append(rounds.pop())
 
     def committed(self, index: int, term_at: Callable[[int], int]) -> None:
@@ -173,6 +186,7 @@ class Proposals:
         """Everything up to ``index`` is committed and applied; ``term_at`` gives the term of the entry that was committed there."""
         rounds = self._rounds
         while rounds and rounds[0].entry.index <= index:
+            self._rounds_bytes -= rounds[0].size_bytes
             self._settle(rounds.popleft(), term_at)
         if self._cut:
             settled = [a_round for a_round in self._cut if a_round.entry.index <= index]
@@ -195,6 +209,7 @@ class Proposals:
         """Answer what was in the log but is not known to be committed: only entries of terms up to ``max_term`` when given."""
         late = [a_round for a_round in (*self._rounds, *self._cut) if max_term is None or a_round.entry.term <= max_term]
         self._rounds = deque(a_round for a_round in self._rounds if max_term is not None and a_round.entry.term > max_term)
+        self._rounds_bytes = sum(a_round.size_bytes for a_round in self._rounds)
         self._cut = [a_round for a_round in self._cut if max_term is not None and a_round.entry.term > max_term]
         for a_round in late:
             self._measures.proposals["unknown"] += len(a_round.waiting)
@@ -202,7 +217,10 @@ class Proposals:
 
     def _settle(self, done: _Round, term_at: Callable[[int], int]) -> None:
         if term_at(done.entry.index) == done.entry.term:
-            self._measures.commit_s.observe(self._measures.stopwatch() - done.since_s)
+            now_s = self._measures.stopwatch()
+            self._measures.commit_s.observe(now_s - done.since_s)
+            if done.size_bytes:
+                self._window.committed(now_s, now_s - done.since_s, done.size_bytes)
         self._notify(done.entry, done.waiting, term_at)
 
     def _notify(self, entry: EntryId, outcomes: Sequence[Outcome], term_at: Callable[[int], int]) -> None:

@@ -18,6 +18,7 @@ from dledger.measures import RaftMeasures
 from dledger.membership.configuration import Configuration
 from dledger.replica.proposals import Outcome, Payload, Proposals
 from dledger.replica.refusals import refusal
+from dledger.replica.room import Room, Window
 from dledger.runtime.env import Buffer
 from dledger.settings import RaftSettings
 from dledger_wire.check import InvariantBrokenError
@@ -51,12 +52,15 @@ class Proposer:
         self._owner = owner
         self._settings = settings
         self._loop = asyncio.get_running_loop()
+        self.window = Window(settings.core.max_uncommitted_bytes)
+        self.room = Room(self._has_room_beside)
         self.proposals = Proposals(
             join_bytes=settings.join_bytes,
             entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,
             payload_bytes=min(settings.max_payload_bytes, settings.log.max_entry_bytes - ENTRY_HEADER_SIZE),
             limit_bytes=settings.max_pending_bytes,
             max_rounds=settings.max_rounds,
+            window=self.window,
             measures=measures,
         )
         self.held = False
@@ -91,17 +95,18 @@ class Proposer:
         else:
             self._offer()  # nothing is to be gained by waiting for others to join
 
-    @property
-    def has_room(self) -> bool:
-        """See ``RaftNode.has_room``."""
-        owner, limit_bytes = self._owner, self._settings.max_pending_bytes // 2
-        return not owner.running or owner.role is not Role.LEADER or self.proposals.pending_bytes <= limit_bytes
+    def _has_room_beside(self, granted_bytes: int) -> bool:
+        """Whether more may be proposed beside ``granted_bytes``; always on a node that refuses it."""
+        owner = self._owner
+        if not owner.running or owner.role is not Role.LEADER:
+            return True
+        under_way = self.proposals.bytes_under_way + granted_bytes
+        return under_way < self.window.size_bytes and self.proposals.pending_bytes + granted_bytes <= self._settings.max_pending_bytes // 2
 
-    async def wait_for_room(self) -> None:
-        """See ``RaftNode.wait_for_room``."""
-        while not self.has_room:
-            self._progress.clear()
-            await self._progress.wait()
+    @property
+    def expected_commit_s(self) -> float:
+        """How long what is proposed now will take to be committed, by what the last took; 0 when nothing is under way."""
+        return max(self.window.took_s, self.proposals.oldest_s) if self.proposals.bytes_under_way else 0.0
 
     async def drain(self) -> None:
         """Wait until every payload accepted before this call is in the log or has failed."""
@@ -114,12 +119,14 @@ class Proposer:
         """Fail what is not in the log: this node does not lead."""
         self.proposals.fail_pending(self._owner.not_leader)
         self._progress.set()
+        self.room.grant()
 
     def stop(self, reason: str) -> None:
         """Fail everything that waits."""
         self.proposals.fail_pending(lambda: NotLeaderError(f"not stored: {reason}"))
         self._progress.set()
         self.proposals.fail_rounds(reason)
+        self.room.grant()
 
     # Offers to the core
 
@@ -145,6 +152,8 @@ class Proposer:
             if not self.offer_one():
                 break
         self._progress.set()
+        if self.room.waiting:
+            self.room.grant()
 
     def offer_one(self) -> bool:
         """Make one entry of what waits; false when nothing waits or the core refuses."""

@@ -310,6 +310,8 @@ class Replica:
 
     def _applied(self, entries: Sequence[RawEntry]) -> None:
         self.proposer.proposals.applied(entries[-1].index, _terms_of(entries))
+        if self.proposer.room.waiting:
+            self.proposer.room.grant()
         self.step(Applied(entries[-1].index))
         for entry in entries:
             # What a start applies again up to the newest configuration is the past: a member that was out of the group once would be taken

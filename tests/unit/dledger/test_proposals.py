@@ -10,6 +10,7 @@ import pytest
 from dledger.core.types import EntryId
 from dledger.measures import RaftMeasures
 from dledger.replica.proposals import Proposals
+from dledger.replica.room import Window
 from dledger_wire.errors import BusyError, MessageTooLargeError, NotLeaderError, OutcomeUnknownError
 
 
@@ -25,7 +26,7 @@ class Rig:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.proposals = Proposals(
-            join_bytes=100, entry_bytes=200, payload_bytes=300, limit_bytes=1000, max_rounds=2, measures=RaftMeasures()
+            join_bytes=100, entry_bytes=200, payload_bytes=300, limit_bytes=1000, max_rounds=2, window=Window(1000), measures=RaftMeasures()
         )
 
     def add(self, size: int) -> asyncio.Future[EntryId]:

@@ -1,0 +1,126 @@
+"""How much a leader takes on at a time, and whose request is next once there is room again.
+
+Owns two things.
+
+*The window*: bytes proposed and not committed.  More than the disks and followers need to stay busy only makes everyone wait, so it
+follows what they do, as BBR does for a network path (Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016): ``GAIN`` times
+the product of the highest rate of commits seen and the shortest time that a commit took, beyond what the least window takes.  The gain
+is well above 2 since a flush carries only what came during the flush before.  That shortest time is learnt with little under way, so now
+and then the window is small for a moment.
+
+*The order*: start-time fair queueing (Goyal, Vin, Cheng, 1996).  A flow, one stream of a client, pays for its bytes with virtual time;
+the flow that has used the least is next.  So a flow that sends little goes ahead of those that always wait.  What flows of one tenant
+pay is multiplied by how many of them wait: a tenant gains nothing by more connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+GAIN = 4
+LEAST_SHARE = 3  # eighths of the least window that do not count: below one half, or a window that is too small would never grow
+LEAST_BYTES = 2 << 20
+RESERVE_BYTES = 256 << 10  # beyond the window, for a flow that has not had its share
+SLOT_S = 0.1  # of time, at least, in which the rate is measured
+SLOTS = 32
+PROBE_EVERY_S = 10.0
+PROBE_SHARE = 50  # probes take so small a part of the time when commits take long
+
+
+class Window:
+    """Bytes that may be under way.  ``most_bytes``: never more."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._least_bytes = min(LEAST_BYTES, most_bytes)
+        self.size_bytes = self._least_bytes
+        self.took_s = 0.0  # the last commit
+        self._shortest_s = 0.0  # since the last probe; 0: not known
+        self._slot_since_s = 0.0
+        self._slot_bytes = 0
+        self._rates: deque[float] = deque(maxlen=SLOTS)
+        self._next_probe_s = 0.0
+        self._probe_since_s: float | None = None
+
+    def committed(self, now_s: float, took_s: float, size_bytes: int) -> None:
+        """A round of ``size_bytes`` was committed ``took_s`` after it was proposed."""
+        self.took_s = took_s
+        self._slot_bytes += size_bytes
+        slot_s = now_s - self._slot_since_s
+        if slot_s >= max(SLOT_S, 2 * took_s):
+            self._rates.append(self._slot_bytes / slot_s)
+            self._slot_since_s, self._slot_bytes = now_s, 0
+        if self._probe_since_s is not None and now_s - took_s >= self._probe_since_s:
+            self._probe_since_s, self._shortest_s = None, took_s
+            self._next_probe_s = now_s + max(PROBE_EVERY_S, PROBE_SHARE * took_s)
+        elif not self._shortest_s or took_s < self._shortest_s:
+            self._shortest_s = took_s
+        elif now_s >= self._next_probe_s and self._probe_since_s is None:
+            self._probe_since_s = now_s
+        least_bytes = self._least_bytes
+        fitting = int(max(self._rates, default=0.0) * self._shortest_s) if self._probe_since_s is None else 0
+        self.size_bytes = min(self._most_bytes, least_bytes + GAIN * max(0, fitting - LEAST_SHARE * least_bytes // 8))
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """The requests of one stream.  ``finish``: the virtual time up to which it has paid."""
+
+    tenant: str
+    finish: float = 0.0
+
+
+class Room:
+    """Streams that wait for room.  ``is_open``: whether so many bytes more may be proposed now, were there nobody before."""
+
+    def __init__(self, is_open: Callable[[int], bool]) -> None:
+        self._is_open = is_open
+        self._time = 0.0  # virtual: where the flow served last began to pay
+        self.waiting: list[tuple[float, int, int, Flow, asyncio.Future[None]]] = []  # a heap, by start
+        self._tenants: Counter[str] = Counter()  # flows that wait
+        self._number = 0
+        self._granted_bytes = 0  # to flows that have not taken it up yet
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ``wait`` would return at once."""
+        return not self.waiting and self._is_open(self._granted_bytes)
+
+    async def wait(self, flow: Flow, size_bytes: int) -> None:
+        """Return when it is the turn of ``flow``, which is to propose ``size_bytes`` before it awaits anything."""
+        if self.has_room:
+            return
+        is_ahead = flow.finish <= self._time and size_bytes <= RESERVE_BYTES // 8
+        if is_ahead and self._is_open(self._granted_bytes - RESERVE_BYTES):
+            flow.finish = self._time + size_bytes
+            return
+        tenant = flow.tenant
+        self._tenants[tenant] += 1
+        start = max(self._time, flow.finish)
+        flow.finish = start + size_bytes * self._tenants[tenant]
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._number += 1
+        heapq.heappush(self.waiting, (start, self._number, size_bytes, flow, turn))
+        try:
+            await turn
+        finally:
+            self._tenants[tenant] -= 1
+            if not self._tenants[tenant]:
+                del self._tenants[tenant]
+            if turn.done() and not turn.cancelled():
+                self._granted_bytes -= size_bytes
+                asyncio.get_running_loop().call_soon(self.grant)  # to the next one, where this one's stream has ended
+
+    def grant(self) -> None:
+        """Let those whose turn it is go on."""
+        waiting = self.waiting
+        while waiting and self._is_open(self._granted_bytes):
+            start, _number, size_bytes, _flow, turn = heapq.heappop(waiting)
+            if not turn.done():
+                self._time = max(self._time, start)
+                self._granted_bytes += size_bytes
+                turn.set_result(None)
