@@ -52,7 +52,7 @@ TABLE = {
     "security": (f"{COMMANDS}.security", "Prepare the security settings of a cluster."),
     "acl": (f"{COMMANDS}.acl", "Permissions of users: rules that allow and deny."),
     "audit": (f"{COMMANDS}.audit", "The audit log: administrative actions and refusals."),
-    "bench": ("dledger_drill.bench.commands", "Measure: produce, consume, latency, failover."),
+    "bench": ("dledger_drill.bench.commands", "Measure: produce, consume, latency, failover, overload."),
     "spark": (f"{COMMANDS}.spark", "Spark jobs over the log."),
 }
 # Commands of packages that are distributions of their own: a node holds no fault injector (docs/adr/0047).

@@ -1,4 +1,4 @@
-"""``dledger bench``: figures of a cluster - produce, consume, latency, failover.
+"""``dledger bench``: figures of a cluster - produce, consume, latency, failover, overload.
 
 Owns the options.  What a bench does is in ``runs.py``, which is imported when one is run.
 """
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     bench.command("consume")(consume)
     bench.command("latency")(latency)
     bench.command("failover")(failover)
+    bench.command("overload")(overload)
 
 
 def produce(
@@ -87,3 +88,19 @@ def failover(
     from dledger_drill.bench import runs
 
     runs.failover(rounds, fault, size, rate, as_json=as_json)
+
+
+def overload(
+    size: Annotated[str, typer.Option("--size", metavar="B", help="Size of each body.")] = "64KiB",
+    connections: Annotated[int, typer.Option("--connections", metavar="N", min=1, max=500, help="Producers, each with a connection.")] = 50,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=1, max=600, help="For how long each load is offered.")] = 5,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Offer 0.2 to 5 times what the cluster can store.  Shows how much it stores then, how fast, and what it refuses.
+
+    Exits with 1 if what is stored does not agree with what was acknowledged.
+    """
+    from dledger_drill.bench import runs
+
+    runs.overload(size, connections, seconds, config, as_json=as_json)

@@ -16,9 +16,11 @@ import typer
 
 from dledger_cli.context import SHIPPED_CONFIG, config_path, given_bootstrap, load_config, parse_size_option, run
 from dledger_cli.local.swept_folder import swept_folder
+from dledger_cli.output import print_json
 from dledger_drill.bench.account import ReadAccount, consumed_text, produced_text
 from dledger_drill.bench.bodies import SMALLEST_BODY, Bodies
 from dledger_drill.bench.failover import FAULTS, measure_failovers
+from dledger_drill.bench.overload import QUEUES, TOPIC, Overload, table
 from dledger_drill.bench.produce import Produced, make_topic, produce_messages, queue_ends, read_back, tune_interpreter
 from dledger_drill.bench.report import Figures, Progress, announce
 
@@ -159,4 +161,19 @@ def failover(rounds: int, fault: str, size: str, rate: float, *, as_json: bool) 
         account_text = f"lost {result.lost}  duplicated {result.duplicated}  reordered {result.reordered}"
         print(f"acknowledged {result.figures.acknowledged}  failed {result.figures.failed}  {account_text}")
     if result.lost or result.duplicated or result.reordered:
+        raise typer.Exit(1)
+
+
+def overload(size: str, connections: int, seconds: float, config: str | None, *, as_json: bool) -> None:
+    with _cluster(config) as (cluster, folder):
+        size_bytes = parse_size_option(size)
+        announce(cluster, f"{connections} producers of {size}, {seconds:g} s for each load", folder)
+        make_topic(cluster.bootstrap(), TOPIC, QUEUES)
+        result = run(Overload(cluster.bootstrap(), size_bytes, connections, seconds).run())
+    if as_json:
+        print_json(result.as_json())
+    else:
+        doubt = f"acknowledged {result.acknowledged}  in doubt {result.unknown}  stored {result.stored}"
+        print("\n".join([*table(result), f"capacity {result.capacity_per_s / 1e6:.1f} MB/s  {doubt}"]))
+    if not result.is_accounted:
         raise typer.Exit(1)

@@ -45,7 +45,7 @@ COMMANDS = (
     *("nameserver", "nameserver status"),
     *(f"cluster {verb}" for verb in ("status", "add-group", "apply", "drain", "remove-group", "upgrade-check", "upgrade-finish")),
     *(f"member {verb}" for verb in ("add", "promote", "remove", "replace")),
-    *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover")),
+    *(f"bench {verb}" for verb in ("produce", "consume", "latency", "failover", "overload")),
 )
 RUN = (
     "dledger status",
@@ -132,6 +132,7 @@ NOT_RUN = (
     "dledger dlq redrive audit --max 10 --to-group",
     "dledger bench produce --messages 1000000 --size 100",
     "dledger bench consume --follower",
+    "dledger bench overload --size 4MiB --connections 200",
     "dledger bench failover --rounds 5",
     "dledger cluster upgrade-finish",  # asks
     "dledger backup --to /backup/orders",
