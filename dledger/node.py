@@ -21,7 +21,6 @@ from dledger.replica.applier import StateMachine
 from dledger.replica.opening import ReplicaSetup, open_folder
 from dledger.replica.proposals import Outcome, Payload
 from dledger.replica.replica import Replica
-from dledger.replica.room import Room
 from dledger.replica.status import status_of
 from dledger.runtime.env import Environment
 from dledger.settings import RaftSettings, RaftStatus
@@ -42,6 +41,8 @@ class RaftNode:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self.room = replica.proposer.room  # where streams of proposals wait for their turn; there is always room where no leader is
+        self.window = replica.proposer.window
         self.identity = replica.identity
         self.failed: asyncio.Future[BaseException] = replica.failed
         self.clocks: ClockMonitor = replica.clocks
@@ -188,16 +189,6 @@ class RaftNode:
         That is when it is committed: it is applied before that callback ends, or was before ``outcome`` is called.
         """
         self._replica.proposer.propose_for(payload, outcome)
-
-    @property
-    def room(self) -> Room:
-        """Where streams of proposals wait for their turn.  On a node that does not lead there is always room."""
-        return self._replica.proposer.room
-
-    @property
-    def expected_commit_s(self) -> float:
-        """How long a proposal made now will take to be committed; 0 when nothing is under way."""
-        return self._replica.proposer.expected_commit_s
 
     async def drain_proposals(self, timeout_s: float) -> None:
         """Return when everything proposed before this call is applied here or certainly not stored, cancelled proposals included."""

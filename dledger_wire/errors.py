@@ -159,7 +159,8 @@ class DeadlineExceededError(DledgerError):
 
 
 class NotSentError(DledgerError):
-    """The client's deadline passed before the message left the process; nothing was stored. ``__cause__`` says what it waited for."""
+    """The deadline passed before the message left the process, or the leader could not have stored it by then; nothing was stored.
+    ``__cause__`` says what it waited for."""
 
     code = "NOT_SENT"
     retriable = True

@@ -8,6 +8,8 @@ and proposed in slices, so that other work runs between them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections import deque
 from functools import partial
 
@@ -17,7 +19,7 @@ from broker.support.measures import method_name
 from dledger.replica.room import Flow
 from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
@@ -94,9 +96,13 @@ class _ProduceStream:
         return self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
 
     async def turn(self) -> None:
-        """Wait until the request that is held may be proposed."""
-        if self._held is not None:
-            await self._context.raft.room.wait(self._flow, self._held.size_bytes)
+        """Wait until the request that is held may be proposed, or is too late for that."""
+        held = self._held
+        if held is not None:
+            left_s = held.left_s(self._measures.stopwatch())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s if left_s < math.inf else None):
+                    await self._context.raft.room.wait(self._flow, held.size_bytes)
 
     async def room(self) -> None:
         """Wait until there is room again, or answering ended."""
@@ -122,9 +128,10 @@ class _ProduceStream:
         """
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
         slices = slices_of(payload)
-        pending = Request(header.request_id, len(message), payload, slices, [], self._measures.stopwatch())
+        timeout_s = header.timeout_ms / 1000
+        pending = Request(header.request_id, len(message), payload, slices, [], self._measures.stopwatch(), timeout_s)
         if self._ended or len(slices) > 1 or not self._context.raft.room.has_room:
-            self._held = pending
+            pending.was_held, self._held = True, pending
             return False
         pending.parts.append(self._proposed(pending, *slices[0]))
         self._accept(pending)
@@ -157,6 +164,7 @@ class _ProduceStream:
         try:
             self._context.require_master()
             self._context.require_disk_room()
+            self._require_time(pending)
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
             return Slice([BatchOutcome() for _ in range(count)], refusal=error)
@@ -168,6 +176,20 @@ class _ProduceStream:
             except DledgerError as error:
                 part.waiting, part.refusal = None, error
         return part
+
+    def _require_time(self, pending: Request) -> None:
+        """NotSentError when it cannot be committed before its client gives up, which would leave that in doubt."""
+        window = self._context.raft.window
+        if not window.waits_since_s and not pending.was_held:
+            return  # it is under way alone
+        now_s = self._measures.stopwatch()
+        left_s, expected_s = pending.left_s(now_s), window.expected_s(now_s)
+        if left_s > expected_s:
+            return
+        took = f"it waited {now_s - pending.since_s:.1f} s for its turn" if left_s <= 0 else f"a commit takes {expected_s:.1f} s now"
+        _status, nodes = waiting_for(self._context)
+        why = f" ({nodes})" if nodes else ""
+        raise NotSentError(f"refused by the leader: {took}{why}, {pending.timeout_s:.1f} s were given; nothing was stored")
 
     # Answers
 

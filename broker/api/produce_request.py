@@ -6,6 +6,7 @@ Owns no order: ``produce.py`` says when a request is proposed and answered.
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from store.append.prepared import BatchOutcome
 
 MAX_BATCHES = 10_000  # of one request
 SLICE_BATCHES, SLICE_BYTES = 200, 8 << 20  # checked and proposed without a pause
+ANSWER_SHARE = 0.9  # of a client's time; what is left of it is for the way back
 NOTHING = memoryview(b"")
 _SIZE = struct.Struct(">I")
 
@@ -66,6 +68,12 @@ class Request:
     slices: list[tuple[int, int, int]]
     parts: list[Slice]
     since_s: float
+    timeout_s: float = 0.0  # from ``since_s``: then its client gives up; 0: it does not
+    was_held: bool = False  # it had to wait for its turn
+
+    def left_s(self, now_s: float) -> float:
+        """How much longer its client waits for an answer, which has to travel, too."""
+        return self.timeout_s * ANSWER_SHARE - (now_s - self.since_s) if self.timeout_s else math.inf
 
     @property
     def is_decided(self) -> bool:

@@ -160,6 +160,7 @@ class Proposals:
         for item in taken:
             (a_round.at_commit if item.at_commit else a_round.outcomes).append(item.outcome)
         self._rounds.append(a_round)
+        self._window.waits_since_s = self._rounds[0].since_s
         return taken
 
     def add_round(self, entry: EntryId, future: asyncio.Future[EntryId]) -> None:
@@ -188,6 +189,7 @@ class Proposals:
         while rounds and rounds[0].entry.index <= index:
             self._rounds_bytes -= rounds[0].size_bytes
             self._settle(rounds.popleft(), term_at)
+        self._window.waits_since_s = rounds[0].since_s if rounds else 0.0
         if self._cut:
             settled = [a_round for a_round in self._cut if a_round.entry.index <= index]
             self._cut = [a_round for a_round in self._cut if a_round.entry.index > index]
@@ -210,6 +212,7 @@ class Proposals:
         late = [a_round for a_round in (*self._rounds, *self._cut) if max_term is None or a_round.entry.term <= max_term]
         self._rounds = deque(a_round for a_round in self._rounds if max_term is not None and a_round.entry.term > max_term)
         self._rounds_bytes = sum(a_round.size_bytes for a_round in self._rounds)
+        self._window.waits_since_s = self._rounds[0].since_s if self._rounds else 0.0
         self._cut = [a_round for a_round in self._cut if max_term is not None and a_round.entry.term > max_term]
         for a_round in late:
             self._measures.proposals["unknown"] += len(a_round.waiting)

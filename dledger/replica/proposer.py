@@ -103,11 +103,6 @@ class Proposer:
         under_way = self.proposals.bytes_under_way + granted_bytes
         return under_way < self.window.size_bytes and self.proposals.pending_bytes + granted_bytes <= self._settings.max_pending_bytes // 2
 
-    @property
-    def expected_commit_s(self) -> float:
-        """How long what is proposed now will take to be committed, by what the last took; 0 when nothing is under way."""
-        return max(self.window.took_s, self.proposals.oldest_s) if self.proposals.bytes_under_way else 0.0
-
     async def drain(self) -> None:
         """Wait until every payload accepted before this call is in the log or has failed."""
         accepted = self.proposals.accepted

@@ -32,19 +32,26 @@ PROBE_SHARE = 50  # probes take so small a part of the time when commits take lo
 
 
 class Window:
-    """Bytes that may be under way.  ``most_bytes``: never more."""
+    """Bytes that may be under way, at most ``most_bytes``, and how long what is proposed now will take.
+
+    ``took_s``: of the last commit.  ``waits_since_s``: when the oldest entry that is not committed was proposed; 0: there is none.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._least_bytes = min(LEAST_BYTES, most_bytes)
         self.size_bytes = self._least_bytes
-        self.took_s = 0.0  # the last commit
+        self.took_s = self.waits_since_s = 0.0
         self._shortest_s = 0.0  # since the last probe; 0: not known
         self._slot_since_s = 0.0
         self._slot_bytes = 0
         self._rates: deque[float] = deque(maxlen=SLOTS)
         self._next_probe_s = 0.0
         self._probe_since_s: float | None = None
+
+    def expected_s(self, now_s: float) -> float:
+        """How long a commit takes now: as long as the last one, or longer when the oldest that is under way already takes longer."""
+        return max(self.took_s, now_s - self.waits_since_s) if self.waits_since_s else 0.0
 
     def committed(self, now_s: float, took_s: float, size_bytes: int) -> None:
         """A round of ``size_bytes`` was committed ``took_s`` after it was proposed."""

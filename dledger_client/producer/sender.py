@@ -48,7 +48,9 @@ from dledger_wire.rpc.transport import ByteStream
 from dledger_wire.status import SendStatus
 
 REQUEST_BYTES = 1 << 20
-WINDOW_BYTES = 12 << 20
+FIRST_WINDOW_BYTES = 2 << 20
+WINDOW_BYTES = 12 << 20  # in flight to a leader that answers in time; one request to another one
+SLOW_SHARE = 4  # of the send timeout: answers that take longer make the window smaller
 WINDOW_REQUESTS = 64
 REGISTER_SILENCE_S = 0.3
 GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that were never sent go to another replica group
@@ -92,7 +94,7 @@ class Sender:
         self._fenced: ProducerFencedError | None = None
         self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # in flight, with the time each was sent
         self._next_request_id = 1
-        self._in_flight_bytes = 0
+        self._in_flight_bytes, self._window_bytes = 0, FIRST_WINDOW_BYTES
         self._last_error: DledgerError | None = None
         self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
@@ -273,7 +275,7 @@ class Sender:
 
     def _next_request(self) -> bytes | None:
         """The next produce request: one batch of each queue that has one ready."""
-        if self._in_flight_bytes >= WINDOW_BYTES or len(self._requests) >= WINDOW_REQUESTS:
+        if self._in_flight_bytes >= self._window_bytes or len(self._requests) >= WINDOW_REQUESTS:
             return None
         now_ms = self._clock.monotonic_ms()
         batches: list[ProducerBatch] = []
@@ -302,7 +304,8 @@ class Sender:
         payload: list[Buffer] = []
         for batch in batches:
             payload += batch.parts or ()
-        return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id), payload)
+        timeout_ms = max(1, min([batch.deadline_ms for batch in batches]) - now_ms)
+        return envelope.encode(broker_pb2.ProduceRequest(request_id=request_id, timeout_ms=timeout_ms), payload)
 
     def _next_batch(self, queue: InFlightQueue, now_ms: int) -> ProducerBatch | None:
         if queue.sent:  # else nothing of it can have to be sent again, or be numbered again
@@ -337,7 +340,13 @@ class Sender:
         batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
         if not batches or len(batches) != len(response.results):
             raise garbage(stream.address, "a produce response to no request")
-        self._latency.responded(self.replica_group, stream.last_seen_ms - sent_ms)
+        took_ms = stream.last_seen_ms - sent_ms
+        self._latency.responded(self.replica_group, took_ms)
+        # What is in flight when its time is over is in doubt; what waits here is not.
+        is_slow = took_ms * SLOW_SHARE > self._options.send_timeout_ms
+        self._window_bytes = (
+            max(REQUEST_BYTES, self._window_bytes // 2) if is_slow else min(WINDOW_BYTES, self._window_bytes + REQUEST_BYTES)
+        )
         error: DledgerError | None = None
         for batch, result in zip(batches, response.results, strict=True):
             self._in_flight_bytes -= batch.size_bytes
@@ -369,6 +378,8 @@ class Sender:
         elif isinstance(error, OutOfOrderSequenceError | ProducerFencedError):
             if not queue.out_of_order(batch):
                 self._last_error, self._needs_session = error, True
+        elif isinstance(error, NotSentError):  # by a leader that would have been too late with it
+            self._refused(queue, batch, error)
         elif is_retriable(error) or error.outcome_unknown:
             if isinstance(error, NotLeaderError):
                 self._router.cache.leader_is(self.replica_group, error.leader_address)
@@ -465,8 +476,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _says_nothing_of_an_attempt_before(error: DledgerError) -> bool:
-    """Whether a leader refuses by it before it looks whether the batch is stored: for a right, or a message over its limit.
+    """Whether a leader refuses by it before it looks whether the batch is stored: for want of time, a right, or a message over its limit.
 
     That a batch is too large for an entry, which no one message is to blame for, it finds later.
     """
-    return isinstance(error, PermissionDeniedError) or (isinstance(error, MessageTooLargeError) and error.detail_int("first_bad") >= 0)
+    return isinstance(error, PermissionDeniedError | NotSentError) or (
+        isinstance(error, MessageTooLargeError) and error.detail_int("first_bad") >= 0
+    )

@@ -19,9 +19,12 @@ class ProduceRequest(google.protobuf.message.Message):
 
     HEADER_SIZE_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     header_size: builtins.int
     request_id: builtins.int
+    timeout_ms: builtins.int
+    """how much longer the sender waits; what cannot be committed by then is refused and not stored. 0: no limit"""
     payload: builtins.bytes
     """One or more batch records (dledger_wire/batches/batch.py), one after the other; each is accepted or refused whole."""
     def __init__(
@@ -29,9 +32,10 @@ class ProduceRequest(google.protobuf.message.Message):
         *,
         header_size: builtins.int = ...,
         request_id: builtins.int = ...,
+        timeout_ms: builtins.int = ...,
         payload: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["header_size", b"header_size", "payload", b"payload", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header_size", b"header_size", "payload", b"payload", "request_id", b"request_id", "timeout_ms", b"timeout_ms"]) -> None: ...
 
 global___ProduceRequest = ProduceRequest
 
