@@ -1,11 +1,24 @@
 """Executes the core's effects as I/O: the ordering rule is implemented here and only here.
 
-*SaveHardState, Append and CutTail reach the disk in the order returned, as one stream of writes; a Send with ``after_sync`` is sent when
-every write returned before it is on stable storage; everything else happens at once; a failed sync stops the node.*
+*Append and CutTail reach the disk in the order returned, as one stream of writes; SaveHardState is a stream of its own beside it.  A Send
+with ``after_promise`` is sent when the hard state returned before it is on stable storage, one with ``after_sync`` when every write
+returned before it is, too; everything else happens at once; a failed sync stops the node.*
 
-Owns the write stream, the messages held for it, and the core's timer.  While one flush is in progress further writes queue in the log;
+So votes, heartbeats and their answers wait for one small write, never for data.  Why the two streams need no more order than this:
+
+*No entry before its promise.*  A flush waits for the promises made before it began, so an entry of term T, and a cut that a leader of T
+ordered, follow the hard state of T or a later one.  Recovery relies on it (a log above the hard state's term is an older copy's).
+*A promise may be early.*  After a crash it stands above a log that lacks what was queued before it.  Of that nothing was acknowledged:
+acknowledgements wait for both streams.  A term or a vote on its own binds no entry.
+*A vote given* names what the voter must not do again in its term, which the hard state keeps.  It was given on the log in memory, which
+may be longer than the one that a crash leaves: that only refused more candidates.
+*A vote asked for* leaves once the candidate's own vote is durable, with the log in memory.  If a crash takes the end of that log, the hard
+state remains: the node never stands again in that term, so no answer elects it with the shorter log.  What it leads with counts for a
+commit only where it is durable, here as elsewhere.
+
+Owns the write streams, the messages held for them, and the core's timer.  While one flush is in progress further writes queue in the log;
 the next flush writes them together (group commit).  A flush that is quickly done (``Log.flush_now``) runs within the step that queued it,
-or right behind it where links have to send first; a task runs the others.
+or right behind it where links have to send first; a task runs the others, and another one the hard state's writes.
 """
 
 from __future__ import annotations
@@ -108,15 +121,18 @@ class Driver:
         self._drained = asyncio.Event()
         self._event: Event = Tick()
         self._incoming: Sequence[RawEntry] = ()
-        # The write stream: numbers of the last write queued and of the last one on stable storage.
+        # The write stream: numbers of the last write queued and of the last one on stable storage; and those of the hard state's.
         self._written = 0
         self._durable = 0
-        self._hard_state_queued = False
+        self._promised = 0
+        self._kept = 0
         self._sync_upto = 0  # the last write that counts only once it is synced, under ASYNC_FLUSH too
         self._flushing = False
         self._flush_due = False  # a step queued writes, and nothing flushes them yet
-        self._held: deque[tuple[int, Send]] = deque()
+        self._held: deque[tuple[int, int, Send]] = deque()  # until a write and a promise are durable
+        self._held_promises: deque[tuple[int, Send]] = deque()  # until a promise is
         self._wake = asyncio.Event()
+        self._wake_promises = asyncio.Event()
         self._full_since_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -183,7 +199,7 @@ class Driver:
         """Drop all events (as a bad link would) and wait until everything written is on stable storage."""
         self.is_paused = True
         self.encoder.use(None)
-        while self._durable < self._written:
+        while self._durable < self._written or self._kept < self._promised:
             self._drained.clear()
             await self._drained.wait()
 
@@ -232,8 +248,11 @@ class Driver:
             case Send():
                 if isinstance(effect.message, AppendRequest) and effect.message.entries:
                     self._measures.sent(effect.to, effect.message)
-                if effect.after_sync and self._durable < self._written:
-                    self._held.append((self._written, effect))
+                owes_promise = self._kept < self._promised
+                if effect.after_sync and (owes_promise or self._durable < self._written):
+                    self._held.append((self._written, self._promised, effect))
+                elif effect.after_promise and owes_promise:
+                    self._held_promises.append((self._promised, effect))
                 else:
                     self._owner.send(effect.to, effect.message)
             case Append():
@@ -244,8 +263,8 @@ class Driver:
                 self._owner.committed(index)
             case SaveHardState(term=term, vote=vote):
                 self._log.save_hard_state(term, vote)
-                self._hard_state_queued = True
-                self._wrote(sync=True)
+                self._promised += 1
+                self._wake_promises.set()
             case CutTail(from_index=from_index):
                 self._log.cut(from_index)
                 self._owner.log_cut(from_index)
@@ -307,7 +326,7 @@ class Driver:
 
     @property
     def _may_flush_now(self) -> bool:
-        return self._sync_flush and not self._hard_state_queued and self._full_since_ms is None and not self._stopped
+        return self._sync_flush and self._full_since_ms is None and not self._stopped
 
     async def run_writes(self) -> None:
         """Flush whatever is queued, one flush at a time."""
@@ -316,6 +335,31 @@ class Driver:
             self._wake.clear()
             while self._durable < self._written:
                 await self._flush_once()
+
+    async def run_promises(self) -> None:
+        """Write the hard state whenever it changed, beside ``run_writes``."""
+        while True:
+            await self._wake_promises.wait()
+            self._wake_promises.clear()
+            while self._kept < self._promised:
+                await self._keep_promise()
+
+    async def _keep_promise(self) -> None:
+        try:
+            hard_state = await self._log.keep_promise()
+        except StorageFullError as error:
+            await self._wait_for_space(error)
+            return
+        except StorageFailedError as error:
+            self._storage_failed(error)
+            await self._loop.create_future()  # nothing is written any more; the node is being stopped
+            return
+        if self._durable == self._written:
+            self._has_room()  # otherwise a flush finds out
+        self._kept = self._promised  # also of what came meanwhile
+        self._release_held()
+        self._drained.set()
+        self.step(HardStateStored(hard_state.term, hard_state.vote))
 
     async def run_background_sync(self, settings: RaftSettings) -> None:
         """Under ASYNC_FLUSH: what was written becomes durable an interval later, little of it at the next thorough sync."""
@@ -338,14 +382,12 @@ class Driver:
                 return
 
     async def _flush_once(self) -> None:
-        number, hard_state = self._written, self._hard_state_queued
-        self._hard_state_queued = False
+        number = self._written
         self._flushing = True
         self._measures.slowest_flush.began()
         try:
             done = await self._log.flush(sync=self._sync_flush or self._durable < self._sync_upto, max_bytes=self._flush_bytes)
         except StorageFullError as error:
-            self._hard_state_queued |= hard_state
             await self._wait_for_space(error)
             return
         except StorageFailedError as error:
@@ -355,20 +397,21 @@ class Driver:
         finally:
             self._flushing = False
             self._measures.slowest_flush.ended()
+        self._has_room()
+        self._flushed(done, number)
+
+    def _has_room(self) -> None:
         if self._full_since_ms is not None:
             self._full_since_ms = None
             _logger.warning("the disk accepts writes again", extra={"event": "disk_has_room"})
             self.step(StorageRecovered())
-        self._flushed(done, number, hard_state=hard_state)
 
-    def _flushed(self, done: Flushed, number: int, *, hard_state: bool = False) -> None:
+    def _flushed(self, done: Flushed, number: int) -> None:
         """Writes up to ``number`` reached the disk, if the flush was complete."""
         if done.complete:
             self._durable = max(self._durable, number)
             self._release_held()
             self._drained.set()
-        if hard_state:
-            self.step(HardStateStored(done.hard_state.term, done.hard_state.vote))
         self.step(Stored(done.last))
         self._owner.flushed()
 
@@ -386,9 +429,12 @@ class Driver:
         self._owner.on_failure(error)
 
     def _release_held(self) -> None:
-        held, durable = self._held, self._durable
-        while held and held[0][0] <= durable:
-            _number, send = held.popleft()
+        promises, held, durable, kept = self._held_promises, self._held, self._durable, self._kept
+        while promises and promises[0][0] <= kept:
+            send = promises.popleft()[1]
+            self._owner.send(send.to, send.message)
+        while held and held[0][0] <= durable and held[0][1] <= kept:
+            send = held.popleft()[2]
             # An acknowledgement of an older term may speak of truncated entries: drop it.
             if isinstance(send.message, AppendResponse) and send.message.term < self._core.term:
                 continue

@@ -1,7 +1,8 @@
 """Effects: what the driver must do after a step, in the order returned.
 
-The ordering rule (held by the driver, and only there): SaveHardState, Append and CutTail form one ordered write stream; a ``Send``
-with ``after_sync`` leaves only when every write returned before it is on stable storage; everything else may go at once.
+The ordering rule (held by the driver, and only there): Append and CutTail form one ordered write stream, in which none is on stable
+storage before each SaveHardState returned before it; a ``Send`` with ``after_promise`` leaves only when the hard state returned before it
+is on stable storage, one with ``after_sync`` when every write returned before it is; everything else may go at once.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ class CutTail:
 class Send:
     """Send ``message`` to ``to``; the driver adds the raw entries of an AppendRequest, read from the log.
 
-    ``after_sync``: hold until the writes returned before it are durable.  Votes, vote refusals that raised the term and append
-    acknowledgements always have it.
+    ``after_sync``: hold until all writes returned before it are durable.  Append acknowledgements always have it.
+    ``after_promise``: hold until the hard state is.  Everything has it that is sent in a term, or with a vote, not durable yet.
     """
 
     to: NodeId
     message: Message
     after_sync: bool = False
+    after_promise: bool = False
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ leader is not disturbed: the other voters still hear from it and reject.  Rounds
 deprioritized node waits an election timeout longer than every other node, and ignores broken streams.  Returning leadership to a
 preferred node is requested from outside (``TransferRequested``), where the priorities of other nodes are known.
 
-A vote request is sent only after the candidate's own vote and log are on stable storage.  Otherwise a crash could erase the candidacy, and
-responses to it could elect the same node, in the same term, with a shorter log.
+A vote request is sent only after the candidate's own vote is on stable storage.  Otherwise a crash could erase the candidacy, and
+responses to it could elect the same node, in the same term, with a shorter log.  No vote waits for the log's writes (``driver.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Elections:
     def __init__(self, core: CoreState) -> None:
         self._core = core
         self._tally: VoteTally | None = None
-        self._request: tuple[VoteRequest, bool] | None = None  # what this round asks, and whether only after a sync
+        self._request: VoteRequest | None = None  # what this round asks
         self.contact_ms = 0
         self._leader_lost = False
         self._sought_ms: dict[NodeId, int] = {}  # when a voter that hears no leader asked this node, which hears one
@@ -142,7 +142,7 @@ class Elections:
         core.leader_lost(cause)
         self._begin_round(Role.PRE_CANDIDATE)
         self.timer.next_round()
-        tally = self._ask(VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True), after_sync=False)
+        tally = self._ask(VoteRequest(term=core.term + 1, last=core.log.last, pre_vote=True))
         if core.memberships.casts_own_vote:
             tally.record(core.node_id, True)
         self._close_round_if_decided()
@@ -154,15 +154,15 @@ class Elections:
         core.promise(core.term + 1, core.node_id)
         self._begin_round(Role.CANDIDATE)
         self.timer.stand()
-        self._ask(VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer), after_sync=True)
+        self._ask(VoteRequest(term=core.term, last=core.log.last, transfer=by_transfer))
 
-    def _ask(self, request: VoteRequest, *, after_sync: bool) -> VoteTally:
+    def _ask(self, request: VoteRequest) -> VoteTally:
         core = self._core
         former = core.memberships.former
         tally = self._tally = VoteTally(core.memberships.current.voters, former.voters if former is not None else ())
-        self._request = (request, after_sync)
+        self._request = request
         for voter in core.memberships.other_voters:
-            core.send(voter, request, after_sync=after_sync)
+            core.send(voter, request)
         if core.soundness.suspect:
             self._suspected(tally, core.node_id)
         return tally
@@ -171,10 +171,9 @@ class Elections:
         """A vote of ``voter`` proves nothing; with the first one, those are asked that only the configuration before names."""
         core = self._core
         if not tally.suspects and self._request is not None:
-            request, after_sync = self._request
             for other in tally.only_former:
                 if other != core.node_id:
-                    core.send(other, request, after_sync=after_sync)
+                    core.send(other, self._request)
         tally.suspects.add(voter)
 
     def _begin_round(self, role: Role) -> None:
@@ -255,7 +254,7 @@ class Elections:
         term = message.term if granted else self._core.term
         suspect = self._core.soundness.suspect
         answer = VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote, suspect=suspect)
-        self._core.send(to, answer, after_sync=not message.pre_vote)
+        self._core.send(to, answer)
 
     # Answers
 

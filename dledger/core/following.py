@@ -116,7 +116,7 @@ class Following:
         """An append of an older term: the answer carries the newer one, so that its sender steps down."""
         core = self._core
         refusal = AppendResponse(term=core.term, success=False, match=ZERO_ENTRY, rejected=message.prev.index)
-        core.send(to, refusal, after_sync=True)
+        core.send(to, refusal)
 
     # Heartbeats
 

@@ -276,7 +276,7 @@ class Raft:
         elif isinstance(message, Heartbeat | SnapshotOffer):
             core.send(source, HeartbeatResponse(term=core.term, round=NO_ROUND))
         elif isinstance(message, VoteRequest):
-            core.send(source, VoteResponse(term=core.term, granted=False, pre_vote=message.pre_vote), after_sync=True)
+            core.send(source, VoteResponse(term=core.term, granted=False, pre_vote=message.pre_vote))
         elif isinstance(message, VoteResponse) and message.pre_vote and not message.granted:
             core.elections.on_vote_response(source, message)  # a voter behind in terms refused
         elif isinstance(message, ReadIndexRequest):

@@ -97,7 +97,7 @@ class CoreState:
     def send(self, to: NodeId, message: Message, *, after_sync: bool = False) -> None:
         if self.hard_state_dirty:
             self.save_hard_state()
-        self.effects.append(Send(to, message, after_sync or not self.hard_state_durable))
+        self.effects.append(Send(to, message, after_sync, not self.hard_state_durable))
 
     def promise(self, term: int, vote: NodeId | None) -> None:
         """A new hard state; terms never go back and a vote is never taken back within its term."""

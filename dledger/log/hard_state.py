@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 from dledger.core.types import HardState, NodeId
 from dledger.runtime.env import Disk, File
+from dledger.runtime.folders import HARD_STATE_PATH
 from dledger_wire.check import require
 from dledger_wire.checksum import crc32c
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.formats import HARD_STATE
 
-HARD_STATE_PATH: Final = "hardstate"
 MAGIC: Final = 0x44_4C_48_53  # "DLHS"
 FORMAT_VERSION: Final = HARD_STATE.current
 COPY_BYTES: Final = 4096

@@ -1,8 +1,10 @@
 """The replicated log of one node, in memory and on disk.
 
-Owns the one flush stream, the cache and the reads.  ``append``, ``cut`` and ``save_hard_state`` change what is in memory at once
-(``contents.py``) and only queue the writing; ``flush`` writes what is queued and says what is durable.  Entries lie exactly at the
-``pos`` in their headers, so the files of all replicas are the same bytes.
+Owns the two streams of writes, the cache and the reads.  ``append`` and ``cut`` change what is in memory at once (``contents.py``) and
+only queue the writing; ``flush`` writes what is queued and says what is durable.  ``save_hard_state`` queues a promise, which
+``keep_promise`` writes beside a flush.  *A flush that begins after it waits for it*: no entry is on the disk before the promise of its
+term, or recovery would take the log for one on a disk that was replaced by an older copy.  Entries lie exactly at the ``pos`` in
+their headers, so the files of all replicas are the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dledger.log.cache import EntryCache
 from dledger.log.config import LogConfig
 from dledger.log.contents import LogContents
 from dledger.log.entry import RawEntry
-from dledger.log.hard_state import HARD_STATE_PATH, HardStateFile
+from dledger.log.hard_state import HardStateFile
 from dledger.log.index_units import EntryPlace
 from dledger.log.queue import Batch, Cut, WriteQueue
 from dledger.log.reader import LogReader
@@ -30,8 +32,10 @@ from dledger.log.stored import StoredFiles, StoredRanges
 from dledger.log.writer import Writer
 from dledger.measures import LogMeasures
 from dledger.runtime.env import WRITE_NOW_BYTES, Buffer, Disk, Place, is_full
+from dledger.runtime.folders import HARD_STATE_PATH
 from dledger_wire.check import InvariantBrokenError, require
 from dledger_wire.errors import (
+    DledgerError,
     OffsetOutOfRangeError,
     StorageDamagedError,
     StorageFailedError,
@@ -52,7 +56,6 @@ class Flushed:
     """What is durable after a flush (written only, after ``flush(sync=False)``); ``complete``: everything that was queued when it began."""
 
     last: EntryId
-    hard_state: HardState
     complete: bool = True
 
 
@@ -72,6 +75,8 @@ class Log(LogContents):
         self._reader = LogReader(disk, files, config, self._segments, self._places, self._term_at)
         self._stored = StoredFiles(files, self._segments, self.read_bytes, self._check_not_deleted)
         self._flushing = asyncio.Lock()
+        self._promise: HardState | None = None  # what is not durable yet
+        self._promising = asyncio.Lock()
         self._trimming = asyncio.Lock()
         # While a flush is in flight: the last entry it may have put on the disk, and the lowest entry cut meanwhile.
         self._reached_index = found.last.index
@@ -122,7 +127,7 @@ class Log(LogContents):
         if self._syncing is not None:
             await asyncio.wait([self._syncing])  # never cancelled: how far its write came would not be known
         await self._tasks.stop()
-        async with self._flushing:
+        async with self._flushing, self._promising:
             if self._failure is None:
                 await self._writer.close()
             await self._files.close()
@@ -189,11 +194,32 @@ class Log(LogContents):
         await discard_from(self._disk, self._files, self._segments.of_pos(place.pos), place, self._config.piece_bytes)
 
     def save_hard_state(self, term: int, vote: NodeId | None) -> None:
-        """Queue the promise; durable once a flush returned it."""
+        """Queue the promise; durable once ``keep_promise``, or a flush that began later, returned."""
         self._check_usable()
-        self._queue.save(HardState(term, vote))
+        self._promise = HardState(term, vote)
 
     # -- writing
+
+    @property
+    def owes_promise(self) -> bool:
+        """Whether the newest promise is not durable yet."""
+        return self._promise is not None
+
+    async def keep_promise(self) -> HardState:
+        """Make the newest promise durable, and return it.  It does not wait for a flush under way; errors as in ``flush``."""
+        async with self._promising:
+            self._check_usable()
+            while (state := self._promise) is not None:
+                try:
+                    await self._writer.hard_state.save(state)
+                except OSError as error:
+                    raise self._refused(error) from error
+                except BaseException as error:
+                    self._fail(error)  # whether it was written is not known (cancelled, a bug)
+                    raise
+                if self._promise is state:
+                    self._promise = None
+        return self.saved
 
     @property
     def unwritten_bytes(self) -> int:
@@ -211,6 +237,8 @@ class Log(LogContents):
 
     async def _flush(self, sync: bool, max_bytes: int | None) -> Flushed:
         """The caller holds ``_flushing``."""
+        if self._promise is not None:
+            await self.keep_promise()
         self._check_usable()
         batch = self._queue.take(max_bytes)
         complete = not self._queue
@@ -222,7 +250,7 @@ class Log(LogContents):
 
     def flush_now(self) -> Flushed | None:
         """The same as ``flush``, done when this returns, if little is queued, entries only, and the disk is one for it; else None."""
-        if self._flushing.locked():
+        if self._flushing.locked() or self._promise is not None:
             return None
         self._check_usable()
         batch = self._queue.take_entries(WRITE_NOW_BYTES)
@@ -245,11 +273,10 @@ class Log(LogContents):
         try:
             yield
         except OSError as error:
-            if not is_full(error):
-                self._fail(error)
-                raise self._refusal() from error
-            self._queue.give_back(batch)
-            raise StorageFullError(f"the disk is full: {error}") from error
+            refused = self._refused(error)
+            if isinstance(refused, StorageFullError):
+                self._queue.give_back(batch)
+            raise refused from error
         except BaseException as error:
             # How far the write came is not known (a cancelled flush, a bug).
             self._fail(error)
@@ -289,7 +316,7 @@ class Log(LogContents):
         # What was cut while the write was in flight is not durable, whatever was written: its indexes mean other entries now.
         self._durable_index = min(self._writer.synced_index, self._cut_floor - 1)
         index = self._durable_index if sync else min(self._writer.written_index, self._cut_floor - 1)
-        return Flushed(EntryId(index, self._term_at(index)), self._writer.hard_state.state, complete)
+        return Flushed(EntryId(index, self._term_at(index)), complete)
 
     def _schedule_units_sync(self) -> None:
         if self._units_timer is None and self._writer.has_unsynced_units and not self._closed:
@@ -319,6 +346,13 @@ class Log(LogContents):
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = StorageFailedError(f"writing the log failed: {error or type(error).__name__}")
+
+    def _refused(self, error: OSError) -> DledgerError:
+        """What a failed write means to the caller; only a full disk leaves the log usable."""
+        if is_full(error):
+            return StorageFullError(f"the disk is full: {error}")
+        self._fail(error)
+        return self._refusal()
 
     def _refusal(self) -> StorageFailedError | StorageDamagedError:
         failure = self._failure

@@ -1,14 +1,12 @@
-"""What waits to be written: entries, one cut, one hard state.
+"""What waits to be written: entries and one cut.
 
-Owns the merging.  Order on disk is hard state, cut, entries: a promise may always be durable early, an entry never before the promise
-of its term (a log whose last term is above the promised one is taken for a rolled-back disk, see ``log.py``).
+Owns the merging.  Order on disk is cut, entries.  The hard state has a stream of its own (``log.py``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger.core.types import HardState
 from dledger.log.entry import RawEntry
 
 
@@ -24,12 +22,11 @@ class Cut:
 class Batch:
     """What one flush writes.  The writer takes out what is done, so the rest can be given back."""
 
-    hard_state: HardState | None = None
     cut: Cut | None = None
     entries: list[RawEntry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.entries) or self.cut is not None or self.hard_state is not None
+        return bool(self.entries) or self.cut is not None
 
 
 class WriteQueue:
@@ -43,9 +40,6 @@ class WriteQueue:
 
     def add(self, entry: RawEntry) -> None:
         self._next.entries.append(entry)
-
-    def save(self, state: HardState) -> None:
-        self._next.hard_state = state
 
     def cut(self, cut: Cut, *, reached_index: int) -> None:
         """Forget queued entries from the cut on; ``reached_index`` is the last entry that may be on the disk already."""
@@ -61,7 +55,7 @@ class WriteQueue:
         """What the next flush writes, if that is nothing but entries of at most ``max_bytes``."""
         batch = self._next
         entries = batch.entries
-        if batch.hard_state is not None or batch.cut is not None or not entries or entries[-1].end_pos - entries[0].pos > max_bytes:
+        if batch.cut is not None or not entries or entries[-1].end_pos - entries[0].pos > max_bytes:
             return None
         return self.take()
 
@@ -83,8 +77,6 @@ class WriteQueue:
         kept = [entry for entry in batch.entries if later.cut is None or entry.index < later.cut.from_index]
         later.entries[:0] = kept
         later.cut = _lower(batch.cut, later.cut)
-        if later.hard_state is None:
-            later.hard_state = batch.hard_state
 
 
 def _lower(one: Cut | None, other: Cut | None) -> Cut | None:

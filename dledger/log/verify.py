@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
 from dledger.log.entry import Header
-from dledger.log.hard_state import COPY_BYTES, HARD_STATE_PATH, lost_slot, newest_of, read_copies
+from dledger.log.hard_state import COPY_BYTES, lost_slot, newest_of, read_copies
 from dledger.log.index_units import EntryPlace, encode_units
 from dledger.log.report import DamageKind, Finding
 from dledger.log.scan import Found, SegmentWalk, Stop, StopKind, written_end, written_start
@@ -18,7 +18,7 @@ from dledger.log.segment import UNITS_FOLDER, FilePool, InUse, list_starts, log_
 from dledger.log.segment_recovery import Position, UnitsFound, load_units, newer_entry, verdict, was_only_prepared
 from dledger.log.start import LOG_START_PATH, LogStart, load_log_start
 from dledger.runtime.env import Disk
-from dledger.runtime.folders import LOG_FOLDER
+from dledger.runtime.folders import HARD_STATE_PATH, LOG_FOLDER
 from dledger_wire.errors import StorageDamagedError
 from dledger_wire.layout import ENTRY_HEADER_SIZE, FILLER_SIZE, INDEX_UNIT_SIZE, segment_name
 

@@ -1,6 +1,7 @@
-"""The one write stream of a log: hard state, cuts, entries, index units, in this order and synced as recovery needs it.
+"""The one write stream of a log: cuts, entries, index units, in this order and synced as recovery needs it.
 
 Owns what is on disk: the segments there, how far the last one is written and synced.  The rules recovery rests on:
+* the hard state of an entry's term is durable before the entry is written (``Log.flush`` sees to that);
 * before a new segment gets a byte, the one before it is sealed: filler written, exact size, synced, its units written and synced;
 * units are written after the sync of their entries and before it is reported, so that after a killed process each entry that was
   ever reported durable has one (what the power takes is what was written within ``units_sync_delay_ms``);
@@ -92,9 +93,6 @@ class Writer:
 
     async def write(self, batch: Batch, *, sync: bool) -> None:
         """Write everything in ``batch`` and, when asked, make it and all before it durable."""
-        if batch.hard_state is not None:
-            await self.hard_state.save(batch.hard_state)
-            batch.hard_state = None
         if batch.cut is not None:
             await self._cut(batch.cut)
             batch.cut = None

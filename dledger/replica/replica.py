@@ -124,6 +124,7 @@ class Replica:
         if self.folder.stores_changed:
             self.tasks.spawn(self.admission.stores.save(), "save-peer-stores")
         self.tasks.spawn(self.driver.run_writes(), "writes")
+        self.tasks.spawn(self.driver.run_promises(), "promises")
         self.applying = self.tasks.spawn(self.applier.run(), "apply")
         self.tasks.spawn(self.driver.run_background_sync(self.settings), "background-sync")
         self.links.start()

@@ -1,4 +1,5 @@
-"""Names of the folders of a replica's data directory that several modules use."""
+"""Names in a replica's data directory that several modules use."""
 
 LOG_FOLDER = "commitlog"
 SNAPSHOT_FOLDER = "copy"
+HARD_STATE_PATH = "hardstate"

@@ -1,7 +1,8 @@
 """A data folder on this machine behind the ``Disk`` interface.
 
-Owns which thread does what: files of the folders named beside are written by a thread of their own, all others by that of the log
-(``real_threads.py``).  Files in the folders named direct bypass the page cache on writes where that is possible, and are read through it.
+Owns which thread does what: files of the folders named beside are written by a thread of their own, and so is the one file that waits
+for no sync of another one; all others by that of the log (``real_threads.py``).  Files in the folders named direct bypass the page cache
+on writes where that is possible, and are read through it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ _T = TypeVar("_T")
 class RealDisk:
     """A data folder on this machine."""
 
-    def __init__(self, folder: str, *, direct_folders: Sequence[str] = (), beside_folders: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: str, *, direct_folders: Sequence[str] = (), beside_folders: Sequence[str] = (), own_thread: str = ""
+    ) -> None:
         self._folder = os.path.abspath(folder)
         self._direct_folders = tuple(direct_folders)
         self._beside_folders = tuple(beside_folders)
+        self._own_thread = own_thread  # the path of one file
         self._stage = new_stage() if direct_folders else None
         os.makedirs(self._folder, exist_ok=True)
-        self._threads = DiskThreads(beside=bool(beside_folders))
+        self._threads = DiskThreads(beside=bool(beside_folders), alone=bool(own_thread))
 
     def close(self) -> None:
         """End the threads after what was submitted.  Files still open keep their descriptors."""
@@ -50,6 +54,8 @@ class RealDisk:
 
     def writer_of(self, path: str) -> Workers:
         """The thread that writes a file, or what is in a folder: in the order of submission."""
+        if path == self._own_thread:
+            return self._threads.alone
         return self._threads.beside if path.partition("/")[0] in self._beside_folders else self._threads.writer
 
     async def open(self, path: str, *, create: bool = False) -> RealFile:

@@ -77,23 +77,23 @@ class Workers:
 
 
 class DiskThreads:
-    """Of one disk; ``beside``: it has a second thread that writes, for what nothing waits for."""
+    """Of one disk; ``beside``: it has a second thread that writes, for what nothing waits for; ``alone``: and one for a single file."""
 
-    def __init__(self, *, beside: bool) -> None:
+    def __init__(self, *, beside: bool, alone: bool) -> None:
         self.writer = Workers("dledger-disk-write", 1)
         self.beside = Workers("dledger-disk-beside", 1) if beside else self.writer
+        self.alone = Workers("dledger-disk-alone", 1) if alone else self.writer
         self._readers = Workers("dledger-disk-read", READ_THREADS)
         self._pace = SyncPace(time.monotonic)
 
     def stop(self) -> None:
         """End the threads after what was submitted."""
-        self.writer.stop()
-        if self.beside is not self.writer:
-            self.beside.stop()
+        for workers in {self.writer, self.beside, self.alone}:
+            workers.stop()
         self._readers.stop()
 
     def is_beside(self, writer: Workers) -> bool:
-        """Whether a thread is the one beside that of the log: nothing waits for its writes, so none is worth the event loop's time."""
+        """Whether a thread is one beside that of the log: its writes are not worth the event loop's time."""
         return writer is not self.writer
 
     @property

@@ -2,7 +2,7 @@
 
 Owns one host's files across restarts, the order and duration of operations, and faults: crashes that lose what was not synced, full
 disk, errors, slowness, bit rot.  Operations that write run one after the other in the order submitted, as on the real disk's write
-thread; reads and filling run beside them.
+thread; the hard state's writes have a line of their own, as there, and reads and filling run beside them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import errno
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dledger.runtime.env import WRITE_NOW_BYTES, After, Buffer, FileCut, FileWrite, FolderSize, Place, SocketHandle, SyncFailedError
+from dledger.runtime.folders import HARD_STATE_PATH
 from dledger_wire.check import require
 from tests.sim.disk_content import Content, Loss, Pending
 from tests.sim.loop import Process, SimLoop
@@ -42,6 +43,14 @@ class DiskSettings:
 
 
 @dataclass(slots=True, eq=False)
+class _Line:
+    """What a thread that writes does, one after the other."""
+
+    running: _Operation | None = None
+    waiting: deque[_Operation] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
 class _Operation:
     """Something the write thread does: ``begin`` when its turn comes, ``end`` when its time has passed."""
 
@@ -49,6 +58,7 @@ class _Operation:
     begin: Callable[[], Any]
     end: Callable[[Any], Any]
     future: asyncio.Future[Any]
+    line: _Line
     state: Any = None
 
 
@@ -152,27 +162,27 @@ class MountedDisk:
         self.disk = disk
         self.process = process
         self._loop = disk.loop
-        self._queue: deque[_Operation] = deque()
-        self._running: _Operation | None = None
+        self._line, self._own_line = _Line(), _Line()
         self._renaming: Callable[[dict[str, Content]], object] | None = None
 
     # The write thread
 
-    async def in_order(self, duration_s: float, begin: Callable[[], Any], end: Callable[[Any], Any]) -> Any:
-        """Run on the write thread: ``begin`` changes what programs see, ``end`` what survives a power failure."""
-        operation = _Operation(duration_s, begin, end, self._loop.create_future())
-        if self._running is None:
+    async def in_order(self, duration_s: float, begin: Callable[[], Any], end: Callable[[Any], Any], *, alone: bool = False) -> Any:
+        """Run on the write thread (``alone``: on that of the hard state): ``begin`` changes what programs see, ``end`` what survives a
+        power failure."""
+        operation = _Operation(duration_s, begin, end, self._loop.create_future(), self._own_line if alone else self._line)
+        if operation.line.running is None:
             self._start(operation)
         else:
-            self._queue.append(operation)
+            operation.line.waiting.append(operation)
         return await operation.future
 
     @property
     def is_idle(self) -> bool:
-        return self._running is None
+        return self._line.running is None
 
     def _start(self, operation: _Operation) -> None:
-        self._running = operation
+        operation.line.running = operation
         loop = self._loop
         try:
             operation.state = operation.begin()
@@ -188,9 +198,9 @@ class MountedDisk:
                 result = operation.end(operation.state)
             except OSError as caught:
                 error = caught
-        self._running = None
-        if self._queue:
-            self._start(self._queue.popleft())
+        operation.line.running = None
+        if operation.line.waiting:
+            self._start(operation.line.waiting.popleft())
         if not operation.future.cancelled():
             if error is not None:
                 operation.future.set_exception(error)
@@ -199,7 +209,7 @@ class MountedDisk:
 
     async def aside(self, duration_s: float, begin: Callable[[], Any], end: Callable[[Any], Any]) -> Any:
         """Run beside the write thread."""
-        operation = _Operation(duration_s, begin, end, self._loop.create_future())
+        operation = _Operation(duration_s, begin, end, self._loop.create_future(), self._line)
         try:
             operation.state = begin()
         except OSError as error:
@@ -435,7 +445,7 @@ class SimFile:
             if after is not None:
                 cast(SimFile, after.file)._write(after.pos, bytes(after.data))
 
-        await self._mount.in_order(self._mount.disk.duration(base_s), begin, end)
+        await self._mount.in_order(self._mount.disk.duration(base_s), begin, end, alone=self._path == HARD_STATE_PATH)
 
     def write_now(self, pos: int, buffers: Sequence[Buffer], after: After | None = None) -> bool:
         """Takes no time: in virtual time nothing else could happen meanwhile, just as nothing does while a real loop stands still."""

@@ -80,8 +80,7 @@ class Copies:
         self._under_way.discard((node.name, start))
         if node.full or node.sync_fails or lineage != node.lineage:
             return
-        while node.pending:
-            world.flushed(node, len(node.pending))
+        world.flushed(node)
         if self._is_of_use(node, copied):
             self._install(node, copied)
 

@@ -1,7 +1,8 @@
 """One core with its data folder, its clock and its state machine: what survives a crash, what waits for a sync, what was applied.
 
-Owns a replica's memory and disk, not the time things take (that is the world's).  The write stream follows the driver's rule: writes
-reach the disk in the order returned, a ``Send`` with ``after_sync`` waits for every write before it.
+Owns a replica's memory and disk, not the time things take (that is the world's).  The write streams follow the driver's rule: writes
+reach the disk in the order returned, none before the hard states returned before it, which have a stream of their own; a ``Send`` with
+``after_sync`` waits for every write before it, one with ``after_promise`` for the hard state.
 """
 
 from __future__ import annotations
@@ -74,12 +75,13 @@ class CoreNode:
         """Start from the disk; everything in memory is new."""
         self.up, self.paused = True, False
         self.starts += 1
-        self.pending: list[Effect] = []  # writes not on disk yet, in order
-        self.flushing = False
+        self.pending: list[tuple[int, Effect]] = []  # writes not on disk yet, in order; each with the number of the promise before it
+        self.promises: list[SaveHardState] = []  # the same of the hard state
+        self.flushing = self.promising = False
         self.told_full = False
         self.naming = False
-        self.held: list[tuple[int, Send]] = []
-        self.written = self.synced = 0
+        self.held: list[tuple[int, int, Send]] = []  # until a write and a promise are on the disk
+        self.written = self.synced = self.promised = self.kept = 0
         self.inbox: list[tuple[object, ...]] = []  # what fell due while it was paused
         self.heard: dict[NodeId, float] = {}  # when it last heard from whom, in the world's time
         self.steady_since_ms = now_ms  # since when nothing happened to its time, its role or its group
@@ -97,9 +99,10 @@ class CoreNode:
         self.applying = False
         self._rebuild(operations)
 
-    def crash(self, keep_writes: int, snapshot: int) -> None:
-        """Of the writes not synced the first ``keep_writes`` survive; the state machine's snapshot lies at ``snapshot``."""
-        self.sync(keep_writes)
+    def crash(self, keep_writes: int, keep_promises: int, snapshot: int) -> None:
+        """Of what is not synced the first writes and promises survive; the state machine's snapshot lies at ``snapshot``."""
+        self.keep(keep_promises)
+        self.sync(min(keep_writes, self.may_sync))
         self.up = False
         self.disk.commit = min(max(snapshot, self.disk.before.index), self.disk.last.index)
 
@@ -201,45 +204,61 @@ class CoreNode:
     # The write stream
 
     def write(self, effect: SaveHardState | Append | CutTail) -> None:
-        self.pending.append(effect)
-        self.written += 1
+        if isinstance(effect, SaveHardState):
+            self.promises.append(effect)
+            self.promised += 1
+        else:
+            self.pending.append((self.promised, effect))
+            self.written += 1
         self.log.write(effect)
+
+    def hold(self, send: Send) -> bool:
+        """Keep a message back until what it waits for is on the disk; False when nothing holds it."""
+        written, promised = self.written if send.after_sync else 0, self.promised if send.after_sync or send.after_promise else 0
+        if written <= self.synced and promised <= self.kept:
+            return False
+        self.held.append((written, promised, send))
+        return True
+
+    @property
+    def may_sync(self) -> int:
+        """How many of the oldest writes have the promises before them on the disk."""
+        return next((at for at, (number, _effect) in enumerate(self.pending) if number > self.kept), len(self.pending))
+
+    def keep(self, count: int) -> list[Event]:
+        """The oldest ``count`` promises reach the disk; returns the completion."""
+        done = self.promises[:count]
+        del self.promises[:count]
+        for effect in done:
+            self.disk.write(effect)
+        self.kept += len(done)
+        return [HardStateStored(self.disk.hard_state.term, self.disk.hard_state.vote)] if done else []
 
     def sync(self, count: int) -> list[Event]:
         """The oldest ``count`` writes reach the disk; returns their completions, which nobody has heard of yet."""
-        done = self.pending[:count]
+        done = [effect for _number, effect in self.pending[:count]]
         del self.pending[:count]
-        hard_state = changed = False
         for effect in done:
             self.disk.write(effect)
-            if isinstance(effect, SaveHardState):
-                hard_state = True
-            else:
-                changed = True
         self.synced += len(done)
-        events: list[Event] = []
         if self.syncs or any(map(self.counts_only_synced, done)):
             self.on_platter = list(self.disk.entries)
-        if hard_state:
-            events.append(HardStateStored(self.disk.hard_state.term, self.disk.hard_state.vote))
-        if changed:
-            events.append(Stored(self.disk.last))
-        return events
+        return [Stored(self.disk.last)] if done else []
 
     @staticmethod
     def counts_only_synced(effect: Effect) -> bool:
         """Under ASYNC_FLUSH, too."""
-        if isinstance(effect, Append):
-            return any(meta.kind is EntryKind.CONFIG for meta in effect.entries)
-        return isinstance(effect, SaveHardState)
+        return isinstance(effect, Append) and any(meta.kind is EntryKind.CONFIG for meta in effect.entries)
 
     def released(self) -> list[Send]:
         """Messages whose writes are on disk by now.  What an older term acknowledged is not sent any more, as in the driver."""
-        count, held = 0, self.held
-        while count < len(held) and held[count][0] <= self.synced:
-            count += 1
-        free = [send for _number, send in held[:count]]
-        del held[:count]
+        free: list[Send] = []
+        held, self.held = self.held, []
+        for written, promised, send in held:
+            if written <= self.synced and promised <= self.kept:
+                free.append(send)
+            else:
+                self.held.append((written, promised, send))
         term = self.core.term
         return [send for send in free if not isinstance(send.message, AppendResponse) or send.message.term >= term]
 

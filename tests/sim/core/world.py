@@ -131,9 +131,7 @@ class World:
             self.note(f"{node.name} {event} -> {effects}")
         for effect in effects:
             if isinstance(effect, Send):
-                if effect.after_sync and node.synced < node.written:
-                    node.held.append((node.written, effect))
-                else:
+                if not node.hold(effect):
                     self.post(node, effect.to, effect.message)
             elif isinstance(effect, SaveHardState | Append | CutTail):
                 node.write(effect)
@@ -158,8 +156,7 @@ class World:
         for watcher in self.watchers:
             watcher(node, effects)
         self.trace_hash = hash((self.trace_hash, self.now_ms, core.term, core.commit, len(effects)))
-        if node.pending and not node.flushing:
-            self._start_flush(node)
+        self._start_writes(node)
         self._arm(node)
         return effects
 
@@ -269,6 +266,36 @@ class World:
 
     # Disks
 
+    def _start_writes(self, node: CoreNode) -> None:
+        if node.promises and not node.promising:
+            node.promising = True
+            self.after(self._sync_duration(node), self._kept, node, node.starts, len(node.promises))
+        if node.pending and not node.flushing and (node.full or node.may_sync):
+            self._start_flush(node)
+
+    def _sync_duration(self, node: CoreNode) -> float:
+        return self.settings.sync_ms * (0.5 + self.disk_draws.random()) * node.sync_factor
+
+    def _kept(self, node: CoreNode, start: int, count: int) -> None:
+        """Promises are on the disk: they need no room there."""
+        if node.starts != start or not node.up:
+            return
+        if node.paused:
+            node.inbox.append((self._kept, node, start, count))
+            return
+        if self._sync_failed(node):
+            return
+        self._tell(node, node.keep(count))
+        node.promising = False
+        self._start_writes(node)
+
+    def _sync_failed(self, node: CoreNode) -> bool:
+        if node.sync_fails:
+            self.note(f"{node.name} sync fails")
+            self.step(node, StorageFailed(fatal=True))
+            self.crash(node, silent=False)
+        return node.sync_fails
+
     def _start_flush(self, node: CoreNode) -> None:
         if node.full:
             node.flushing = True
@@ -276,11 +303,10 @@ class World:
             return
         node.flushing = True
         settings, draw = self.settings, self.disk_draws
-        count = len(node.pending)
+        count = node.may_sync
         if settings.partial_chance and draw.random() < settings.partial_chance:
             count = draw.randint(1, count)
-        duration_ms = settings.sync_ms * (0.5 + draw.random()) * node.sync_factor
-        self.after(duration_ms, self._flushed, node, node.starts, count)
+        self.after(self._sync_duration(node), self._flushed, node, node.starts, count)
 
     def _flushed(self, node: CoreNode, start: int, count: int) -> None:
         if node.starts != start or not node.up:
@@ -288,19 +314,18 @@ class World:
         if node.paused:
             node.inbox.append((self._flushed, node, start, count))
             return
-        if node.sync_fails:
-            self.note(f"{node.name} sync fails")
-            self.step(node, StorageFailed(fatal=True))
-            self.crash(node, silent=False)
+        if self._sync_failed(node):
             return
-        self.flushed(node, count)
+        self._tell(node, node.sync(count))
         node.flushing = False
-        if node.pending:
-            self._start_flush(node)
+        self._start_writes(node)
 
-    def flushed(self, node: CoreNode, count: int) -> None:
-        """The oldest writes are on the disk, and what waited for them goes out."""
-        events = node.sync(count)
+    def flushed(self, node: CoreNode) -> None:
+        """Everything queued is on the disk, and what waited for it goes out."""
+        while node.promises or node.pending:
+            self._tell(node, [*node.keep(len(node.promises)), *node.sync(len(node.pending))])
+
+    def _tell(self, node: CoreNode, events: list[Event]) -> None:
         for send in node.released():
             self.post(node, send.to, send.message)
         for event in events:
@@ -332,8 +357,7 @@ class World:
         if node.told_full:
             node.told_full = False
             self.step(node, StorageRecovered())
-        if node.pending and not node.flushing:
-            self._start_flush(node)
+        self._start_writes(node)
 
     # Lifecycle
 
@@ -342,7 +366,7 @@ class World:
         if not node.up:
             return
         draw = self.disk_draws
-        node.crash(draw.randint(0, len(node.pending)), draw.randint(0, node.applied))
+        node.crash(draw.randint(0, len(node.pending)), draw.randint(0, len(node.promises)), draw.randint(0, node.applied))
         if silent and not node.syncs and self._may_lose_power(node):
             node.lose_unsynced(draw)
             self.safety.count("power lost with entries not synced")

@@ -67,7 +67,7 @@ def votes_of_suspects_count_in_full(patch: pytest.MonkeyPatch) -> None:
 
 def configuration_not_synced(patch: pytest.MonkeyPatch) -> None:
     """As data: a replica that loses power forgets it."""
-    patch.setattr(CoreNode, "counts_only_synced", staticmethod(lambda effect: isinstance(effect, SaveHardState)))
+    patch.setattr(CoreNode, "counts_only_synced", staticmethod(lambda _effect: False))
 
 
 def half_of_an_even_group_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def votes_leave_before_their_sync(patch: pytest.MonkeyPatch) -> None:
     def hasty(self: CoreState, to: NodeId, message: Any, *, after_sync: bool = False) -> None:
         send(self, to, message, after_sync=after_sync)
         if isinstance(message, VoteRequest | VoteResponse):
-            self.effects[-1].after_sync = False  # type: ignore[union-attr]
+            self.effects[-1].after_promise = False  # type: ignore[union-attr]
 
     patch.setattr(CoreState, "send", hasty)
 

@@ -33,7 +33,7 @@ def answers_leave_before_the_sync(patch: pytest.MonkeyPatch) -> None:
     execute = Driver._execute
 
     def hasty(self: Driver, effect: Effect) -> None:
-        execute(self, replace(effect, after_sync=False) if isinstance(effect, Send) else effect)
+        execute(self, replace(effect, after_sync=False, after_promise=False) if isinstance(effect, Send) else effect)
 
     patch.setattr(Driver, "_execute", hasty)
 

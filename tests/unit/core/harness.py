@@ -182,6 +182,7 @@ class Node:
         self.pending: list[Effect] = []  # writes not on disk yet, in order
         self.held: list[tuple[int, Send]] = []  # sends with the number of the write they wait for
         self.written = 0
+        self.promised = 0  # the number of the newest hard state's write
         self.synced = 0
         self.log = Disk(self.disk.hard_state, self.disk.before, list(self.disk.entries), self.disk.membership, self.disk.commit)
         draws = random.Random(f"{self.cluster.seed}/{self.name}/{self.starts}")
@@ -247,10 +248,13 @@ class Node:
         if isinstance(effect, SaveHardState | Append | CutTail):
             self.pending.append(effect)
             self.written += 1
+            if isinstance(effect, SaveHardState):
+                self.promised = self.written
             self.log.write(effect)
         elif isinstance(effect, Send):
-            if effect.after_sync and self.synced < self.written:
-                self.held.append((self.written, effect))
+            number = self.written if effect.after_sync else self.promised if effect.after_promise else 0
+            if self.synced < number:
+                self.held.append((number, effect))
             else:
                 self._send(effect)
         elif isinstance(effect, CommitTo):
@@ -278,8 +282,12 @@ class Node:
         return events
 
     def release_held(self) -> None:
-        while self.held and self.held[0][0] <= self.synced:
-            self._send(self.held.pop(0)[1])
+        held, self.held = self.held, []
+        for number, send in held:
+            if number <= self.synced:
+                self._send(send)
+            else:
+                self.held.append((number, send))
 
     def persist(self, count: int | None = None) -> None:
         """Writes reach the disk and everybody hears of it."""

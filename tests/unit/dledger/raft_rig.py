@@ -287,6 +287,7 @@ class MemoryDisk:
         self.fail_sync = False
         self.dead = False
         self.syncs = 0
+        self.sync_s: dict[str, float] = {}  # of files whose paths begin with these
         self.open_files: set[_MemoryFile] = set()
 
     def crash(self) -> MemoryDisk:
@@ -411,7 +412,8 @@ class _MemoryFile:
 
     async def fdatasync(self) -> None:
         data = bytes(self._disk.files[self._path])
-        await asyncio.sleep(SYNC_S)
+        slow_s = [sync_s for prefix, sync_s in self._disk.sync_s.items() if self._path.startswith(prefix)]
+        await asyncio.sleep(max(slow_s, default=SYNC_S))
         if self._disk.fail_sync:
             raise SyncFailedError(errno.EIO, "sync failed")
         if not self._disk.dead:

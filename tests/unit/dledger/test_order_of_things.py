@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dledger.core.messages import AppendResponse, Message
-from dledger.core.types import EntryId, NodeId
+from dledger.core.messages import AppendResponse, Message, VoteRequest, VoteResponse
+from dledger.core.types import EntryId, NodeId, Role
 from dledger.log.config import LogConfig
 from dledger.log.entry import RawEntry
 from dledger.node import RaftNode
@@ -44,6 +44,70 @@ def test_a_flush_in_pieces_lets_no_acknowledgement_out_before_the_last_piece() -
         await cluster.stop()
 
     run(scenario())
+
+
+def test_votes_and_heartbeats_do_not_wait_for_a_sync_of_data() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        await cluster.start()
+        leader = await cluster.leader()
+        followers = cluster.followers(leader)
+        for node in followers:
+            cluster.disks[node.identity.node_id].writes_now = False
+            cluster.disks[node.identity.node_id].sync_s["commitlog"] = 5.0
+        writing = asyncio.ensure_future(leader.propose(Text("never acknowledged in time")))
+        await cluster.until(lambda: all(node._replica.driver._flushing for node in followers), "both followers sync")
+        await asyncio.sleep(1)
+        assert leader.role is Role.LEADER, "it hears from both"
+        await cluster.kill(leader.identity.node_id)
+        await cluster.until(lambda: any(node.role is Role.LEADER for node in followers), "another leader while both still sync", 2)
+        assert all(node._replica.driver._flushing for node in followers)
+        writing.cancel()
+        await cluster.leader()
+        await cluster.stop()
+
+    run(scenario())
+
+
+def test_nothing_leaves_before_the_term_the_vote_and_the_entries_that_it_speaks_of() -> None:
+    """Also where the hard state is slower than data, and the other way round."""
+
+    async def scenario(hard_state_s: float, data_s: float) -> None:
+        cluster = Cluster(5)
+        for disk in cluster.disks.values():
+            disk.writes_now, disk.sync_s = False, {"hardstate": hard_state_s, "commitlog": data_s}
+        votes: set[tuple[NodeId, int, NodeId]] = set()
+
+        def watch(node: RaftNode) -> None:
+            send, name = node._replica.send, node.identity.node_id
+
+            def watched(to: NodeId, message: Message) -> None:
+                if not isinstance(message, VoteRequest | VoteResponse) or not message.pre_vote:
+                    assert message.term <= node.log.saved.term
+                if isinstance(message, VoteRequest) and not message.pre_vote:
+                    votes.add((name, message.term, name))
+                if isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+                    assert message.term < node.log.saved.term or node.log.saved.vote == to
+                    votes.add((name, message.term, to))
+                if isinstance(message, AppendResponse) and message.success:
+                    assert message.match.index <= node.log.durable.index
+                send(to, message)
+
+            node._replica.send = watched  # type: ignore[method-assign]
+
+        for name in cluster.names:
+            watch(await cluster.start_one(name))
+        for number in range(3):
+            leader = await cluster.leader()
+            await asyncio.gather(*[leader.propose(Text(f"{number}.{each}")) for each in range(3)])
+            await cluster.kill(leader.identity.node_id)
+            watch(await cluster.start_one(leader.identity.node_id))
+        assert len(votes) > 6
+        assert len({(voter, term) for voter, term, _to in votes}) == len(votes), "one vote in a term"
+        await cluster.stop()
+
+    for hard_state_s, data_s in ((0.05, 0.0), (0.0, 0.1), (0.02, 0.02)):
+        run(scenario(hard_state_s, data_s))
 
 
 def test_a_linearizable_read_waits_until_its_index_is_applied() -> None:

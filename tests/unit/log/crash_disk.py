@@ -99,11 +99,17 @@ class CrashDisk:
         self.fail_read_of: str | None = None
         self.fail_write_of: str | None = None
         self.log: list[tuple[str, str]] = []
+        self.hangs = ""  # prefix of the files whose next sync waits until ``released``; ``reached``: it does
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
 
     async def step(self, what: str, path: str) -> None:
         self._under_way += 1
         try:
             await asyncio.sleep(0)
+            if what == "sync" and self.hangs and path.startswith(self.hangs):
+                self.hangs = ""
+                self.reached.set()
+                await self.released.wait()
         finally:
             self._under_way -= 1
         self.step_now(what, path)

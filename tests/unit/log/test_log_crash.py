@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ class Model:
 async def live(log: Log, model: Model, draw: random.Random) -> None:
     """One life of a node: appends, cuts, promises, flushes, trims at random, until the power goes or it stops."""
     for _ in range(draw.randint(1, 12)):
-        action = draw.choice(["append", "append", "append", "cut", "promise", "flush", "flush", "now", "now", "lazy", "trim"])
+        action = draw.choice(["append", "append", "append", "cut", "promise", "flush", "flush", "now", "now", "lazy", "trim", "beside"])
         if action == "append":
             if model.promises[-1].term < model.term or model.term == 0:
                 model.term += 1
@@ -60,13 +61,35 @@ async def live(log: Log, model: Model, draw: random.Random) -> None:
         elif action == "now":
             flush_now(log, model)
         elif action in ("flush", "lazy"):
-            promised = len(model.promises) - 1
-            done = await log.flush(sync=action == "flush")
-            model.durable_promise = promised
-            assert done.hard_state == model.promises[promised]
-            if action == "flush":
-                assert done.last.index == log.last.index
-                model.durable = list(model.entries)
+            await flush(log, model, sync=action == "flush")
+        elif action == "beside":
+            await flush_beside_a_promise(log, model, draw.randint(0, 6))
+
+
+async def flush(log: Log, model: Model, *, sync: bool) -> None:
+    promised = len(model.promises) - 1
+    done = await log.flush(sync=sync)
+    model.durable_promise = promised
+    assert log.saved == model.promises[promised]
+    if sync:
+        assert done.last.index == log.last.index
+        model.durable = list(model.entries)
+
+
+async def flush_beside_a_promise(log: Log, model: Model, steps: int) -> None:
+    flushing = asyncio.ensure_future(log.flush())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if flushing.done():
+        await flushing  # the power may have gone
+    model.term += 1
+    promise(log, model)
+    promised = len(model.promises) - 1
+    results = await asyncio.gather(flushing, log.keep_promise(), return_exceptions=True)
+    if any(isinstance(result, BaseException) for result in results):
+        raise PowerLost
+    model.durable_promise, model.durable = promised, list(model.entries)
+    assert log.saved == model.promises[promised]
 
 
 def flush_now(log: Log, model: Model) -> None:

@@ -95,7 +95,51 @@ def test_the_promise_is_durable_before_an_entry_of_its_term_is_written() -> None
         done = await log.flush()
         assert disk.log[0] == ("pwrite", "hardstate")
         assert disk.log[1] == ("sync", "hardstate")
-        assert done.hard_state == HardState(1, NodeId("n0"))
+        assert done.last == EntryId(3, 1)
+        assert log.saved == HardState(1, NodeId("n0"))
+        await log.close()
+
+    run(scenario)
+
+
+def test_a_promise_is_kept_beside_a_flush_and_a_later_flush_waits_for_it() -> None:
+    async def scenario() -> None:
+        disk = CrashDisk()
+        log = await opened(disk)
+        promise(log, 1)
+        add(log, 3, 1)
+        await log.flush()
+        add(log, 3, 1)
+        disk.hangs = "commitlog"
+        flush = asyncio.ensure_future(log.flush())
+        await disk.reached.wait()
+        promise(log, 2)
+        assert await log.keep_promise() == log.saved == HardState(2, NodeId("n0"))
+        assert not flush.done()
+        assert not log.owes_promise
+        promise(log, 3)
+        add(log, 1, 3)
+        later = asyncio.ensure_future(log.flush())
+        disk.log.clear()
+        disk.released.set()
+        assert ((await flush).last, (await later).last) == (EntryId(6, 1), EntryId(7, 3))
+        synced = [path.partition("/")[0] for what, path in disk.log if what == "sync" and not path.startswith("index-units")]
+        assert synced == ["commitlog", "hardstate", "commitlog"]
+        await log.close()
+
+    run(scenario)
+
+
+def test_while_a_promise_is_owed_nothing_is_written_at_once() -> None:
+    async def scenario() -> None:
+        log = await opened(CrashDisk(writes_now=True))
+        promise(log, 1)
+        add(log, 1, 1)
+        assert log.flush_now() is None
+        assert (await log.flush()).last == EntryId(1, 1)
+        add(log, 1, 1)
+        promise(log, 2)
+        assert log.flush_now() is None
         await log.close()
 
     run(scenario)
@@ -105,6 +149,7 @@ def test_what_comes_while_a_flush_is_in_flight_is_not_in_it() -> None:
     async def scenario() -> None:
         log = await opened(CrashDisk())
         promise(log, 1)
+        await log.keep_promise()
         add(log, 3)
         flush = asyncio.ensure_future(log.flush())
         await asyncio.sleep(0)
@@ -345,7 +390,7 @@ def test_a_bounded_flush_writes_part_and_says_so() -> None:
         assert one is not None
         done = await log.flush(max_bytes=3 * one.size)
         assert (done.last.index, done.complete) == (3, False)
-        assert done.hard_state.term == 1
+        assert log.saved.term == 1
         assert log.unwritten_bytes == log.end_pos - log.locate(3).end_pos  # type: ignore[union-attr]
         log.cut(6)
         add(log, 1, 1)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.core.types import HardState, NodeId
-from dledger.log.hard_state import COPY_BYTES, FILE_BYTES, HARD_STATE_PATH, HardStateFile, Record, decode_record, encode_record
+from dledger.log.hard_state import COPY_BYTES, FILE_BYTES, HardStateFile, Record, decode_record, encode_record
 from dledger.log.report import DamageKind
 from dledger.runtime.env import Disk
+from dledger.runtime.folders import HARD_STATE_PATH
 from dledger_wire.errors import StorageDamagedError
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
 from tests.unit.log.log_rig import findings, run

@@ -238,6 +238,38 @@ def test_the_log_does_not_wait_for_what_is_written_beside_it(tmp_path: Path, mon
     asyncio.run(main())
 
 
+def test_one_file_waits_for_no_sync_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync of the log hangs: the hard state is written and synced meanwhile."""
+    hangs, released = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def slow_sync(fd: int) -> None:
+        if "commitlog" in os.readlink(f"/proc/self/fd/{fd}"):
+            hangs.set()
+            assert released.wait(LIMIT_S)
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+
+    async def main() -> None:
+        disk = RealDisk(str(tmp_path), own_thread="hardstate")
+        try:
+            promises, log = await disk.open("hardstate", create=True), await disk.open("commitlog/0", create=True)
+            syncing = asyncio.ensure_future(log.pwrite(0, [b"entry"], sync=True))
+            await asyncio.to_thread(hangs.wait, LIMIT_S)
+            await asyncio.wait_for(promises.pwrite(0, [b"vote"], sync=True), LIMIT_S)
+            assert not syncing.done()
+            released.set()
+            await asyncio.wait_for(syncing, LIMIT_S)
+            await promises.close()
+            await log.close()
+        finally:
+            released.set()
+            disk.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("cold", [False, True])
 def test_places_of_a_file_go_to_a_socket(tmp_path: Path, cold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the event loop what the page cache has, on a thread what the disk is waited for."""
