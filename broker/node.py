@@ -28,6 +28,7 @@ from broker.api.reflection import ReflectedServer
 from broker.api.topics import TopicService
 from broker.config.cluster_file import NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
+from broker.config.memory_shares import MemoryShares
 from broker.context import ServiceContext
 from broker.delivery.delay_levels import DelayLevelService
 from broker.delivery.timers import TimerService
@@ -197,7 +198,8 @@ class BrokerNode:
         node = settings.node
         levels = FeatureLevels(build, self._process().version, lambda: self.store.feature_level.now)
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
-        raft_settings = raft_settings_of(settings, self._log_config)
+        shares = MemoryShares.of(settings.cluster, self._process().memory_bytes)
+        raft_settings = shares.bound(raft_settings_of(settings, self._log_config), settings.cluster.raft)
         self.roles.start()
         await self.leader_history.open(self._tasks)
         if settings.runs_name_service:

@@ -29,6 +29,7 @@ from broker.config.values import (
     duration,
     hours_of_day,
     length,
+    memory_mark,
     memory_ratio,
     number,
     size,
@@ -171,6 +172,8 @@ class ServiceConfig(ConfigModel):
     shortPollingTimeMills: Annotated[int, duration(1, 60_000)] = 1_000
     slaveReadEnable: bool = True
     accessMessageInMemoryMaxRatio: Annotated[float, memory_ratio] = 40
+    # What a node may take of the machine's memory, or of its cgroup's limit: what it holds of messages is bounded so that it stays below.
+    memoryHighWatermark: Annotated[str, memory_mark] = "40%"
 
 
 class ClusterConfig(ConfigModel):

@@ -120,6 +120,27 @@ def _within(
     return check
 
 
+def memory_mark(value: object) -> str:
+    """``memoryHighWatermark``: a share of the memory, ``40%`` or 0.4, or a size."""
+    expected = f"a share of the memory such as 40% or 0.4, or a size of at least {LEAST_MARK >> 20}MiB"
+    share = isinstance(value, str) and value.rstrip().endswith("%")
+    if share or (isinstance(value, float) and value < 1):
+        try:
+            percent = float(str(value).rstrip(" %")) * (1 if share else 100)
+        except ValueError:
+            percent = 0.0
+        if not 1 <= percent <= 95:
+            raise ValueError(f"expected {expected}, got {value!r}")
+        return f"{percent:g}%"
+    try:
+        found = parse_size(value)
+    except ValueError:
+        found = 0
+    if found < LEAST_MARK:
+        raise ValueError(f"expected {expected}, got {value!r}")
+    return str(value)
+
+
 def memory_ratio(value: object) -> float:
     found = float(_typed(value, int | float, "a number"))
     if not 0 < found <= 95:
@@ -146,4 +167,5 @@ Address = Annotated[str, reachable_address]
 ListenAddress = Annotated[str, _listen_address]
 Name = Annotated[str, node_name]
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+LEAST_MARK = 128 << 20  # of memoryHighWatermark
 MAX_NODES = 9  # of one replica group

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from broker.config.cluster_file import ClusterConfig
+from broker.config.memory_shares import MemoryShares
 from broker.process.audit_file import file_audit
 from broker.process.loop_watch import LoopWatch
+from broker.process.process_reader import memory_bytes
 from broker.security.setup import ProcessSecurity, process_security
 from broker.support.process_stats import ProcessStats
 from dledger.runtime.env import Environment
@@ -50,5 +52,7 @@ def machine_of(cluster: ClusterConfig, own: Principal, folder: str, users: Calla
         users: Gives users and rules, once there are any.
     """
     security = process_security(cluster, own, users, file_audit(folder))
-    network = MixedNetwork(security.network, socket_folder=folder)
+    shares = MemoryShares.of(cluster, memory_bytes())
+    limits = replace(security.network.limits, unsent=shares.unsent)
+    network = MixedNetwork(replace(security.network, limits=limits), shares.received, shares.grpc, socket_folder=folder)
     return Machine(security, network, real_environment(folder, network, beside_folders=BESIDE_FOLDERS), LoopWatch())

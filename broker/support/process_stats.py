@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's.  ``cpu_s``: used.
+    """``anonymous_bytes`` is memory the kernel cannot drop: what a leak would grow.  ``memory_bytes``: the machine's,
+    or the limit of its cgroup.  ``cpu_s``: used.
     ``loop_lag_ms``: see ``LoopWatch``.  ``connections``: open ones, see ``Arrivals.by_kind``."""
 
     pid: int = 0

@@ -25,6 +25,7 @@ from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, CallContext, UnaryHandler
 from dledger_wire.tcp.connection import ANSWER, CANCEL, ERROR, FAILURE, PART, REQUEST, Connection, Receiver, fresh
+from dledger_wire.tcp.received_bytes import Credit
 from dledger_wire.tcp.stream import error_of
 
 PART_BYTES = 48 << 10  # a frame fits into half of the shared receive buffer
@@ -42,19 +43,16 @@ _logger = logging.getLogger(__name__)
 class _Whole:
     """A message of several parts, while they come."""
 
-    def __init__(self, length: int, first: bytes, now_s: float, done: Callable[[bytes], object]) -> None:
-        self.length, self.since_s, self.done = length, now_s, done
+    def __init__(self, length: int, first: bytes, now_s: float, done: Callable[[bytes], object], credit: Credit) -> None:
+        self.length, self.since_s, self.done, self.credit = length, now_s, done, credit
         self._joined = bytearray(first)  # one buffer: an object for each of many tiny parts would take many times more
-
-    @property
-    def size(self) -> int:
-        return len(self._joined)
 
     def add(self, part: bytes, now_s: float) -> bool:
         """Whether it is complete."""
         if part:
             self.since_s = now_s
         self._joined += part
+        self.credit.filled = len(self._joined)
         return len(self._joined) >= self.length
 
     def joined(self) -> bytes:
@@ -84,23 +82,20 @@ class _CallFrames(Receiver):
         self._wholes: dict[int, _Whole] = {}
 
     def _begin_whole(self, call: int, length: int, first: bytes, done: Callable[[bytes], object]) -> None:
-        self._wholes[call] = _Whole(length, first, self._loop.time(), done)
-        self.connection.took_in(len(first))
+        self._wholes[call] = _Whole(length, first, self._loop.time(), done, self.connection.ask_credit(length))
 
     def _part(self, call: int, part: bytes) -> None:
         whole = self._wholes.get(call)
         if whole is None:
             return  # of a call that was refused, was cancelled or timed out
-        is_complete = whole.add(part, self._loop.time())
-        self.connection.took_in(len(part))
-        if is_complete and call in self._wholes:  # else the connection was dropped
+        if whole.add(part, self._loop.time()):
             self._whole_gone(call)
             whole.done(whole.joined())
 
     def _whole_gone(self, call: int) -> None:
         whole = self._wholes.pop(call, None)
         if whole is not None:
-            self.connection.took_in(-whole.size)
+            self.connection.end_credit(whole.credit)
 
     def shed(self) -> None:
         for call in list(self._wholes):
@@ -208,8 +203,10 @@ class ServedCalls(_CallFrames):
 
     @property
     def waits_since(self) -> float:
-        """When the last part came of that request which has waited longest for its next; infinite when none waits."""
-        return min((whole.since_s for whole in self._wholes.values()), default=math.inf)
+        """When the last part came of that request which has waited longest for its next; infinite when none waits, or none is read."""
+        if not self._wholes or self.connection.is_paused:
+            return math.inf
+        return max(self.connection.resumed_s, min(whole.since_s for whole in self._wholes.values()))
 
     # -- the connection's receiver
 
@@ -244,6 +241,8 @@ class ServedCalls(_CallFrames):
             self._fail(call, BusyError(f"{MAX_CALLS} calls on one connection are under way"))
         elif len(payload) - begin >= length:
             self._run(call, name, handler, payload[begin:])
+        elif not self.connection.may_ask(length):
+            self._fail(call, BusyError("too many bytes of requests are not complete; nothing of this one was kept"))
         else:
             self._begin_whole(call, length, payload[begin:], partial(self._run, call, name, handler))
 

@@ -7,8 +7,8 @@ Owns the bytes of a connection; what frames mean is the affair of its receiver (
 All connections of a thread receive into one shared buffer: an idle connection keeps none.  A frame that does not fit gets a buffer of
 its own once a part of it is there: of 256 KiB, when these are there of some 2 MiB, then of four times what has arrived; never of a length
 that was only claimed.
-``ReceivedBytes`` counts over all connections what was received and not yet taken; beyond its limit the holder of most of it loses the
-connection.
+``ReceivedBytes`` counts over all connections what was received and not yet taken, and gives credit for large frames: without it the
+connection is not read until it has some.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from dledger_wire.security.tls import certificate_alert
 from dledger_wire.tcp.dead_peers import watch_for_death
 from dledger_wire.tcp.foreign import SHOWN_BYTES, spoken
 from dledger_wire.tcp.rare_warning import RareWarning
-from dledger_wire.tcp.received_bytes import ReceivedBytes
+from dledger_wire.tcp.received_bytes import Credit, ReceivedBytes
 
 SCRATCH_BYTES = 128 << 10
 OWN_BUFFER_FROM = 32 << 10  # of a large frame must have arrived before it gets a buffer of its own
 FIRST_BUFFER_BYTES = 256 << 10  # its first size: cleared on the loop for every sender of the beginning of a large frame
 OWN_BUFFER_BYTES = (2 << 20) + (128 << 10)  # its next: a producer's request and a log entry fit; growing costs a copy
 GROWTH = 4
+SHORT_READ_BYTES = 16 << 10  # what is read at a time, and how long a frame may be that needs no credit, once bytes are scarce
 WRITE_BUFFER_BYTES = 4 << 20
 REVOKED_S = 1.0
 
@@ -91,6 +92,10 @@ class Connection(asyncio.BufferedProtocol):
         self._begun_s = self.last_received_s  # when the frame that is not complete began, or last brought as much as it must
         self._large_seen = 0  # how much of a large one was there at that time
         self._reading_paused = False
+        self.resumed_s = 0.0  # when it was read again after a pause
+        self._credit: Credit | None = None  # of the frame that is not complete
+        self._credits = 0  # granted, of frames and of messages in parts
+        self._uncredited = 0  # asked for and not granted: until then nothing is read
         self._written = 0
         self._held_s = 0.0  # when writing was held back, or the other side last read as much as it must
         self._held_sent = 0
@@ -130,11 +135,12 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
             return memoryview(self._large)[self._large_filled :]
-        begun = len(self._rest)
+        begun, memory = len(self._rest), self._memory
         if begun:
             self._scratch[:begun] = self._rest
-            return self._scratch[begun:]
-        return self._scratch
+        if (memory.held > memory.room or memory.queue) and not self.is_members:
+            return self._scratch[begun : begun + SHORT_READ_BYTES]
+        return self._scratch[begun:] if begun else self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_received_s = self._loop.time()
@@ -142,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._large is not None:
             self._large_filled += nbytes
+            if self._credit is not None:
+                self._credit.filled = self._large_filled
             if self._large_filled == len(self._large):
                 self._large_full()
             return
@@ -151,11 +159,15 @@ class Connection(asyncio.BufferedProtocol):
         if at or not begun:
             self._begun_s = self.last_received_s
         if self._refused or self._large is not None:
-            self._rest = b""
-            return
-        self._rest = bytes(self._scratch[at:filled])
-        if begun or self._rest:
-            self._memory.hold(self, len(self._rest))
+            at = filled
+        if begun or at < filled:
+            self._keep(bytes(self._scratch[at:filled]))
+
+    def _keep(self, rest: bytes) -> None:
+        """What has come of the frame that is not complete, as long as it has no buffer of its own."""
+        change, self._rest = len(rest) - len(self._rest), rest
+        if change:
+            self._memory.wait(self, change)
 
     def _take(self, filled: int) -> int:
         """Take whole frames out of the shared buffer; how far."""
@@ -179,20 +191,41 @@ class Connection(asyncio.BufferedProtocol):
                 self.not_ours(spoken(bytes(scratch[at:filled][:SHOWN_BYTES])))
                 return filled
             if filled - start < length:
+                if length > SHORT_READ_BYTES and self._waits_for_credit(length, filled - start):
+                    return at
                 if length > SCRATCH_BYTES // 2 and filled - start >= OWN_BUFFER_FROM:
                     self._start_large(kind, length, scratch[start:filled])
                     return filled
                 return at
             at = start + length
-            self.receiver.frame(kind, bytes(scratch[start:at]))
+            credit, self._credit = self._credit, None
+            if credit is None:
+                self.receiver.frame(kind, bytes(scratch[start:at]))
+            else:
+                self._whole(credit, kind, bytes(scratch[start:at]))
         return filled
+
+    def _waits_for_credit(self, length: int, begun: int) -> bool:
+        """Whether the frame of which ``begun`` bytes are there may not be read on.  One whose beginning only was sent needs no credit yet.
+
+        Once bytes are scarce small frames need some as well, but not the parts of a message that has credit.
+        """
+        if self._credit is None:
+            is_scarce = self._memory.queue or self._memory.held > self._memory.room
+            if length > SCRATCH_BYTES // 2:
+                if begun < OWN_BUFFER_FROM:
+                    return False
+            elif not is_scarce or self._credits or self._uncredited:
+                return False
+            self._credit = self.ask_credit(length)
+        self._credit.filled = begun
+        return not self._credit.granted
 
     def _start_large(self, kind: int, length: int, begun: memoryview) -> None:
         self._large_kind, self._large_length, self._large_filled = kind, length, len(begun)
         self._large_seen = 0
         self._large = bytearray(min(length, FIRST_BUFFER_BYTES))
         memoryview(self._large)[: len(begun)] = begun  # a slice of the array itself would copy twice
-        self._memory.hold(self, len(self._large))
 
     def _large_full(self) -> None:
         """The own buffer is full: the message is complete, or needs a larger one."""
@@ -201,11 +234,15 @@ class Connection(asyncio.BufferedProtocol):
             # A new one, since the loop still holds the old one; most that is copied over a message's life is a third of it.
             self._large = bytearray(min(self._large_length, max(OWN_BUFFER_BYTES, GROWTH * len(large))))
             self._large[: len(large)] = large
-            self._memory.hold(self, len(self._large))
             return
-        self._large = None
-        self._memory.hold(self, 0)
-        self.receiver.frame(self._large_kind, large)  # type: ignore[arg-type]  # a bytearray with no other owner
+        credit, self._credit, self._large = cast(Credit, self._credit), None, None
+        self._whole(credit, self._large_kind, large)  # type: ignore[arg-type]  # a bytearray with no other owner
+
+    def _whole(self, credit: Credit, kind: int, payload: bytes) -> None:
+        """A frame that has credit is complete: it counts as a message that waits, if it does, before others get what it had."""
+        self._end(credit)
+        self.receiver.frame(kind, payload)
+        self._memory.give()
 
     def eof_received(self) -> bool:
         return False
@@ -222,8 +259,11 @@ class Connection(asyncio.BufferedProtocol):
         receiver.lost()
 
     def _drop_buffers(self) -> None:
-        self._rest, self._large = b"", None
-        self._memory.hold(self, 0)
+        self._large = None
+        self._keep(b"")
+        credit, self._credit = self._credit, None
+        if credit is not None:
+            self.end_credit(credit)
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -252,13 +292,66 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         self._reading_paused = False
-        self._begun_s = self._loop.time()
+        self._resume()
+
+    def _resume(self) -> None:
+        if self.is_paused:
+            return
+        self._begun_s = self.resumed_s = self._loop.time()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read, for its receiver's sake or for want of credit."""
+        return self._reading_paused or self._uncredited > 0
+
+    # -- credit
+
+    def may_ask(self, size: int) -> bool:
+        """Whether credit for a message of ``size`` bytes is granted at once, or may be waited for: what has credit must not wait for more,
+        or all could wait for each other."""
+        return not (self._credits or self._uncredited) or self._memory.has_room(self, size)
+
+    def ask_credit(self, size: int) -> Credit:
+        """Credit for a message of which a part is there.  Until it is granted nothing is read."""
+        credit = self._memory.ask(self, size)
+        if credit.granted:
+            self._credits += 1
+        else:
+            self._uncredited += 1
+            if self.transport is not None:
+                self.transport.pause_reading()
+        return credit
+
+    def credited(self, credit: Credit) -> None:
+        """``credit``, which was waited for, is granted."""
+        self._credits, self._uncredited = self._credits + 1, self._uncredited - 1
+        if credit is self._credit and len(self._rest) - FRAME.size >= OWN_BUFFER_FROM:
+            kind, length = FRAME.unpack_from(self._rest)
+            if length > SCRATCH_BYTES // 2:
+                self._start_large(kind, length, memoryview(self._rest)[FRAME.size :])
+                self._keep(b"")
+        self._resume()
+
+    def end_credit(self, credit: Credit) -> None:
+        """Its message is not waited for any more, or complete and taken."""
+        was_granted = credit.granted
+        self._end(credit)
+        if not was_granted:
+            self._resume()
+        self._memory.give()
+
+    def _end(self, credit: Credit) -> None:
+        if credit.granted:
+            self._credits -= 1
+        else:
+            self._uncredited -= 1
+        self._memory.end(credit)
+
     def waits_for_bytes_since(self, progress: int) -> float:
         """When the frame that is not complete began, or last brought ``progress`` bytes; infinite when nothing is waited for."""
-        if self._reading_paused or not (self._large is not None or self._rest):
+        if self.is_paused or not (self._large is not None or self._rest):
             return math.inf
         if self._large is not None and self._large_filled - self._large_seen >= progress:
             self._large_seen, self._begun_s = self._large_filled, self._loop.time()

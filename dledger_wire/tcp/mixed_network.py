@@ -26,7 +26,7 @@ from dledger_wire.tcp.authentication import MAX_FRAME, certified
 from dledger_wire.tcp.connection import NO_RECEIVER, Connection, Receiver
 from dledger_wire.tcp.http2_bytes import Http2Bytes
 from dledger_wire.tcp.network import TcpNetwork
-from dledger_wire.tcp.received_bytes import ReceivedBytes
+from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT, ReceivedBytes
 from dledger_wire.tcp.server import TcpServer
 
 SOCKET_NAME = "grpc-{}.sock"
@@ -39,10 +39,17 @@ class MixedNetwork(TcpNetwork):
     """Channels over TCP; servers over TCP with gRPC behind the same port.  ``socket_folder`` is where the sockets between the two go, else
     a temporary folder is made."""
 
-    def __init__(self, security: NetworkSecurity = OPEN, *, socket_folder: str = "") -> None:
-        super().__init__(security)
+    def __init__(
+        self,
+        security: NetworkSecurity = OPEN,
+        received_bytes: int = RECEIVED_BYTES_LIMIT,
+        grpc_bytes: int = GRPC_BYTES,
+        *,
+        socket_folder: str = "",
+    ) -> None:
+        super().__init__(security, received_bytes)
         self._socket_folder = socket_folder
-        self.grpc_memory = ReceivedBytes(GRPC_BYTES)
+        self.grpc_memory = ReceivedBytes(grpc_bytes)
 
     def serve(self, address: str) -> MixedServer:  # type: ignore[override]  # as ``Network`` wants it
         name = SOCKET_NAME.format(address.rpartition(":")[2])

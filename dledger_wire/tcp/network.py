@@ -29,7 +29,7 @@ from dledger_wire.tcp.authentication import DialledAuthentication, certified
 from dledger_wire.tcp.calls import Calls
 from dledger_wire.tcp.connection import PREFACE, Connection
 from dledger_wire.tcp.dead_peers import end_when_silent
-from dledger_wire.tcp.received_bytes import ReceivedBytes
+from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT, ReceivedBytes
 from dledger_wire.tcp.resolver import RESOLVER, Resolver
 from dledger_wire.tcp.server import TcpServer
 from dledger_wire.tcp.stream import Stream
@@ -300,11 +300,14 @@ def send_opening(connection: Connection, opening: dict[str, object]) -> None:
 
 
 class TcpNetwork:
-    """Makes channels and servers over TCP; ``security`` says whether over TLS, and which side authenticates."""
+    """Makes channels and servers over TCP; ``security`` says whether over TLS, and which side authenticates.
 
-    def __init__(self, security: NetworkSecurity = OPEN) -> None:
+    ``received_bytes``: what all connections together may have received that is not taken yet.
+    """
+
+    def __init__(self, security: NetworkSecurity = OPEN, received_bytes: int = RECEIVED_BYTES_LIMIT) -> None:
         self.security = security
-        self._memory = ReceivedBytes()
+        self._memory = ReceivedBytes(received_bytes)
         self.arrivals = Arrivals(security.limits, security.counts)
 
     def connect(self, address: str) -> TcpChannel:

@@ -34,6 +34,7 @@ class Stream(Receiver):
         self._dialled = dialled
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0  # with what keeping each of them takes: empty messages take memory, too
+        self._last_bytes = 0  # of the message that ``receive`` ended with: it waits for what its reader waits for
         self._paused_reading = False
         self._parted = False  # the reader has finished
         self._ended = False  # the other side said that it is done
@@ -50,6 +51,8 @@ class Stream(Receiver):
                 return
             if self._delivery is not None and self._delivery.is_open:
                 self._delivery.deliver(payload)
+                if self._delivery.stopped:
+                    self._count_last(payload)
                 return
             self._queue.append(payload)
             self._queued_bytes += MESSAGE_OVERHEAD_BYTES + len(payload)
@@ -91,9 +94,11 @@ class Stream(Receiver):
         return self._next()
 
     async def receive(self, take: Take) -> bool:
+        self._last_taken()
         while True:
             while self._queue:
-                if not take(self._next()):
+                if not take(message := self._next()):
+                    self._count_last(message)
                     return True
             if self._is_over():
                 return False
@@ -121,6 +126,16 @@ class Stream(Receiver):
             self._paused_reading = False
             self.connection.resume_reading()
         return message
+
+    def _count_last(self, message: bytes) -> None:
+        if not self._parted:
+            self._last_bytes = len(message)
+            self.connection.took_in(len(message))
+
+    def _last_taken(self) -> None:
+        size, self._last_bytes = self._last_bytes, 0
+        if size:
+            self.connection.took_in(-size)
 
     async def write(self, message: bytes) -> None:
         await self._ready_for(len(message))
@@ -172,6 +187,7 @@ class Stream(Receiver):
     def leave(self) -> None:
         """No reader is left: what waits is dropped, and what still arrives."""
         self._parted = True
+        self._last_taken()
         self._queue.clear()
         self.connection.took_in(-self._queued_bytes)
         self._queued_bytes = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.cluster_file import RaftConfig, ServiceConfig, StoreConfig
+from broker.config.memory_shares import IDLE_BYTES, RECEIVED_BYTES
 from broker.config.name_servers import NameServiceConfig
 from broker.config.security import LimitsConfig
 from broker.config.units import parse_duration_ms, parse_size
@@ -31,7 +32,7 @@ from dledger_wire.frames.compress import SAMPLED_FROM, WORTHWHILE
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS
 from dledger_wire.tcp.dead_peers import SILENT_S
 from dledger_wire.tcp.network import AUTHENTICATION_S, CALLS_IDLE_S
-from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT
+from dledger_wire.tcp.received_bytes import IDLE_LOOKS, LOOK_S, STARVED_LOOKS
 from store.commands.consumer_groups import SubscriptionGroup
 from store.settings import StoreSettings
 from store.state.transactions import MAX_OPEN, MAX_OPEN_OF_GROUP
@@ -112,7 +113,10 @@ STATED: dict[str, list[str]] = {
         f"after {CALLS_IDLE_S:g} s without use",
         f"does not identify itself within {AUTHENTICATION_S:g} s",
         f"dialling side after about {SILENT_S} s",
-        f"limited to {RECEIVED_BYTES_LIMIT // MIB} MiB",
+        f"| received and not processed | 3/8 | {RECEIVED_BYTES // MIB} MiB |",
+        f"beside an idle node ({IDLE_BYTES // MIB} MiB)",
+        f"or 64 KiB, within {IDLE_LOOKS * LOOK_S:g} s",
+        f"nothing was processed for {STARVED_LOOKS * LOOK_S:g} s",
     ],
     "../README.md": [f"can lose the last {STORE.flushIntervalCommitLog / 1000:g} s"],
     "reference/semantics/groups.md": [f"expires after {SESSION_MS / 1000:g} s", f"at most {DRAIN_S:g} s, and commits"],
