@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from broker.config.cluster_file import NodeSettings
+from broker.quotas.quotas import Quotas
 from broker.support.measures import ServiceMeasures
 from dledger.core.types import Role
 from dledger.node import RaftNode
@@ -113,6 +114,7 @@ class ServiceContext:
     raft: RaftNode
     roles: Roles
     access: Access
+    quotas: Quotas
     measures: ServiceMeasures = field(default_factory=ServiceMeasures)
 
     def require_master(self) -> int:

@@ -23,6 +23,7 @@ from broker.api.produce import ProduceService
 from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
+from broker.api.quotas import QuotaService
 from broker.api.read_advice import ReadAdvice
 from broker.api.reflection import ReflectedServer
 from broker.api.topics import TopicService
@@ -53,6 +54,7 @@ from broker.process.foreign_files import describe_foreign, foreign_files
 from broker.process.identity import FolderIdentity, open_identity
 from broker.process.level_stamp import LevelStamp
 from broker.process.log_ring import LogRing
+from broker.quotas.quotas import Quotas, shares_of
 from broker.routes.name_service import NameService, ServicePlace
 from broker.routes.registrar import Registrar
 from broker.routes.removed_groups import RemovedGroups
@@ -219,8 +221,9 @@ class BrokerNode:
             self.store.repair_with(self.raft.repair_damage)
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             self.security.open(self.raft)
+            quotas = Quotas(self.store.quotas, lambda: env.clock.monotonic_ms() / 1000)
             context = self._context = ServiceContext(
-                settings, self._group_env, self.store, self.raft, self.roles, self.security.access, self.measures
+                settings, self._group_env, self.store, self.raft, self.roles, self.security.access, quotas, self.measures
             )
             await self._listen(self._services(context))
         except BaseException:
@@ -242,6 +245,7 @@ class BrokerNode:
             self.roles.register(service)
         names = self._names = self._name_service()
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail, self.added_name_servers)
+        context.quotas.shares = shares_of(self.store.topics, registrar.groups)
         self.roles.register(LeaderSpread(context, registrar.directory))
         self.roles.register(SpareReplacement(context, registrar, self._env.network))
         names.sees = lambda caller, topic: context.access.may_topic(caller, Action.DESCRIBE, topic)
@@ -262,6 +266,7 @@ class BrokerNode:
             GroupSettingsService(context),
             TopicService(context, registrar.topics_registered),
             NodeStatusService(context, self._process, self.identity.store_id, self.security.certificate, self.damage),
+            QuotaService(context),
             TransferService(context),
             MemberService(context, registrar),
             DiagnosticsService(context, self._process, self.leader_history),

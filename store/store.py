@@ -66,7 +66,7 @@ class MessageStore:
         self._state = state = StoreState(settings, self.queues.max_offset)
         self.traffic = Traffic(lambda topic: state.topics.get(topic) is not None)
         self.replica_group, self.feature_level = state.replica_group, state.feature_level
-        self.security = state.security
+        self.security, self.quotas = state.security, state.quotas
         self.topics, self.sequences, self.transactions = state.topics, state.sequences, state.transactions
         self.consumer_offsets, self.offset_history = state.consumer_offsets, state.offset_history
         self.queue_locks, self.subscription_groups = state.queue_locks, state.subscription_groups

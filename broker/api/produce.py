@@ -15,6 +15,7 @@ from functools import partial
 
 from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.context import ServiceContext
+from broker.quotas.produce import ProduceQuota
 from broker.support.measures import method_name
 from dledger.replica.room import Flow
 from dledger.settings import PeerStatus, RaftStatus
@@ -43,9 +44,13 @@ class ProduceService:
         methods.PRODUCE.serve(server, self.produce)
 
     async def produce(self, stream: ByteStream, caller: CallContext) -> None:
-        requests, measures = _ProduceStream(self._context, stream, caller.principal), self._context.measures
+        quota, measures = ProduceQuota(self._context.quotas, caller), self._context.measures
+        requests = _ProduceStream(self._context, stream, caller.principal, quota)
         answers = asyncio.get_running_loop().create_task(requests.answer(), name="produce answers")
         try:
+            quota.owes()
+            if quota.is_overdrawn:
+                await quota.pay(answers.done)
             while await stream.receive(requests.take) and not answers.done():
                 began_s = measures.stopwatch()
                 await requests.turn()
@@ -54,6 +59,8 @@ class ProduceService:
                 began_s = measures.stopwatch()
                 await requests.room()
                 measures.backpressure_s += measures.stopwatch() - began_s
+                if quota.is_overdrawn:
+                    await quota.pay(answers.done)
             requests.finish()
             await answers
         finally:
@@ -69,9 +76,9 @@ class _ProduceStream:
     that reads slowly, for an outcome that is late.
     """
 
-    def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal) -> None:
+    def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal, quota: ProduceQuota) -> None:
         self._context, self._measures = context, context.measures
-        self._stream = stream
+        self._stream, self._quotas, self._quota = stream, context.quotas, quota
         self._flow = Flow(caller.name)
         self._loop = asyncio.get_running_loop()
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
@@ -135,7 +142,7 @@ class _ProduceStream:
             return False
         pending.parts.append(self._proposed(pending, *slices[0]))
         self._accept(pending)
-        return not self.is_full
+        return not self.is_full and not self._quota.is_overdrawn
 
     async def accept_held(self) -> None:
         """Accept the request that was held, if one was."""
@@ -168,6 +175,8 @@ class _ProduceStream:
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
             return Slice([BatchOutcome() for _ in range(count)], refusal=error)
+        if self._quotas.limits_produce:
+            self._quota.sent(prepared.sizes())
         part = Slice(prepared.outcomes)
         if prepared.size_bytes:
             part.waiting = self._decided

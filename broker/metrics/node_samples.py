@@ -46,6 +46,8 @@ class NodeSamples:
         else:
             add_raft(samples, node, status)
             add_log(samples, node, status)
+            samples.add_each("quota_throttled_seconds_total", node.context.quotas.throttled_s)
+            samples.add_each("quota_throttled_requests_total", node.context.quotas.throttled_requests)
             await self._add_store(samples, status)
             self._add_traffic(samples)
             await self._add_groups(samples)

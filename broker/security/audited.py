@@ -59,6 +59,11 @@ def _replica_group(inside: Inside, _request: Any) -> Shown:
     return {"state": now.state, "voters": now.voters, "learners": now.learners, "replace_after_ms": now.replace_after_ms}
 
 
+def _quota(inside: Inside, request: Any) -> Shown:
+    found = inside.store.quotas.rule(request.kind, request.name)
+    return None if found is None else {limit.value: value for limit, value in found.limits.items()}
+
+
 def _members(inside: Inside, _request: Any) -> Shown:
     return inside.members()
 
@@ -121,6 +126,8 @@ ROWS: Mapping[UnaryMethod[Any, Any], Audited] = {
     methods.SET_REPLICA_GROUP: Audited("set replica group", "cluster", _own_group, _replica_group, request_fields=_fields("discard")),
     methods.RAISE_FEATURE_LEVEL: Audited("raise feature level", "cluster", _own_group, request_fields=_fields("level")),
     methods.TAKE_SPARE: Audited("take spare", "cluster", lambda request: str(request.node_id), request_fields=_fields("group")),
+    methods.SET_QUOTA: Audited("set quota", "cluster", _named, _quota, request_fields=_fields("kind")),
+    methods.DELETE_QUOTA: Audited("delete quota", "cluster", _named, _quota, request_fields=_fields("kind")),
     methods.EXPIRE: Audited("expire", "cluster", _own_group, request_fields=_fields("has_reserved", "reserved_ms")),
     methods.BACKUP_PLAN: Audited("back up", "cluster", _own_group, request_fields=_fields("node_id")),
     methods.INIT_PRODUCER: Audited(

@@ -39,6 +39,9 @@ from dledger_client.admin.message_trace import TracedCopy as TracedCopy
 from dledger_client.admin.name_servers import NameServerStatus as NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions as GroupTransactions
 from dledger_client.admin.open_transactions import OpenTransaction as OpenTransaction
+from dledger_client.admin.quotas import ClusterQuota as ClusterQuota
+from dledger_client.admin.quotas import QuotaKind as QuotaKind
+from dledger_client.admin.quotas import QuotaUse as QuotaUse
 from dledger_client.admin.replica_comparison import ReplicaComparison as ReplicaComparison
 from dledger_client.admin.replica_groups import LeaderTransfer as LeaderTransfer
 from dledger_client.admin.replica_groups import LeftMessages as LeftMessages

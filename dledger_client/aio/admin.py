@@ -18,6 +18,7 @@ from dledger_client.aio.consumer_group_admin import ConsumerGroupAdmin
 from dledger_client.aio.diagnostics_admin import DiagnosticsAdmin
 from dledger_client.aio.membership_admin import MembershipAdmin
 from dledger_client.aio.message_admin import MessageAdmin
+from dledger_client.aio.quota_admin import QuotaAdmin
 from dledger_client.aio.redelivery_admin import RedeliveryAdmin
 from dledger_client.aio.replica_group_admin import ReplicaGroupAdmin
 from dledger_client.aio.security_admin import SecurityAdmin
@@ -41,6 +42,7 @@ class Admin(
     ReplicaGroupAdmin,
     MembershipAdmin,
     SecurityAdmin,
+    QuotaAdmin,
     AuditAdmin,
     DiagnosticsAdmin,
     AsyncClient,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -104,15 +104,26 @@ CHECK_SILENCE = SilencePolicy(2500, 1200, 1200)  # transaction checks: the leade
 class LeaderStream:
     """One client's stream for ``method`` at the leader of ``replica_group``.
 
+    ``metadata``: what the stream sends along.
+
     ``client``: the name with which the log says that the leader cannot be reached for long; empty: no log, since callers get errors.
     """
 
-    def __init__(self, router: Router, replica_group: str, method: AnyStream, silence: SilencePolicy, client: str = "") -> None:
+    def __init__(
+        self,
+        router: Router,
+        replica_group: str,
+        method: AnyStream,
+        silence: SilencePolicy,
+        client: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
         self.replica_group = replica_group
         self.address = ""  # of the leader that was located last
         self.last_seen_ms = 0
         self.is_confirmed = False  # whether the leader has done its work since it was located
         self._router, self._method, self._silence = router, method, silence
+        self._metadata = metadata
         self._failed_address, self._term = "", 0  # not tried again; the term of the leader located last
         self._backoff, self._attempt = JitteredBackoff(router.random), 0
         self._backoff_term = 0
@@ -135,7 +146,7 @@ class LeaderStream:
 
     def open(self) -> ByteStream:
         """Open the stream at the leader located last."""
-        stream = self._stream = self._method.open(self._router.channel(self.address))
+        stream = self._stream = self._method.open(self._router.channel(self.address), metadata=self._metadata)
         self._router.watch()
         self._next_check_ms = 0
         self.touch()

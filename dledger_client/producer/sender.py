@@ -84,7 +84,9 @@ class Sender:
         self._router, self._options, self._clock = router, options, router.clock
         self._accumulator, self._redispatcher, self._latency, self._encoder = accumulator, redispatcher, latency, encoder
         self._loop = asyncio.get_running_loop()
-        self._stream = LeaderStream(router, replica_group, methods.PRODUCE, PRODUCE_SILENCE)
+        self._stream = LeaderStream(
+            router, replica_group, methods.PRODUCE, PRODUCE_SILENCE, metadata={methods.PRODUCER_GROUP: options.group}
+        )
         self._queues: dict[tuple[str, int], InFlightQueue] = {}  # by topic and queue id
         self._active: dict[InFlightQueue, None] = {}  # queues with something to do, the next one to be served first
         self._wake = asyncio.Event()

@@ -21,6 +21,7 @@ from dledger_client.admin.message_query import QueryResult
 from dledger_client.admin.message_trace import Trace
 from dledger_client.admin.name_servers import NameServerStatus
 from dledger_client.admin.open_transactions import GroupTransactions, OpenTransaction
+from dledger_client.admin.quotas import ClusterQuota, QuotaKind
 from dledger_client.admin.replica_comparison import ReplicaComparison
 from dledger_client.admin.replica_groups import LeaderTransfer, Membership, NodeExpiry, ReplicaGroupDescription
 from dledger_client.admin.security import AccessDecision, AccessRule, Action, ClusterUser, ResourceType, SecurityChange
@@ -1031,6 +1032,46 @@ class Admin(SyncClient[AsyncAdmin]):
             >>> print((admin.check_access("billing", "read", "topic", "orders")).allowed)
         """
         return self._run(self._inner.check_access(user, action, resource, name))
+
+    def set_quota(self, kind: QuotaKind, name: str, *, produce_bytes: int | None = None, produce_messages: int | None = None) -> None:
+        """Set how much may be sent a second, in place of the quota that the name has.  Who sends more is delayed; nothing is refused.
+
+        Args:
+            kind: ``user``, ``producer-group`` or ``topic``.
+            name: Its name; ``*`` for each one of the kind that has no quota of its own.
+            produce_bytes: Bytes of messages a second, as they are stored.  Default: not limited.
+            produce_messages: Messages a second.  Default: not limited.  A name without any limit is exempt from the quota for ``*``.
+
+        Raises:
+            InvalidArgumentError: No such kind, a name that nothing of the kind can have, or a limit outside its range.
+
+        Examples:
+            >>> admin.set_quota("topic", "orders", produce_bytes=10 << 20)
+        """
+        self._run(self._inner.set_quota(kind, name, produce_bytes=produce_bytes, produce_messages=produce_messages))
+
+    def delete_quota(self, kind: QuotaKind, name: str) -> None:
+        """Delete a quota.
+
+        Args:
+            kind: ``user``, ``producer-group`` or ``topic``.
+            name: As it was set.
+
+        Raises:
+            InvalidArgumentError: There is no such quota.
+
+        Examples:
+            >>> admin.delete_quota("topic", "orders")
+        """
+        self._run(self._inner.delete_quota(kind, name))
+
+    def list_quotas(self) -> Listed[ClusterQuota]:
+        """All quotas, with what names use of them and who has to wait.  ``unanswered`` of the list names replica groups without an answer.
+
+        Examples:
+            >>> throttled = [use.name for quota in admin.list_quotas() for use in quota.used if use.waits_s]
+        """
+        return self._run(self._inner.list_quotas())
 
     def audit_log(
         self,

@@ -704,3 +704,138 @@ class TakeSpareReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
 
 global___TakeSpareReply = TakeSpareReply
+
+@typing.final
+class QuotaRule(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LimitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KIND_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """user, producer-group or topic"""
+    name: builtins.str
+    """or * for each one without a rule of its own"""
+    @property
+    def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """produce_bytes, produce_messages: a second"""
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        name: builtins.str = ...,
+        limits: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "limits", b"limits", "name", b"name"]) -> None: ...
+
+global___QuotaRule = QuotaRule
+
+@typing.final
+class QuotaReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXISTED_FIELD_NUMBER: builtins.int
+    existed: builtins.bool
+    def __init__(
+        self,
+        *,
+        existed: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["existed", b"existed"]) -> None: ...
+
+global___QuotaReply = QuotaReply
+
+@typing.final
+class QuotaUse(google.protobuf.message.Message):
+    """What one name used of a rule at this node lately; used is an average of some seconds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class UsedEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    KIND_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    RULE_NAME_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    SHARES_FIELD_NUMBER: builtins.int
+    WAITS_S_FIELD_NUMBER: builtins.int
+    THROTTLED_S_FIELD_NUMBER: builtins.int
+    THROTTLED_REQUESTS_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    name: builtins.str
+    rule_name: builtins.str
+    shares: builtins.int
+    """by how many leaders the rule's limits are divided"""
+    waits_s: builtins.float
+    """how long its streams have to wait now; 0: they do not"""
+    throttled_s: builtins.float
+    """how long they have waited"""
+    throttled_requests: builtins.int
+    @property
+    def used(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        name: builtins.str = ...,
+        rule_name: builtins.str = ...,
+        used: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        shares: builtins.int = ...,
+        waits_s: builtins.float = ...,
+        throttled_s: builtins.float = ...,
+        throttled_requests: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "name", b"name", "rule_name", b"rule_name", "shares", b"shares", "throttled_requests", b"throttled_requests", "throttled_s", b"throttled_s", "used", b"used", "waits_s", b"waits_s"]) -> None: ...
+
+global___QuotaUse = QuotaUse
+
+@typing.final
+class QuotaList(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    @property
+    def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuotaRule]: ...
+    @property
+    def used(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuotaUse]: ...
+    def __init__(
+        self,
+        *,
+        rules: collections.abc.Iterable[global___QuotaRule] | None = ...,
+        used: collections.abc.Iterable[global___QuotaUse] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rules", b"rules", "used", b"used"]) -> None: ...
+
+global___QuotaList = QuotaList

@@ -32,6 +32,7 @@ from dledger_wire.errors import InvalidArgumentError, UnreachableError
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES, ByteStream, CallContext, Channel, Server, StreamHandler, UnaryHandler
 
 PACKAGE = "/dledger.v1."
+PRODUCER_GROUP = "dledger-producer-group"  # what a Produce stream sends along: the group that it is of
 SMALL_BYTES = 1 << 20
 LIST_BYTES = 8 << 20
 LARGE_BYTES = MAX_MESSAGE_BYTES  # messages and log entries
@@ -157,6 +158,9 @@ TAKE_SPARE = UnaryMethod("/dledger.v1.Admin/TakeSpare", admin_pb2.TakeSpareReque
 RAISE_FEATURE_LEVEL = UnaryMethod(
     "/dledger.v1.Admin/RaiseFeatureLevel", admin_pb2.RaiseFeatureLevelRequest, admin_pb2.RaiseFeatureLevelReply
 )
+SET_QUOTA = UnaryMethod("/dledger.v1.Admin/SetQuota", admin_pb2.QuotaRule, admin_pb2.QuotaReply)
+DELETE_QUOTA = UnaryMethod("/dledger.v1.Admin/DeleteQuota", admin_pb2.QuotaRule, admin_pb2.QuotaReply)
+LIST_QUOTAS = UnaryMethod("/dledger.v1.Admin/ListQuotas", admin_pb2.Empty, admin_pb2.QuotaList)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
 

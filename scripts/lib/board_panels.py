@@ -406,6 +406,17 @@ STORE = Board(
                     (rate("dledger_backpressure_seconds_total", N, "node"), "{{node}}"),
                     text="Seconds of each second, over all producers.",
                 ),
+                lines(
+                    "Quotas",
+                    "s",
+                    (rate("dledger_quota_throttled_seconds_total", N, "node, kind"), "{{node}} {{kind}}"),
+                    text="Seconds of each second for which streams waited for quotas, by kind of the quota.",
+                ),
+                lines(
+                    "Requests delayed by quotas",
+                    "reqps",
+                    (rate("dledger_quota_throttled_requests_total", N, "node, kind"), "{{node}} {{kind}}"),
+                ),
             ),
         ),
         Row(

@@ -7,7 +7,7 @@ the term by which they are judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -84,6 +84,10 @@ class PreparedBatches:
         self._owner = owner
         self._term = term
         self._parts: Sequence[Part] = parts
+
+    def sizes(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, bytes and messages of each batch that is to be stored, before they are placed."""
+        return ((part.batch.topic, part.batch.size, part.batch.count) for part in self._parts if not part.void)
 
     @property
     def refusal(self) -> DledgerError | None:

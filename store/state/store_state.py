@@ -12,6 +12,7 @@ from store.state.feature_level import FeatureLevelState
 from store.state.offset_history import OffsetHistory
 from store.state.producers import ProducerRegistrations
 from store.state.queue_locks import QueueLocks
+from store.state.quotas import QuotaState
 from store.state.replica_group import ReplicaGroupState
 from store.state.security import SecurityState
 from store.state.send_backs import SendBacks
@@ -37,6 +38,7 @@ class StoreState:
         self.feature_level = FeatureLevelState(settings.levels)
         self.replica_group = ReplicaGroupState()
         self.security = SecurityState()
+        self.quotas = QuotaState()
         self.topics = Topics(self._undrained, self._stored, self.replica_group)
         self.sequences = SequenceTable(settings.max_producers, settings.producer_expiry_ms)
         self.queue_locks = QueueLocks(self._has_queue)
@@ -61,6 +63,7 @@ class StoreState:
             self.offset_history,
             self.replica_group,
             self.security,
+            self.quotas,
             self.feature_level,
         ]
         self.machine = ReplicatedState(sections, [ProducerRegistrations(self.sequences)])

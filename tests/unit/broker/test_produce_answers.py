@@ -11,11 +11,14 @@ import pytest
 
 from broker.api import produce
 from broker.api.produce_request import Request, Slice
+from broker.quotas.produce import ProduceQuota
+from broker.quotas.quotas import Quotas
 from dledger.core.types import EntryId
 from dledger_wire._pb import broker_pb2
 from dledger_wire.security.principal import ANONYMOUS
 from dledger_wire.status import SendStatus
 from store.append.prepared import BatchOutcome
+from store.state.quotas import QuotaState
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -56,7 +59,9 @@ def test_what_is_decided_while_its_client_is_told_what_it_waits_for_is_answered_
         context: Any = SimpleNamespace(access=anything, is_out_of_disk=False)
         context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
         context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
-        requests = produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS)
+        context.quotas = Quotas(QuotaState(), time.monotonic)
+        quota = ProduceQuota(context.quotas, SimpleNamespace(principal=ANONYMOUS, metadata={}, peer=""))
+        requests = produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS, quota)
         answering = asyncio.create_task(requests.answer())
         part = Slice([BatchOutcome()])
         part.waiting = requests._decided

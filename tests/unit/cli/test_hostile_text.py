@@ -201,6 +201,9 @@ COMMANDS = {
     "acl allow": "alice read --topic t",
     "acl deny": "alice read --topic t",
     "acl list": "",
+    "quota set": "topic t --produce-messages 1",
+    "quota list": "",
+    "quota delete": "topic t",
     "audit tail": "",
     "acl check": "alice read --topic t",
 }

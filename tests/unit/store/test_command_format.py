@@ -29,6 +29,7 @@ from store.commands.consumer_groups import (
 from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
+from store.commands.quotas import DeleteQuota, Limit, PutQuota, Quota, Subject
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.registry import COMMANDS, decode_command
 from store.commands.replacement import SetReplacement
@@ -116,6 +117,11 @@ CASES: list[tuple[str, Command[object]]] = [
         ),
     ),
     ("feature_level", RaiseFeatureLevel(level=1, release="0.2.0")),
+    ("put_quota", PutQuota(quota=Quota(Subject.TOPIC, "orders", {Limit.PRODUCE_MESSAGES: 500, Limit.PRODUCE_BYTES: 10 << 20}))),
+    ("put_quota for each", PutQuota(quota=Quota(Subject.USER, "*", {Limit.PRODUCE_BYTES: 1 << 20}))),
+    ("put_quota without limits", PutQuota(quota=Quota(Subject.USER, "alice", {}))),
+    ("put_quota to be deleted", PutQuota(quota=Quota(Subject.PRODUCER_GROUP, "spark", {Limit.PRODUCE_MESSAGES: 1}))),
+    ("delete_quota", DeleteQuota(subject="producer-group", name="spark")),
 ]
 
 

@@ -26,6 +26,7 @@ READING: set[UnaryMethod[Any, Any]] = {
     methods.QUEUE_OFFSETS,
     methods.GROUP_OFFSETS,
     methods.LIST_TOPICS,
+    methods.LIST_QUOTAS,
     methods.NODE_STATUS,
     methods.SEGMENT_CHECKSUMS,
     methods.DESCRIBE_REPLICA_GROUP,

@@ -1,0 +1,1 @@
+"""Quotas of one node: rules become buckets, and buckets delays."""
