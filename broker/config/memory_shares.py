@@ -40,14 +40,14 @@ class MemoryShares:
         shares = cls(max(mark - IDLE_BYTES, mark // 3))
         return replace(
             shares,
-            received=shares.part(6, RECEIVED_BYTES, max(16 << 20, 2 * cluster.store.maxMessageSize)),
+            received=max(shares.part(6, RECEIVED_BYTES, 16 << 20), 2 * cluster.store.maxMessageSize),
             unsent=shares.part(2, DEFAULT_LIMITS.unsent, 8 << 20),
             grpc=shares.part(1, GRPC_BYTES, 8 << 20),
         )
 
     def part(self, sixteenths: int, default: int, least: int) -> int:
-        """So much of the budget, or ``default`` when that is less; but ``least`` at least."""
-        return max(least, min(default, self.budget * sixteenths // 16)) if self.budget else max(least, default)
+        """So much of the budget, or ``default`` when that is less; but ``least`` at least, where the default is not below it."""
+        return min(default, max(least, self.budget * sixteenths // 16)) if self.budget else default
 
     def bound(self, settings: RaftSettings, given: RaftConfig) -> RaftSettings:
         """The settings of the replicated log within the shares; those that the cluster file has stay as they are."""
