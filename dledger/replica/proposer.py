@@ -18,7 +18,7 @@ from dledger.measures import RaftMeasures
 from dledger.membership.configuration import Configuration
 from dledger.replica.proposals import Outcome, Payload, Proposals
 from dledger.replica.refusals import refusal
-from dledger.replica.room import Room, Window
+from dledger.replica.room import RESERVE_BYTES, Room, Window
 from dledger.runtime.env import Buffer
 from dledger.settings import RaftSettings
 from dledger_wire.check import InvariantBrokenError
@@ -53,7 +53,7 @@ class Proposer:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.window = Window(settings.core.max_uncommitted_bytes)
-        self.room = Room(self._has_room_beside)
+        self.room = Room(self._has_room_beside, min(RESERVE_BYTES, settings.core.max_uncommitted_bytes // 8))
         self.proposals = Proposals(
             join_bytes=settings.join_bytes,
             entry_bytes=min(settings.join_bytes, settings.core.max_append_bytes, settings.log.max_entry_bytes) - ENTRY_HEADER_SIZE,

@@ -82,27 +82,28 @@ class Flow:
 
 
 class Room:
-    """Streams that wait for room.  ``is_open``: whether so many bytes more may be proposed now, were there nobody before."""
+    """Streams that wait for room.  ``is_open``: whether more may be proposed now beside so many bytes.  ``reserve_bytes``: how far small
+    requests may pass that."""
 
-    def __init__(self, is_open: Callable[[int], bool]) -> None:
-        self._is_open = is_open
+    def __init__(self, is_open: Callable[[int], bool], reserve_bytes: int = RESERVE_BYTES) -> None:
+        self._is_open, self._reserve_bytes = is_open, reserve_bytes
         self._time = 0.0  # virtual: where the flow served last began to pay
         self.waiting: list[tuple[float, int, int, Flow, asyncio.Future[None]]] = []  # a heap, by start
         self._tenants: Counter[str] = Counter()  # flows that wait
         self._number = 0
-        self._granted_bytes = 0  # to flows that have not taken it up yet
+        self.granted_bytes = 0  # to flows that have not taken it up yet
 
     @property
     def has_room(self) -> bool:
         """Whether ``wait`` would return at once."""
-        return not self.waiting and self._is_open(self._granted_bytes)
+        return not self.waiting and self._is_open(self.granted_bytes)
 
     async def wait(self, flow: Flow, size_bytes: int) -> None:
         """Return when it is the turn of ``flow``, which is to propose ``size_bytes`` before it awaits anything."""
         if self.has_room:
             return
-        is_ahead = flow.finish <= self._time and size_bytes <= RESERVE_BYTES // 8
-        if is_ahead and self._is_open(self._granted_bytes - RESERVE_BYTES):
+        is_ahead = flow.finish <= self._time and size_bytes <= self._reserve_bytes // 8
+        if is_ahead and self._is_open(self.granted_bytes - self._reserve_bytes):
             flow.finish = self._time + size_bytes
             return
         tenant = flow.tenant
@@ -119,15 +120,15 @@ class Room:
             if not self._tenants[tenant]:
                 del self._tenants[tenant]
             if turn.done() and not turn.cancelled():
-                self._granted_bytes -= size_bytes
+                self.granted_bytes -= size_bytes
                 asyncio.get_running_loop().call_soon(self.grant)  # to the next one, where this one's stream has ended
 
     def grant(self) -> None:
         """Let those whose turn it is go on."""
         waiting = self.waiting
-        while waiting and self._is_open(self._granted_bytes):
+        while waiting and self._is_open(self.granted_bytes):
             start, _number, size_bytes, _flow, turn = heapq.heappop(waiting)
             if not turn.done():
                 self._time = max(self._time, start)
-                self._granted_bytes += size_bytes
+                self.granted_bytes += size_bytes
                 turn.set_result(None)

@@ -20,6 +20,7 @@ SEEDS = {
     "remaking": 4,
     "transacting": 16,
     "transacting-clocks": 8,
+    "pressure": 12,
     "owners": 4,
     "sharers": 4,
     "groups": 4,

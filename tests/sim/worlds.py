@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.sim import messaging, owners, remaking, transacting
+from tests.sim import messaging, owners, pressure, remaking, transacting
 from tests.sim.cluster import SimCluster
 from tests.sim.loop import START_S
 from tests.sim.result import RunResult
@@ -40,6 +40,12 @@ def _transacting(seed: int, readable: bool, sink: Sink) -> RunResult:
 def _transacting_clocks(seed: int, readable: bool, sink: Sink) -> RunResult:
     world = transacting.run(seed, leaps=True, readable=readable, sink=sink)
     return result_of(world.rig.cluster, len(world.decided), world.asked, world.faults)
+
+
+def _pressure(seed: int, readable: bool, sink: Sink) -> RunResult:
+    world = pressure.run(seed, readable=readable, sink=sink)
+    acknowledged = sum(len(sender.acknowledged) for sender in world.senders)
+    return result_of(world.rig.cluster, acknowledged, acknowledged, world.faults)
 
 
 def _owners(seed: int, readable: bool, sink: Sink) -> RunResult:
@@ -75,6 +81,7 @@ WORLDS: dict[str, Callable[[int, bool, Sink], RunResult]] = {
     "remaking": _remaking,
     "transacting": _transacting,
     "transacting-clocks": _transacting_clocks,
+    "pressure": _pressure,
     "owners": _owners,
     "sharers": _sharers,
     **{name: _spread(name) for name in spread_runs.VARIANTS},

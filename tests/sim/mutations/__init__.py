@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sim.mutations import elections, leftovers, names, nodes, recovery, replication, retention, security, spares, upgrades
+from tests.sim.mutations import elections, leftovers, names, nodes, pressure, recovery, replication, retention, security, spares, upgrades
 from tests.sim.result import FINDINGS, replay_command
 from tests.sim.scenarios import run
 
@@ -264,6 +264,10 @@ MUTATIONS = (
     Mutation("", "incomplete answers are believed by clients", names.incomplete_answers_believed, "groups", 20),
     Mutation("", "leaders are not asked whether they lead", names.leaders_are_not_asked_whether_they_lead, _OFFSETS),
     Mutation("", "a part of a topic is taken for the whole", names.parts_taken_for_the_whole, _PART),
+    # Under pressure
+    Mutation("", "room that was granted is not given back", pressure.room_is_never_given_back, "pressure", 10),
+    Mutation("", "what is under way has no bound", pressure.the_window_is_not_looked_at, "pressure", 20),
+    Mutation("", "a late request is refused and stored", pressure.late_requests_are_stored_and_refused, "pressure", 10),
     # Spare nodes
     Mutation("", "groups that replace a member do not take turns", spares.turns_ignored, "spares", 30),
     Mutation("", "a spare node forgets its group", spares.binding_not_written, "spares", 30, first=20),
