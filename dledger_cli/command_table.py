@@ -51,7 +51,7 @@ TABLE = {
     "user": (f"{COMMANDS}.user", "Users of the cluster."),
     "security": (f"{COMMANDS}.security", "Prepare the security settings of a cluster."),
     "acl": (f"{COMMANDS}.acl", "Permissions of users: rules that allow and deny."),
-    "quota": (f"{COMMANDS}.quota", "Quotas: how much may be sent a second."),
+    "quota": (f"{COMMANDS}.quota", "Quotas: how much may be sent and read a second."),
     "audit": (f"{COMMANDS}.audit", "The audit log: administrative actions and refusals."),
     "bench": ("dledger_drill.bench.commands", "Measure: produce, consume, latency, failover, overload."),
     "spark": (f"{COMMANDS}.spark", "Spark jobs over the log."),

@@ -15,6 +15,7 @@ from broker.api.bodiless import without_bodies
 from broker.api.read_advice import ReadAdvice
 from broker.context import ServiceContext
 from broker.delivery.verified_reads import RepairedBytes, read_with_repair
+from broker.quotas.fetch import FetchQuota
 from broker.support.measures import OK, method_name
 from dledger_wire._pb import broker_pb2
 from dledger_wire.addresses import host_of
@@ -59,6 +60,7 @@ class _Answer:
 
     def __init__(self, context: ServiceContext, request: broker_pb2.FetchRequest, given: Given, wanted: FetchFilter) -> None:
         self._given = given
+        self.quota: FetchQuota | None = None  # when one counts
         self._store = context.store
         self._clock = context.env.clock
         self._raft = context.raft
@@ -84,12 +86,15 @@ class _Answer:
     async def _next_chunk(self) -> tuple[Chunk, bool]:
         request, store = self._request, self._store
         topic_epoch = self._current_topic_epoch(request.incarnation)
+        max_messages, max_bytes = min(self._left_messages or self._chunk_messages, self._chunk_messages), self._chunk_bytes
+        if self.quota is not None:
+            max_messages, max_bytes = self.quota.most_messages(max_messages), self.quota.most_bytes(max_bytes)
         chunk = await store.read(
             request.topic,
             request.queue_id,
             self._offset,
-            max_messages=min(self._left_messages or self._chunk_messages, self._chunk_messages),
-            max_bytes=min(self._left_bytes, self._chunk_bytes),
+            max_messages=max_messages,
+            max_bytes=min(self._left_bytes, max_bytes),
             fetch_filter=self._wanted,
             given=self._given,
         )
@@ -182,7 +187,7 @@ class FetchService:
                 raise TopicPermissionError(f"consumer group {request.group} may not consume (consumeEnable is off)", group=request.group)
 
     async def _serve(self, request: broker_pb2.FetchRequest, stream: ByteStream, context: CallContext) -> float:
-        """Answer a request; for how many seconds of that there were no messages."""
+        """Answer a request; for how many seconds of that there were no messages, or a quota was waited for."""
         caller = context.principal
         wanted = await self._wanted(request, owner_of(context))
         await self._catch_up(request)
@@ -190,6 +195,7 @@ class FetchService:
         sender = None if request.in_place or request.without_body else sender_of(stream)
         given = Given.PLACES if request.in_place else Given.BYTES if sender is None else Given.STORED
         answer = _Answer(self._context, request, given, wanted)
+        answer.quota = quota = await self._quota(request, context)
         chunk, end = await answer.first_chunk()
         request.incarnation = answer.topic_epoch
         self._check_lock(request)  # the owner may have changed during a long poll
@@ -199,12 +205,25 @@ class FetchService:
             try:
                 if chunk.count:
                     await self._write(stream, sender, request, chunk, end=False)
+                if quota is not None:
+                    quota.given(chunk.frames_bytes, chunk.count)
+                    await quota.wait()
                 chunk, end = await ahead
                 self._check_reader(request, caller)
             finally:
                 await let_go(ahead)
         await self._write(stream, sender, request, chunk, end=True)
-        return answer.waited_s
+        if quota is not None:
+            quota.given(chunk.frames_bytes, chunk.count)  # the next request waits for it
+        return answer.waited_s + (quota.waited_s if quota is not None else 0.0)
+
+    async def _quota(self, request: broker_pb2.FetchRequest, caller: CallContext) -> FetchQuota | None:
+        """The quotas that count for a request, after the wait for what is owed by them; None when none does."""
+        if not self._context.quotas.limits_fetch:
+            return None
+        quota = FetchQuota(self._context.quotas, caller, request.group, request.topic)
+        await quota.wait()
+        return quota if quota.is_limited else None
 
     async def _write(
         self, stream: ByteStream, sender: StoredSender | None, request: broker_pb2.FetchRequest, chunk: Chunk, *, end: bool

@@ -1,4 +1,4 @@
-"""Quotas: operators set, delete and list them; what names use of them is each leader's own."""
+"""Quotas: operators set, delete and list them; what names use of them is each node's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 5.0
 
 
 class QuotaService:
-    """Answers at the master."""
+    """Changes are made at the master."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -34,10 +34,12 @@ class QuotaService:
         command = DeleteQuota(subject=request.kind, name=request.name)
         return admin_pb2.QuotaReply(existed=await self._context.command(command, TIMEOUT_S))
 
-    async def list_quotas(self, _request: admin_pb2.Empty, _caller: CallContext) -> admin_pb2.QuotaList:
-        self._context.require_master()
-        await self._context.raft.read_barrier(TIMEOUT_S)
-        reply, quotas = admin_pb2.QuotaList(), self._context.quotas
+    async def list_quotas(self, request: admin_pb2.ListQuotasRequest, _caller: CallContext) -> admin_pb2.QuotaList:
+        if not request.any_replica:
+            self._context.require_master()
+            await self._context.raft.read_barrier(TIMEOUT_S)
+        own, quotas = self._context.settings, self._context.quotas
+        reply = admin_pb2.QuotaList(group=own.group.name, node=own.node.id)
         async for rule in in_slices(self._context.store.quotas.rules()):
             limits = {limit.value: value for limit, value in rule.limits.items()}
             reply.rules.add(kind=rule.subject.value, name=rule.name, limits=limits)

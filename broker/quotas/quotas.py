@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from broker.quotas.bucket import Bucket
-from store.commands.quotas import Limit, Quota, Subject
+from store.commands.quotas import FETCH, PRODUCE, Limit, Quota, Subject
 from store.state.quotas import QuotaState
 from store.state.topics import Topics
 
@@ -21,8 +21,6 @@ FORGET_S = 60.0
 FORGET_AT_ONCE = 10
 MAX_SHOWN = 1_000
 RESOLVE_S = 5.0  # how often is looked whether a name's share is another one
-PRODUCE = Limit.PRODUCE_BYTES, Limit.PRODUCE_MESSAGES
-
 Traffic = tuple[Limit, Limit]  # of bytes and of messages in one direction
 
 
@@ -41,9 +39,15 @@ class Limited:
     throttled_s: float = 0.0
     throttled_requests: int = 0
 
-    def debt_s(self, now_s: float) -> float:
-        """How long whoever sends under the name has to wait now."""
-        return max((bucket.debt_s(now_s) for bucket in self.buckets.values()), default=0.0)
+    waiting: int = 0  # streams that wait for it now
+
+    def of(self, traffic: Traffic) -> list[Bucket]:
+        """The buckets of one direction."""
+        return [bucket for limit in traffic if (bucket := self.buckets.get(limit)) is not None]
+
+    def debt_s(self, now_s: float, traffic: Iterable[Limit] = tuple(Limit)) -> float:
+        """How long who sends or reads under the name has to wait now."""
+        return max((bucket.debt_s(now_s) for limit, bucket in self.buckets.items() if limit in traffic), default=0.0)
 
 
 class Quotas:
@@ -52,7 +56,8 @@ class Quotas:
     def __init__(self, state: QuotaState, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
         self.shares: Callable[[Subject, str], int] = lambda _subject, _name: 1
-        self.limits_produce = False  # whether there is a rule that any producer might meet: without one nothing is counted
+        # Whether there is a rule that a producer, or a reader, might meet: without one nothing is counted.
+        self.limits_produce = self.limits_fetch = False
         self.throttled_s = dict.fromkeys(map(str, Subject), 0.0)  # since the start, by subject of the rule
         self.throttled_requests = dict.fromkeys(map(str, Subject), 0)
         self._state = state
@@ -64,10 +69,10 @@ class Quotas:
     def _changed(self) -> None:
         self._version += 1
         limits = {limit for rule in self._state.rules() for limit in rule.limits}
-        self.limits_produce = not limits.isdisjoint(PRODUCE)
+        self.limits_produce, self.limits_fetch = not limits.isdisjoint(PRODUCE), not limits.isdisjoint(FETCH)
 
     def take(self, subject: Subject, name: str, traffic: Traffic, size_bytes: int, messages: int) -> Limited | None:
-        """Count what was sent under a name; None when no rule counts for it."""
+        """Count what went under a name; None when no rule counts for it."""
         now_s = self.now_s()
         limited = self._limited(subject, name, now_s)
         if limited is not None:
@@ -76,14 +81,14 @@ class Quotas:
                     bucket.take(amount, now_s)
         return limited
 
-    def debt_s(self, limited: Limited) -> float:
+    def debt_s(self, limited: Limited, traffic: Traffic) -> float:
         """How long a name has to wait, by the rule that counts for it now."""
         now_s = self.now_s()
         self._resolve(limited, now_s)
-        return limited.debt_s(now_s)
+        return limited.debt_s(now_s, traffic)
 
     def throttled(self, limited: Limited, seconds: float) -> None:
-        """A request made its stream wait, by this rule."""
+        """A request waited, or made its stream wait, by this rule."""
         limited.throttled_s += seconds
         limited.throttled_requests += 1
         self.throttled_s[limited.subject] += seconds

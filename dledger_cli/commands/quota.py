@@ -1,4 +1,4 @@
-"""``dledger quota``: how much users, producer groups and topics may send a second."""
+"""``dledger quota``: how much users, groups and topics may send and read a second."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN_NAMES = 3
 
-Kind = Literal["user", "producer-group", "topic"]
-KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="user, producer-group or topic.")]
+Kind = Literal["user", "producer-group", "consumer-group", "topic"]
+KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="user, producer-group, consumer-group or topic.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name, or '*' for each one without a quota of its own.")]
 
 
@@ -36,16 +36,31 @@ def set_quota(
     produce_messages: Annotated[
         int | None, typer.Option("--produce-messages", metavar="N", min=1, help="Messages that may be sent a second.")
     ] = None,
+    fetch_bytes: Annotated[str, typer.Option("--fetch-bytes", metavar="SIZE", help="Bytes that may be read a second.")] = "",
+    fetch_messages: Annotated[
+        int | None, typer.Option("--fetch-messages", metavar="N", min=1, help="Messages that may be read a second.")
+    ] = None,
     unlimited: Annotated[bool, typer.Option("--unlimited", help="No limit: exempts NAME from the quota for '*'.")] = False,
 ) -> None:
-    """Set a quota, in place of the one that the name has.  Who sends more is delayed; nothing is refused."""
-    size = parse_size_option(produce_bytes, "--produce-bytes") if produce_bytes else None
+    """Set a quota, in place of the one that the name has.  Who exceeds it is delayed; nothing is refused."""
+    produce_size, fetch_size = _size(produce_bytes, "--produce-bytes"), _size(fetch_bytes, "--fetch-bytes")
+    limits = {
+        "produce_bytes": produce_size,
+        "produce_messages": produce_messages,
+        "fetch_bytes": fetch_size,
+        "fetch_messages": fetch_messages,
+    }
+    if unlimited is not all(limit is None for limit in limits.values()):
+        raise typer.BadParameter("expected at least one limit, or else --unlimited")
+    ask(lambda admin: admin.set_quota(kind, name, **limits))
+    report({"kind": kind, "name": name, **limits}, f"set the quota for {kind} {name}")
+
+
+def _size(given: str, option: str) -> int | None:
+    size = parse_size_option(given, option) if given else None
     if size is not None and size < 1:
-        raise typer.BadParameter(f"{produce_bytes!r}: expected at least 1 byte", param_hint="--produce-bytes")
-    if unlimited is not (size is None and produce_messages is None):
-        raise typer.BadParameter("expected --produce-bytes, --produce-messages or both, or else --unlimited")
-    ask(lambda admin: admin.set_quota(kind, name, produce_bytes=size, produce_messages=produce_messages))
-    report({"kind": kind, "name": name, "produce_bytes": size, "produce_messages": produce_messages}, f"set the quota for {kind} {name}")
+        raise typer.BadParameter(f"{given!r}: expected at least 1 byte", param_hint=option)
+    return size
 
 
 def delete(kind: KindArgument, name: NameArgument) -> None:

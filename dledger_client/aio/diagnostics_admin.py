@@ -44,7 +44,7 @@ class DiagnosticsAdmin(Subject):
             >>> before = {node.node: node.topics for node in await admin.topic_traffic()}
         """
         addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
-        answers = await _answers(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
+        answers = await answers_at(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
         found = [NodeTraffic(each.group, each.node, each.started_at_ms, _counts(each.topics)) for each in answers]
         return sorted(found, key=lambda node: (node.replica_group, node.node))
 
@@ -64,7 +64,7 @@ class DiagnosticsAdmin(Subject):
             known = {name: known.get(name, {})}
         addresses = [address for nodes in known.values() for address in nodes.values()]
         request = diagnostics_pb2.LeaderHistoryRequest()
-        answers = await _answers(self._calls, addresses, methods.LEADER_HISTORY, request)
+        answers = await answers_at(self._calls, addresses, methods.LEADER_HISTORY, request)
         collected: dict[tuple[str, int, str], list[tuple[str, diagnostics_pb2.LeaderChange]]] = {}
         for answer in answers:
             for change in answer.changes:
@@ -197,7 +197,7 @@ def _timeout_s(calls: ClusterCalls) -> float:
     return min(NODE_TIMEOUT_S, calls.timeout_ms / 1000)
 
 
-async def _answers(
+async def answers_at(
     calls: ClusterCalls, addresses: Iterable[str], method: UnaryMethod[Request, Response], request: Request
 ) -> list[Response]:
     """What those at ``addresses`` answer, asked at once; raises why when none does."""

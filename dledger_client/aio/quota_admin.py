@@ -1,9 +1,11 @@
-"""Quotas: how much users, producer groups and topics may send a second.  Set in every replica group, so that each leader knows them."""
+"""Quotas: how much users, groups and topics may send and read a second.  Set in every replica group, so that each leader knows them."""
 
 from __future__ import annotations
 
+from dledger_client.admin.ask_nodes import known_nodes
 from dledger_client.admin.calls import Listed, Subject
 from dledger_client.admin.quotas import ClusterQuota, QuotaKind, quotas_of
+from dledger_client.aio.diagnostics_admin import answers_at
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, check_encodable, within
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -14,14 +16,27 @@ from dledger_wire.rpc.methods import UnaryMethod
 class QuotaAdmin(Subject):
     """Quotas; use ``Admin``."""
 
-    async def set_quota(self, kind: QuotaKind, name: str, *, produce_bytes: int | None = None, produce_messages: int | None = None) -> None:
-        """Set how much may be sent a second, in place of the quota that the name has.  Who sends more is delayed; nothing is refused.
+    async def set_quota(
+        self,
+        kind: QuotaKind,
+        name: str,
+        *,
+        produce_bytes: int | None = None,
+        produce_messages: int | None = None,
+        fetch_bytes: int | None = None,
+        fetch_messages: int | None = None,
+    ) -> None:
+        """Set how much may be sent and read a second, in place of the quota that the name has.  Who exceeds it waits; nothing is refused.
 
         Args:
-            kind: ``user``, ``producer-group`` or ``topic``.
+            kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
             name: Its name; ``*`` for each one of the kind that has no quota of its own.
             produce_bytes: Bytes of messages a second, as they are stored.  Default: not limited.
-            produce_messages: Messages a second.  Default: not limited.  A name without any limit is exempt from the quota for ``*``.
+            produce_messages: Messages a second.  Default: not limited.
+            fetch_bytes: Bytes that are read a second.  Default: not limited.
+            fetch_messages: Messages that are read a second.  Default: not limited.
+
+        A name without any limit is exempt from the quota for ``*``.
 
         Raises:
             InvalidArgumentError: No such kind, a name that nothing of the kind can have, or a limit outside its range.
@@ -29,7 +44,12 @@ class QuotaAdmin(Subject):
         Examples:
             >>> await admin.set_quota("topic", "orders", produce_bytes=10 << 20)
         """
-        limits = {"produce_bytes": produce_bytes, "produce_messages": produce_messages}
+        limits = {
+            "produce_bytes": produce_bytes,
+            "produce_messages": produce_messages,
+            "fetch_bytes": fetch_bytes,
+            "fetch_messages": fetch_messages,
+        }
         given = {limit: value for limit, value in limits.items() if value is not None}
         within(1, MAX_OFFSET, **given)
         await self._at_all_leaders(methods.SET_QUOTA, kind, name, given)
@@ -38,7 +58,7 @@ class QuotaAdmin(Subject):
         """Delete a quota.
 
         Args:
-            kind: ``user``, ``producer-group`` or ``topic``.
+            kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
             name: As it was set.
 
         Raises:
@@ -56,8 +76,10 @@ class QuotaAdmin(Subject):
         Examples:
             >>> throttled = [use.name for quota in await admin.list_quotas() for use in quota.used if use.waits_s]
         """
-        answers = await self._calls.ask_leaders(methods.LIST_QUOTAS, admin_pb2.Empty())
-        return Listed(quotas_of(answers.some()), answers.unanswered)
+        answers = await self._calls.ask_leaders(methods.LIST_QUOTAS, admin_pb2.ListQuotasRequest())
+        addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        at_nodes = await answers_at(self._calls, addresses, methods.LIST_QUOTAS, admin_pb2.ListQuotasRequest(any_replica=True))
+        return Listed(quotas_of(answers.some(), at_nodes), answers.unanswered)
 
     async def _at_all_leaders(
         self, method: UnaryMethod[admin_pb2.QuotaRule, admin_pb2.QuotaReply], kind: str, name: str, limits: dict[str, int]

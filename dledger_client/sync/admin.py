@@ -1033,14 +1033,27 @@ class Admin(SyncClient[AsyncAdmin]):
         """
         return self._run(self._inner.check_access(user, action, resource, name))
 
-    def set_quota(self, kind: QuotaKind, name: str, *, produce_bytes: int | None = None, produce_messages: int | None = None) -> None:
-        """Set how much may be sent a second, in place of the quota that the name has.  Who sends more is delayed; nothing is refused.
+    def set_quota(
+        self,
+        kind: QuotaKind,
+        name: str,
+        *,
+        produce_bytes: int | None = None,
+        produce_messages: int | None = None,
+        fetch_bytes: int | None = None,
+        fetch_messages: int | None = None,
+    ) -> None:
+        """Set how much may be sent and read a second, in place of the quota that the name has.  Who exceeds it waits; nothing is refused.
 
         Args:
-            kind: ``user``, ``producer-group`` or ``topic``.
+            kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
             name: Its name; ``*`` for each one of the kind that has no quota of its own.
             produce_bytes: Bytes of messages a second, as they are stored.  Default: not limited.
-            produce_messages: Messages a second.  Default: not limited.  A name without any limit is exempt from the quota for ``*``.
+            produce_messages: Messages a second.  Default: not limited.
+            fetch_bytes: Bytes that are read a second.  Default: not limited.
+            fetch_messages: Messages that are read a second.  Default: not limited.
+
+        A name without any limit is exempt from the quota for ``*``.
 
         Raises:
             InvalidArgumentError: No such kind, a name that nothing of the kind can have, or a limit outside its range.
@@ -1048,13 +1061,22 @@ class Admin(SyncClient[AsyncAdmin]):
         Examples:
             >>> admin.set_quota("topic", "orders", produce_bytes=10 << 20)
         """
-        self._run(self._inner.set_quota(kind, name, produce_bytes=produce_bytes, produce_messages=produce_messages))
+        self._run(
+            self._inner.set_quota(
+                kind,
+                name,
+                produce_bytes=produce_bytes,
+                produce_messages=produce_messages,
+                fetch_bytes=fetch_bytes,
+                fetch_messages=fetch_messages,
+            )
+        )
 
     def delete_quota(self, kind: QuotaKind, name: str) -> None:
         """Delete a quota.
 
         Args:
-            kind: ``user``, ``producer-group`` or ``topic``.
+            kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
             name: As it was set.
 
         Raises:

@@ -729,12 +729,12 @@ class QuotaRule(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """user, producer-group or topic"""
+    """user, producer-group, consumer-group or topic"""
     name: builtins.str
     """or * for each one without a rule of its own"""
     @property
     def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """produce_bytes, produce_messages: a second"""
+        """produce_bytes, produce_messages, fetch_bytes, fetch_messages: a second"""
 
     def __init__(
         self,
@@ -821,11 +821,30 @@ class QuotaUse(google.protobuf.message.Message):
 global___QuotaUse = QuotaUse
 
 @typing.final
+class ListQuotasRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANY_REPLICA_FIELD_NUMBER: builtins.int
+    any_replica: builtins.bool
+    def __init__(
+        self,
+        *,
+        any_replica: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["any_replica", b"any_replica"]) -> None: ...
+
+global___ListQuotasRequest = ListQuotasRequest
+
+@typing.final
 class QuotaList(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RULES_FIELD_NUMBER: builtins.int
     USED_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    node: builtins.str
     @property
     def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QuotaRule]: ...
     @property
@@ -835,7 +854,9 @@ class QuotaList(google.protobuf.message.Message):
         *,
         rules: collections.abc.Iterable[global___QuotaRule] | None = ...,
         used: collections.abc.Iterable[global___QuotaUse] | None = ...,
+        group: builtins.str = ...,
+        node: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["rules", b"rules", "used", b"used"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "node", b"node", "rules", b"rules", "used", b"used"]) -> None: ...
 
 global___QuotaList = QuotaList

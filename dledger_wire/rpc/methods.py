@@ -160,7 +160,7 @@ RAISE_FEATURE_LEVEL = UnaryMethod(
 )
 SET_QUOTA = UnaryMethod("/dledger.v1.Admin/SetQuota", admin_pb2.QuotaRule, admin_pb2.QuotaReply)
 DELETE_QUOTA = UnaryMethod("/dledger.v1.Admin/DeleteQuota", admin_pb2.QuotaRule, admin_pb2.QuotaReply)
-LIST_QUOTAS = UnaryMethod("/dledger.v1.Admin/ListQuotas", admin_pb2.Empty, admin_pb2.QuotaList)
+LIST_QUOTAS = UnaryMethod("/dledger.v1.Admin/ListQuotas", admin_pb2.ListQuotasRequest, admin_pb2.QuotaList)
 EXPIRE = UnaryMethod("/dledger.v1.Retention/Expire", retention_pb2.ExpireRequest, retention_pb2.ExpireReply)
 AUTO_CREATE_TOPIC = UnaryMethod("/dledger.v1.Topics/AutoCreate", topics_pb2.AutoCreateRequest, topics_pb2.AutoCreateResponse)
 

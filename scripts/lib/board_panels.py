@@ -410,7 +410,7 @@ STORE = Board(
                     "Quotas",
                     "s",
                     (rate("dledger_quota_throttled_seconds_total", N, "node, kind"), "{{node}} {{kind}}"),
-                    text="Seconds of each second for which streams waited for quotas, by kind of the quota.",
+                    text="Seconds of each second for which requests and streams waited, by kind of the quota.",
                 ),
                 lines(
                     "Requests delayed by quotas",

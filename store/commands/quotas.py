@@ -1,4 +1,4 @@
-"""Commands that change quotas: how much a user, a producer group or a topic may send a second.
+"""Commands that change quotas: how much a user, a group or a topic may send and read a second.
 
 Every replica group has all quotas in its log, as settings of consumer groups: its leader enforces its share of each.
 """
@@ -25,6 +25,7 @@ class Subject(StrEnum):
 
     USER = "user"
     PRODUCER_GROUP = "producer-group"
+    CONSUMER_GROUP = "consumer-group"
     TOPIC = "topic"
 
 
@@ -33,6 +34,14 @@ class Limit(StrEnum):
 
     PRODUCE_BYTES = "produce_bytes"
     PRODUCE_MESSAGES = "produce_messages"
+    FETCH_BYTES = "fetch_bytes"
+    FETCH_MESSAGES = "fetch_messages"
+
+
+PRODUCE = Limit.PRODUCE_BYTES, Limit.PRODUCE_MESSAGES
+FETCH = Limit.FETCH_BYTES, Limit.FETCH_MESSAGES
+# What has only one direction.
+_ONLY = {Subject.PRODUCER_GROUP: PRODUCE, Subject.CONSUMER_GROUP: FETCH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class Quota(Row):
         """InvalidArgumentError for a rule that means nothing."""
         check_subject(self.subject, self.name)
         for limit, value in self.limits.items():
+            if limit not in _ONLY.get(self.subject, Limit):
+                raise InvalidArgumentError(f"{limit} of a {self.subject}: expected {' or '.join(_ONLY[self.subject])}")
             if not 0 < value <= MAX_LIMIT:
                 raise InvalidArgumentError(f"{limit} {value}: expected 1 to {MAX_LIMIT}")
 

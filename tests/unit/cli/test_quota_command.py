@@ -14,6 +14,8 @@ from dledger_client.admin.quotas import ClusterQuota, QuotaUse
 from dledger_client.aio import Admin
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError
 
+NONE = dict.fromkeys(("produce_bytes", "produce_messages", "fetch_bytes", "fetch_messages"))
+
 
 @pytest.fixture(autouse=True)
 def reachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +39,12 @@ def test_limits_are_set_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "set the quota for topic orders\n")
     assert quota("set", "user", "*", "--produce-messages", "5", "--produce-bytes", "1").exit_code == 0
     assert quota("set", "producer-group", "spark", "--unlimited").exit_code == 0
+    assert quota("set", "consumer-group", "audit", "--fetch-messages", "7", "--fetch-bytes", "2KiB").exit_code == 0
     assert asked == [
-        ("topic", "orders", {"produce_bytes": 10 << 20, "produce_messages": None}),
-        ("user", "*", {"produce_bytes": 1, "produce_messages": 5}),
-        ("producer-group", "spark", {"produce_bytes": None, "produce_messages": None}),
+        ("topic", "orders", NONE | {"produce_bytes": 10 << 20}),
+        ("user", "*", NONE | {"produce_bytes": 1, "produce_messages": 5}),
+        ("producer-group", "spark", NONE),
+        ("consumer-group", "audit", NONE | {"fetch_bytes": 2048, "fetch_messages": 7}),
     ]
 
 
@@ -50,6 +54,7 @@ def test_limits_are_set_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> N
         (("set", "topic", "orders"), "or else --unlimited"),
         (("set", "topic", "orders", "--unlimited", "--produce-messages", "5"), "or else --unlimited"),
         (("set", "topic", "orders", "--produce-bytes", "0"), "expected at least 1 byte"),
+        (("set", "topic", "orders", "--fetch-bytes", "0"), "expected at least 1 byte"),
         (("set", "topic", "orders", "--produce-bytes", "much"), "--produce-bytes"),
         (("set", "topic", "orders", "--produce-messages", "0"), "--produce-messages"),
         (("set", "planet", "earth", "--produce-messages", "1"), "KIND"),
@@ -71,8 +76,8 @@ def test_a_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_list_shows_who_waits_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = tuple(QuotaUse(name, "g0", {"produce_messages": 40.0}, 2, wait, 10.0, 3) for name, wait in (("a", 1.5), ("b", 0.0)))
-    more = (QuotaUse("a", "g1", {"produce_messages": 39.6}, 2, 0.5, 2.5, 3),)
+    used = tuple(QuotaUse(name, "g0", "n0", {"produce_messages": 40.0}, 2, wait, 10.0, 3) for name, wait in (("a", 1.5), ("b", 0.0)))
+    more = (QuotaUse("a", "g1", "n3", {"produce_messages": 39.6}, 2, 0.5, 2.5, 3),)
     found = [
         ClusterQuota("topic", "*", {"produce_bytes": 1024, "produce_messages": 100}, used + more, ("g1",)),
         ClusterQuota("user", "alice", {}),

@@ -58,6 +58,8 @@ def test_a_snapshot_brings_everything_back_and_says_so() -> None:
         quota(Subject.TOPIC, "a b"),
         quota(Subject.TOPIC, "orders*"),
         quota(Subject.PRODUCER_GROUP, ""),
+        quota(Subject.CONSUMER_GROUP, "audit"),
+        Quota(Subject.PRODUCER_GROUP, "spark", {Limit.FETCH_MESSAGES: 1}),
         quota(Subject.TOPIC, "orders", 0),
         quota(Subject.TOPIC, "orders", MAX_LIMIT + 1),
     ],

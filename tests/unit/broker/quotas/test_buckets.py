@@ -6,8 +6,8 @@ import pytest
 
 from broker.quotas import quotas as quotas_module
 from broker.quotas.bucket import MAX_DEBT_S, Bucket
-from broker.quotas.quotas import PRODUCE, Limited, Quotas, shares_of
-from store.commands.quotas import DeleteQuota, Limit, PutQuota, Quota, Subject
+from broker.quotas.quotas import Limited, Quotas, shares_of
+from store.commands.quotas import FETCH, PRODUCE, DeleteQuota, Limit, PutQuota, Quota, Subject
 from store.state.quotas import QuotaState
 from store.state.replica_group import ReplicaGroupState
 from store.state.state_machine import CommandContext, CommandHandlers
@@ -59,6 +59,9 @@ class Node:
     def delete(self, subject: Subject, name: str) -> None:
         self._handlers.apply(DeleteQuota(subject=subject.value, name=name), AT)
 
+    def debt_s(self, limited: Limited) -> float:
+        return self.quotas.debt_s(limited, PRODUCE)
+
     def take(self, name: str, size: int = 0, messages: int = 0) -> Limited:
         found = self.quotas.take(Subject.TOPIC, name, PRODUCE, size, messages)
         assert found is not None
@@ -79,15 +82,26 @@ def test_without_a_rule_that_counts_nothing_is_kept() -> None:
 def test_the_limit_that_is_exceeded_most_decides() -> None:
     node = Node()
     node.put(Subject.TOPIC, "t", produce_bytes=1000, produce_messages=10)
-    assert node.quotas.debt_s(node.take("t", 2000, 10)) == pytest.approx(1.0)
-    assert node.quotas.debt_s(node.take("t", 0, 30)) == pytest.approx(3.0)
+    assert node.debt_s(node.take("t", 2000, 10)) == pytest.approx(1.0)
+    assert node.debt_s(node.take("t", 0, 30)) == pytest.approx(3.0)
+
+
+def test_what_is_read_is_not_owed_by_who_sends() -> None:
+    node = Node()
+    node.put(Subject.TOPIC, "t", produce_messages=10, fetch_messages=10)
+    assert (node.quotas.limits_produce, node.quotas.limits_fetch) == (True, True)
+    limited = node.quotas.take(Subject.TOPIC, "t", FETCH, 0, 30)
+    assert limited is not None
+    assert node.quotas.debt_s(limited, FETCH) == pytest.approx(2.0)
+    assert node.debt_s(limited) == 0
+    assert limited.debt_s(0.0) == pytest.approx(2.0)
 
 
 def test_each_name_of_a_rule_for_each_has_buckets_of_its_own() -> None:
     node = Node()
     node.put(Subject.TOPIC, "*", produce_messages=10)
-    assert node.quotas.debt_s(node.take("a", messages=20)) == pytest.approx(1.0)
-    assert node.quotas.debt_s(node.take("b", messages=10)) == 0
+    assert node.debt_s(node.take("a", messages=20)) == pytest.approx(1.0)
+    assert node.debt_s(node.take("b", messages=10)) == 0
     node.put(Subject.TOPIC, "b")
     assert node.quotas.take(Subject.TOPIC, "b", PRODUCE, 0, 100) is None, "a rule without limits exempts the name"
 
@@ -96,11 +110,11 @@ def test_a_rule_that_changes_or_goes_counts_at_once_for_who_waits() -> None:
     node = Node()
     node.put(Subject.TOPIC, "t", produce_messages=10)
     waiting = node.take("t", messages=110)
-    assert node.quotas.debt_s(waiting) == pytest.approx(10.0)
+    assert node.debt_s(waiting) == pytest.approx(10.0)
     node.put(Subject.TOPIC, "t", produce_messages=100)
-    assert node.quotas.debt_s(waiting) == pytest.approx(1.0)
+    assert node.debt_s(waiting) == pytest.approx(1.0)
     node.delete(Subject.TOPIC, "t")
-    assert node.quotas.debt_s(waiting) == 0
+    assert node.debt_s(waiting) == 0
 
 
 def test_leaders_share_a_limit_and_a_new_share_is_seen() -> None:
@@ -110,7 +124,7 @@ def test_leaders_share_a_limit_and_a_new_share_is_seen() -> None:
     node.quotas.shares = shares_of(topics, groups)
     node.put(Subject.TOPIC, "*", produce_messages=10)
     assert (node.take("t").shares, node.take("unknown").shares) == (1, 2)
-    assert node.quotas.debt_s(node.take("unknown", messages=10)) == pytest.approx(1.0)
+    assert node.debt_s(node.take("unknown", messages=10)) == pytest.approx(1.0)
     groups.append("g2")
     node.now_s = quotas_module.RESOLVE_S
     assert (node.take("t").shares, node.take("unknown").shares) == (1, 3)
