@@ -66,6 +66,7 @@ class ProduceService:
         finally:
             answers.cancel()
             requests.end()
+            quota.close()
             await asyncio.gather(answers, return_exceptions=True)  # its outcome does not matter: the stream has ended
 
 
@@ -80,6 +81,7 @@ class _ProduceStream:
         self._context, self._measures = context, context.measures
         self._stream, self._quotas, self._quota = stream, context.quotas, quota
         self._flow = Flow(caller.name)
+        self._unacknowledged = quota.unacknowledged
         self._loop = asyncio.get_running_loop()
         self._check_writer = partial(context.access.require_topic, caller, Action.WRITE)
         self._check_producer = partial(context.access.require_producer, caller)
@@ -100,7 +102,8 @@ class _ProduceStream:
 
     @property
     def is_full(self) -> bool:
-        return self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
+        is_full = self._bytes >= STREAM_BYTES or len(self._pending) >= STREAM_REQUESTS
+        return is_full or (self._quotas.limits_unacknowledged and self._quota.is_full)
 
     async def turn(self) -> None:
         """Wait until the request that is held may be proposed, or is too late for that."""
@@ -115,7 +118,8 @@ class _ProduceStream:
         """Wait until there is room again, or answering ended."""
         while self.is_full and not self._ended:
             self._answered.clear()
-            await self._answered.wait()
+            with self._quota.waits(self._answered):
+                await self._answered.wait()
 
     def finish(self) -> None:
         """No more requests follow: answering ends with the last one."""
@@ -125,6 +129,9 @@ class _ProduceStream:
     def end(self) -> None:
         """The stream is over: nothing is answered any more."""
         self._ended = True
+        self._unacknowledged.size_bytes -= self._bytes
+        self._bytes = 0
+        self._unacknowledged.wake()
         if self._look is not None:
             self._look.cancel()
 
@@ -162,6 +169,7 @@ class _ProduceStream:
             self._waits_since_s = self._loop.time()
         self._pending.append(pending)
         self._bytes += pending.size_bytes
+        self._unacknowledged.size_bytes += pending.size_bytes
         if self._look is None:
             self._look = self._loop.call_later(self._look_s, self._look_again)
         self._answer_now()
@@ -226,6 +234,9 @@ class _ProduceStream:
         pending = self._pending.popleft()
         self._measures.request(_NAME, pending.code, self._measures.stopwatch() - pending.since_s)
         self._bytes -= pending.size_bytes
+        self._unacknowledged.size_bytes -= pending.size_bytes
+        if self._unacknowledged.waiting:
+            self._unacknowledged.wake()
         self._waits_since_s = self._loop.time()
         self._answered.set()
 

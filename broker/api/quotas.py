@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from broker.context import ServiceContext
 from broker.quotas.quotas import Limited
 from broker.support.limits import in_slices
@@ -44,7 +46,10 @@ class QuotaService:
             limits = {limit.value: value for limit, value in rule.limits.items()}
             reply.rules.add(kind=rule.subject.value, name=rule.name, limits=limits)
         async for limited in in_slices(quotas.used_lately()):
-            reply.used.append(_use(limited, quotas.now_s()))
+            use = _use(limited, quotas.now_s())
+            if limited.most_unacknowledged < math.inf and (sent := quotas.unacknowledged.get(limited.name)) is not None:
+                use.used[Limit.UNACKNOWLEDGED_BYTES.value] = sent.size_bytes
+            reply.used.append(use)
         return reply
 
 

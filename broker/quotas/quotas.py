@@ -6,13 +6,15 @@ bounded, and the one that was not used for longest goes first.  A node that beco
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from broker.quotas.bucket import Bucket
-from store.commands.quotas import FETCH, PRODUCE, Limit, Quota, Subject
+from broker.quotas.unacknowledged import Unacknowledged
+from store.commands.quotas import FETCH, PRODUCE, RATES, Limit, Quota, Subject
 from store.state.quotas import QuotaState
 from store.state.topics import Topics
 
@@ -35,15 +37,13 @@ class Limited:
     used_s: float
     resolved_s: float
     version: int
+    is_limited: bool = False
+    most_unacknowledged: float = math.inf
     buckets: dict[Limit, Bucket] = field(default_factory=dict)
     throttled_s: float = 0.0
     throttled_requests: int = 0
 
     waiting: int = 0  # streams that wait for it now
-
-    def of(self, traffic: Traffic) -> list[Bucket]:
-        """The buckets of one direction."""
-        return [bucket for limit in traffic if (bucket := self.buckets.get(limit)) is not None]
 
     def debt_s(self, now_s: float, traffic: Iterable[Limit] = tuple(Limit)) -> float:
         """How long who sends or reads under the name has to wait now."""
@@ -57,7 +57,8 @@ class Quotas:
         self.now_s = now_s
         self.shares: Callable[[Subject, str], int] = lambda _subject, _name: 1
         # Whether there is a rule that a producer, or a reader, might meet: without one nothing is counted.
-        self.limits_produce = self.limits_fetch = False
+        self.limits_produce = self.limits_fetch = self.limits_unacknowledged = False
+        self.unacknowledged: dict[str, Unacknowledged] = {}  # by user that has a Produce stream
         self.throttled_s = dict.fromkeys(map(str, Subject), 0.0)  # since the start, by subject of the rule
         self.throttled_requests = dict.fromkeys(map(str, Subject), 0)
         self._state = state
@@ -70,6 +71,7 @@ class Quotas:
         self._version += 1
         limits = {limit for rule in self._state.rules() for limit in rule.limits}
         self.limits_produce, self.limits_fetch = not limits.isdisjoint(PRODUCE), not limits.isdisjoint(FETCH)
+        self.limits_unacknowledged = Limit.UNACKNOWLEDGED_BYTES in limits
 
     def take(self, subject: Subject, name: str, traffic: Traffic, size_bytes: int, messages: int) -> Limited | None:
         """Count what went under a name; None when no rule counts for it."""
@@ -111,7 +113,7 @@ class Quotas:
         limited.used_s = now_s
         self._names.move_to_end(key)
         self._forget(now_s)
-        return limited if limited.buckets else None
+        return limited if limited.is_limited else None
 
     def _resolve(self, limited: Limited, now_s: float) -> None:
         """Give a name the buckets of the rule that counts now.  What it owes by a limit that is still there it goes on to owe."""
@@ -119,14 +121,19 @@ class Quotas:
             return
         limited.version, limited.resolved_s = self._version, now_s
         rule = self._state.rule_for(limited.subject, limited.name)
+        limited.is_limited, limited.most_unacknowledged = rule is not None and bool(rule.limits), math.inf
         if rule is None:
             limited.buckets.clear()
             return
         limited.rule, limited.shares = rule, max(1, self.shares(limited.subject, limited.name))
         old, limited.buckets = limited.buckets, {}
         for limit, value in rule.limits.items():
-            bucket = limited.buckets[limit] = old.get(limit) or Bucket(value / limited.shares, now_s)
-            bucket.rate = value / limited.shares
+            share = value / limited.shares
+            if limit in RATES:
+                bucket = limited.buckets[limit] = old.get(limit) or Bucket(share, now_s)
+                bucket.rate = share
+            else:
+                limited.most_unacknowledged = share
 
     def _forget(self, now_s: float) -> None:
         for oldest in list(islice(self._names.values(), FORGET_AT_ONCE)):

@@ -40,6 +40,9 @@ def set_quota(
     fetch_messages: Annotated[
         int | None, typer.Option("--fetch-messages", metavar="N", min=1, help="Messages that may be read a second.")
     ] = None,
+    unacknowledged_bytes: Annotated[
+        str, typer.Option("--unacknowledged-bytes", metavar="SIZE", help="Bytes that a user may have sent without an answer yet.")
+    ] = "",
     unlimited: Annotated[bool, typer.Option("--unlimited", help="No limit: exempts NAME from the quota for '*'.")] = False,
 ) -> None:
     """Set a quota, in place of the one that the name has.  Who exceeds it is delayed; nothing is refused."""
@@ -49,6 +52,7 @@ def set_quota(
         "produce_messages": produce_messages,
         "fetch_bytes": fetch_size,
         "fetch_messages": fetch_messages,
+        "unacknowledged_bytes": _size(unacknowledged_bytes, "--unacknowledged-bytes"),
     }
     if unlimited is not all(limit is None for limit in limits.values()):
         raise typer.BadParameter("expected at least one limit, or else --unlimited")
@@ -70,11 +74,11 @@ def delete(kind: KindArgument, name: NameArgument) -> None:
 
 
 def list_quotas() -> None:
-    """Show quotas, what is used of them, and who has to wait.  USED is of the busiest name, a second."""
+    """Show quotas, what is used of them, and who has to wait.  USED is of the busiest name; rates are those of a second."""
     found = ask(lambda admin: admin.list_quotas())
     answer = {"quotas": [asdict(quota) for quota in found]} | unanswered_json(found.unanswered)
-    header = ("KIND", "NAME", "LIMIT", "A-SECOND", "USED", "WAITING", "THROTTLED")
-    print_answer(answer, header, [row for quota in found for row in _rows(quota)], right=("A-SECOND", "USED"))
+    header = ("KIND", "NAME", "LIMIT", "VALUE", "USED", "WAITING", "THROTTLED")
+    print_answer(answer, header, [row for quota in found for row in _rows(quota)], right=("VALUE", "USED"))
     for quota in found:
         if quota.missing_in and not json_wanted():
             note(f"replica groups without the quota for {quota.kind} {quota.name}: {', '.join(quota.missing_in)}; set it again")

@@ -19,7 +19,7 @@ class QuotaUse:
         name: The user, group or topic.
         replica_group: The node's replica group.
         node: The node: a leader, or a follower that is read from.
-        used: By limit what it uses a second now, an average of some seconds.
+        used: By limit what it uses now; of what is a second an average of some seconds.
         shares: By how many leaders the limits are divided; each enforces its share.
         waits_s: How long its streams have to wait now, in seconds; 0 while it is not throttled.
         throttled_s: How long they have waited for this rule, in seconds.
@@ -43,7 +43,8 @@ class ClusterQuota:
     Attributes:
         kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
         name: Whom it is for; ``*`` for each one that has no quota of its own.
-        limits: By limit (``produce_bytes``, ``produce_messages``, ``fetch_bytes``, ``fetch_messages``) how much a second.
+        limits: By limit how much: ``produce_bytes``, ``produce_messages``, ``fetch_bytes``, ``fetch_messages`` a second, and
+            ``unacknowledged_bytes`` at a time.
         used: What names use of it, those that wait longest first.
         missing_in: Replica groups that do not have it so: set it again.
     """

@@ -1042,6 +1042,7 @@ class Admin(SyncClient[AsyncAdmin]):
         produce_messages: int | None = None,
         fetch_bytes: int | None = None,
         fetch_messages: int | None = None,
+        unacknowledged_bytes: int | None = None,
     ) -> None:
         """Set how much may be sent and read a second, in place of the quota that the name has.  Who exceeds it waits; nothing is refused.
 
@@ -1052,6 +1053,7 @@ class Admin(SyncClient[AsyncAdmin]):
             produce_messages: Messages a second.  Default: not limited.
             fetch_bytes: Bytes that are read a second.  Default: not limited.
             fetch_messages: Messages that are read a second.  Default: not limited.
+            unacknowledged_bytes: Of a user: bytes that may be sent and not acknowledged at a time.  Default: not limited.
 
         A name without any limit is exempt from the quota for ``*``.
 
@@ -1069,6 +1071,7 @@ class Admin(SyncClient[AsyncAdmin]):
                 produce_messages=produce_messages,
                 fetch_bytes=fetch_bytes,
                 fetch_messages=fetch_messages,
+                unacknowledged_bytes=unacknowledged_bytes,
             )
         )
 

@@ -30,18 +30,24 @@ class Subject(StrEnum):
 
 
 class Limit(StrEnum):
-    """What is limited, a second."""
+    """What is limited: all but unacknowledged bytes are a second."""
 
     PRODUCE_BYTES = "produce_bytes"
     PRODUCE_MESSAGES = "produce_messages"
     FETCH_BYTES = "fetch_bytes"
     FETCH_MESSAGES = "fetch_messages"
+    UNACKNOWLEDGED_BYTES = "unacknowledged_bytes"  # of a user: sent and not answered yet
 
 
 PRODUCE = Limit.PRODUCE_BYTES, Limit.PRODUCE_MESSAGES
 FETCH = Limit.FETCH_BYTES, Limit.FETCH_MESSAGES
-# What has only one direction.
-_ONLY = {Subject.PRODUCER_GROUP: PRODUCE, Subject.CONSUMER_GROUP: FETCH}
+RATES = PRODUCE + FETCH
+_LIMITS = {
+    Subject.USER: tuple(Limit),
+    Subject.PRODUCER_GROUP: PRODUCE,
+    Subject.CONSUMER_GROUP: FETCH,
+    Subject.TOPIC: RATES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,8 @@ class Quota(Row):
         """InvalidArgumentError for a rule that means nothing."""
         check_subject(self.subject, self.name)
         for limit, value in self.limits.items():
-            if limit not in _ONLY.get(self.subject, Limit):
-                raise InvalidArgumentError(f"{limit} of a {self.subject}: expected {' or '.join(_ONLY[self.subject])}")
+            if limit not in _LIMITS[self.subject]:
+                raise InvalidArgumentError(f"{limit} of a {self.subject}: expected {' or '.join(_LIMITS[self.subject])}")
             if not 0 < value <= MAX_LIMIT:
                 raise InvalidArgumentError(f"{limit} {value}: expected 1 to {MAX_LIMIT}")
 

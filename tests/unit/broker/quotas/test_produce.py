@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 
 import pytest
 
 from broker.metrics.node_samples import NodeSamples
 from dledger_client.aio import Admin, ClusterQuota, Message, Producer
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import InvalidArgumentError, InvalidNameError, NotLeaderError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError, UnreachableError
 from dledger_wire.rpc import methods
 from store.commands.quotas import Subject
 from tests.sim.security import APPLICATION
@@ -104,6 +105,70 @@ def test_a_user_is_delayed_whatever_it_sends_to() -> None:
                 await send_all(producer, topic, SENT // 2)
             (use,) = (await only(admin)).used
             assert (use.name, use.throttled_s > 0.8 * limited_s()) == (APPLICATION, True)
+
+    Rig(secured=True).run(scenario)
+
+
+@pytest.mark.parametrize("most", [1, 50_000])
+def test_what_a_user_has_unacknowledged_is_bounded_over_all_its_streams(most: int) -> None:
+    size, streams = 20_000, 8
+
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        await rig.topic()
+        seen: list[int] = []
+        quotas = context_of(rig, rig.master).quotas
+        producers = [rig.producer(compress_type="none") for _ in range(streams)]
+        async with rig.admin() as admin:
+            await admin.set_quota("user", APPLICATION, unacknowledged_bytes=most)
+            for producer in producers:
+                await producer.send(Message("t", b"first"))  # the stream is open
+            sent = quotas.unacknowledged[APPLICATION]
+            assert (sent.streams, sent.size_bytes) == (streams, 0)
+
+            async def look() -> None:
+                while True:
+                    seen.append(sent.size_bytes)
+                    await asyncio.sleep(0.0005)
+
+            async def send(producer: Producer) -> None:
+                for _ in range(20):
+                    await producer.send(Message("t", bytes(size)))
+
+            looking = asyncio.create_task(look())
+            await asyncio.gather(*map(send, producers))
+            looking.cancel()
+            assert most / 2 < statistics.median(seen) < most + 1.2 * size, "in turn; without the quota all have a message under way"
+            (use,) = (await only(admin)).used
+            assert (use.used["unacknowledged_bytes"], use.throttled_requests > 0) == (0, True)
+        for producer in producers:
+            await producer.close()
+        await until(lambda: APPLICATION not in quotas.unacknowledged)
+        assert sent.size_bytes == 0
+
+    Rig(secured=True).run(scenario)
+
+
+def test_a_stream_that_breaks_off_gives_back_what_it_held_and_wakes_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        await create_users(rig)
+        await rig.topic()
+        quotas = context_of(rig, rig.master).quotas
+        async with rig.admin() as admin, rig.producer(send_timeout_ms=60_000) as other:
+            await admin.set_quota("user", "*", unacknowledged_bytes=1_000)
+            await other.send(Message("t", b"first"))
+            for follower in rig.followers:
+                rig.cluster.kill(follower)  # nothing commits any more
+            broken = rig.producer(send_timeout_ms=500)
+            with pytest.raises(DledgerError):
+                await broken.send(Message("t", bytes(5_000)))
+            sent = quotas.unacknowledged[APPLICATION]
+            waiting = [asyncio.create_task(other.send(Message("t", b"%d" % number))) for number in range(3)]
+            await broken.close()
+            for follower in rig.followers:
+                rig.cluster.start(follower)
+            await asyncio.gather(*waiting)
+            await until(lambda: sent.size_bytes == 0)
 
     Rig(secured=True).run(scenario)
 
