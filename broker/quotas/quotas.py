@@ -23,6 +23,7 @@ FORGET_S = 60.0
 FORGET_AT_ONCE = 10
 MAX_SHOWN = 1_000
 RESOLVE_S = 5.0  # how often is looked whether a name's share is another one
+
 Traffic = tuple[Limit, Limit]  # of bytes and of messages in one direction
 
 
@@ -132,7 +133,7 @@ class Quotas:
             if limit in RATES:
                 bucket = limited.buckets[limit] = old.get(limit) or Bucket(share, now_s)
                 bucket.rate = share
-            else:
+            elif limit is Limit.UNACKNOWLEDGED_BYTES:
                 limited.most_unacknowledged = share
 
     def _forget(self, now_s: float) -> None:

@@ -59,6 +59,7 @@ class ClusterAdmission:
         self._waiting = 0
         self._wrong = WrongPasswords(loop_s)
         self._watched: dict[str, dict[object, tuple[User | None, End]]] = {}  # connections and streams, by user
+        self.most_connections: Callable[[str], int | None] = lambda _user: None  # by its quota, where there is one
         self.on_refused: Callable[[str, AuthenticationFailedError], object] = lambda *_: None
 
     def _shared_key(self, secret: str) -> bytes:
@@ -156,10 +157,16 @@ class ClusterAdmission:
     # Admitted callers
 
     def watch(self, principal: Principal, end: End) -> Callable[[], object]:
-        """Only users go: members of the cluster are known by certificates and secrets that this process cannot take back."""
+        """Only users go: members of the cluster are known by certificates and secrets that this process cannot take back.
+
+        Administrators of the cluster file come in whatever quotas say: one that is too small could not be changed otherwise.
+        """
         if principal.kind is not Kind.USER:
             return _nothing
         mark, name = object(), principal.name
+        most = self.most_connections(name) if name not in self._administrators else None
+        if most is not None and len(self._watched.get(name, ())) >= most:
+            raise BusyError(f"user {name} has {most} connections to this node, which is its quota", user=name)
         self._watched.setdefault(name, {})[mark] = self._known_user(name), end
         return lambda: self._forget(name, mark)
 

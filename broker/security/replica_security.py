@@ -30,6 +30,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.security import principal
 from dledger_wire.tasks import BackgroundTasks
+from store.commands.quotas import Limit, Subject
 from store.state.security import SecurityState
 from store.store import MessageStore
 
@@ -49,6 +50,7 @@ class ReplicaSecurity:
         self._replicas: ReplicaCheck | None = None
         if process.admission is not None:
             process.admission.is_current = self._is_current
+            process.admission.most_connections = lambda name: store.quotas.limit_for(Subject.USER, name, Limit.CONNECTIONS)
 
     def open(self, raft: RaftNode) -> None:
         """From now on ``access`` decides by the users and rules of this replica."""

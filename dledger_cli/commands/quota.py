@@ -43,9 +43,12 @@ def set_quota(
     unacknowledged_bytes: Annotated[
         str, typer.Option("--unacknowledged-bytes", metavar="SIZE", help="Bytes that a user may have sent without an answer yet.")
     ] = "",
+    connections: Annotated[
+        int | None, typer.Option("--connections", metavar="N", min=1, help="Connections of a user to one node; more are refused.")
+    ] = None,
     unlimited: Annotated[bool, typer.Option("--unlimited", help="No limit: exempts NAME from the quota for '*'.")] = False,
 ) -> None:
-    """Set a quota, in place of the one that the name has.  Who exceeds it is delayed; nothing is refused."""
+    """Set a quota, in place of the one that the name has.  Who exceeds it is delayed; only connections are refused."""
     produce_size, fetch_size = _size(produce_bytes, "--produce-bytes"), _size(fetch_bytes, "--fetch-bytes")
     limits = {
         "produce_bytes": produce_size,
@@ -53,6 +56,7 @@ def set_quota(
         "fetch_bytes": fetch_size,
         "fetch_messages": fetch_messages,
         "unacknowledged_bytes": _size(unacknowledged_bytes, "--unacknowledged-bytes"),
+        "connections": connections,
     }
     if unlimited is not all(limit is None for limit in limits.values()):
         raise typer.BadParameter("expected at least one limit, or else --unlimited")

@@ -44,7 +44,7 @@ class ClusterQuota:
         kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
         name: Whom it is for; ``*`` for each one that has no quota of its own.
         limits: By limit how much: ``produce_bytes``, ``produce_messages``, ``fetch_bytes``, ``fetch_messages`` a second, and
-            ``unacknowledged_bytes`` at a time.
+            ``unacknowledged_bytes`` and ``connections`` at a time.
         used: What names use of it, those that wait longest first.
         missing_in: Replica groups that do not have it so: set it again.
     """

@@ -26,8 +26,11 @@ class QuotaAdmin(Subject):
         fetch_bytes: int | None = None,
         fetch_messages: int | None = None,
         unacknowledged_bytes: int | None = None,
+        connections: int | None = None,
     ) -> None:
-        """Set how much may be sent and read a second, in place of the quota that the name has.  Who exceeds it waits; nothing is refused.
+        """Set how much may be sent and read a second, in place of the quota that the name has.
+
+        Who exceeds it waits; only connections are refused.
 
         Args:
             kind: ``user``, ``producer-group``, ``consumer-group`` or ``topic``.
@@ -37,6 +40,7 @@ class QuotaAdmin(Subject):
             fetch_bytes: Bytes that are read a second.  Default: not limited.
             fetch_messages: Messages that are read a second.  Default: not limited.
             unacknowledged_bytes: Of a user: bytes that may be sent and not acknowledged at a time.  Default: not limited.
+            connections: Of a user: connections to one node, beyond which new ones are refused with BUSY.  Default: not limited.
 
         A name without any limit is exempt from the quota for ``*``.
 
@@ -52,6 +56,7 @@ class QuotaAdmin(Subject):
             "fetch_bytes": fetch_bytes,
             "fetch_messages": fetch_messages,
             "unacknowledged_bytes": unacknowledged_bytes,
+            "connections": connections,
         }
         given = {limit: value for limit, value in limits.items() if value is not None}
         within(1, MAX_OFFSET, **given)

@@ -734,7 +734,7 @@ class QuotaRule(google.protobuf.message.Message):
     """or * for each one without a rule of its own"""
     @property
     def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """produce_bytes, produce_messages, fetch_bytes, fetch_messages: a second; unacknowledged_bytes"""
+        """produce_bytes, produce_messages, fetch_bytes, fetch_messages: a second; unacknowledged_bytes, connections"""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, DledgerError, UnreachableError
+from dledger_wire.errors import AddressInUseError, AuthenticationFailedError, BusyError, DledgerError, UnreachableError
 from dledger_wire.rpc.delivery import Take, receive_by_reading
 from dledger_wire.rpc.grpc_callers import GrpcCallers, Reading
 from dledger_wire.rpc.grpc_errors import abort, cancelled_from_outside
@@ -149,7 +149,12 @@ def _stream_behaviour(method: str, handler: StreamHandler, callers: GrpcCallers)
             revoked.append(error)
             task.cancel()
 
-        unwatch = callers.watch(caller, revoke)
+        try:
+            unwatch = callers.watch(caller, revoke)
+        except BusyError as refusal:
+            task.cancel()
+            await abort(context, refusal)
+            return
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:

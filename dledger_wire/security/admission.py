@@ -45,7 +45,7 @@ class Admission(Protocol):
     def watch(self, principal: Principal, end: Callable[[AuthenticationFailedError], object]) -> Callable[[], object]:
         """Call ``end`` as soon as what ``principal`` came in with counts no more: its user was deleted, or has another password.
 
-        What is returned is to be called when the connection or stream is over.
+        What is returned is to be called when the connection or stream is over.  BusyError for one more than the user may have.
         """
         ...
 

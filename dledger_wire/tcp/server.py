@@ -151,7 +151,12 @@ class _Accepted(Connection):
     def _admitted(self, opening: dict[str, object], principal: Principal) -> None:
         self.max_frame = MAX_MESSAGE_BYTES
         if self._server.admission is not None:
-            self._unwatch = self._server.admission.watch(principal, self.revoke)
+            try:
+                self._unwatch = self._server.admission.watch(principal, self.revoke)
+            except BusyError as error:
+                self._server.arrivals.refused("quota", f"{self.peer}: {error.message}")
+                self.refuse(error)
+                return
         self._server.opened(self, opening, principal)
 
 

@@ -30,13 +30,14 @@ class Subject(StrEnum):
 
 
 class Limit(StrEnum):
-    """What is limited: all but unacknowledged bytes are a second."""
+    """What is limited: the rates are a second."""
 
     PRODUCE_BYTES = "produce_bytes"
     PRODUCE_MESSAGES = "produce_messages"
     FETCH_BYTES = "fetch_bytes"
     FETCH_MESSAGES = "fetch_messages"
     UNACKNOWLEDGED_BYTES = "unacknowledged_bytes"  # of a user: sent and not answered yet
+    CONNECTIONS = "connections"  # of a user, to one node
 
 
 PRODUCE = Limit.PRODUCE_BYTES, Limit.PRODUCE_MESSAGES

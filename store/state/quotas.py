@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.formats import SECTION
 from store.commands.command import JsonObject
-from store.commands.quotas import EVERY, MAX_QUOTAS, DeleteQuota, PutQuota, Quota, Subject
+from store.commands.quotas import EVERY, MAX_QUOTAS, DeleteQuota, Limit, PutQuota, Quota, Subject
 from store.state.state_machine import CommandContext, CommandHandlers
 
 FORMAT = SECTION.current
@@ -33,6 +33,11 @@ class QuotaState:
     def rule_for(self, subject: Subject, name: str) -> Quota | None:
         """The rule that counts for ``name``: its own, else the one for each."""
         return self._rules.get((subject, name)) or self._rules.get((subject, EVERY))
+
+    def limit_for(self, subject: Subject, name: str, limit: Limit) -> int | None:
+        """What the rule that counts for ``name`` allows; None: it does not limit that."""
+        rule = self.rule_for(subject, name)
+        return rule.limits.get(limit) if rule is not None else None
 
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(PutQuota, self._put)

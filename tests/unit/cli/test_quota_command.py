@@ -14,7 +14,7 @@ from dledger_client.admin.quotas import ClusterQuota, QuotaUse
 from dledger_client.aio import Admin
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError
 
-NONE = dict.fromkeys(("produce_bytes", "produce_messages", "fetch_bytes", "fetch_messages", "unacknowledged_bytes"))
+NONE = dict.fromkeys(("produce_bytes", "produce_messages", "fetch_bytes", "fetch_messages", "unacknowledged_bytes", "connections"))
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +38,13 @@ def test_limits_are_set_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> N
     done = quota("set", "topic", "orders", "--produce-bytes", "10MiB")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "set the quota for topic orders\n")
     assert quota("set", "user", "*", "--produce-messages", "5", "--produce-bytes", "1").exit_code == 0
-    assert quota("set", "user", "alice", "--unacknowledged-bytes", "1MiB").exit_code == 0
+    assert quota("set", "user", "alice", "--unacknowledged-bytes", "1MiB", "--connections", "9").exit_code == 0
     assert quota("set", "producer-group", "spark", "--unlimited").exit_code == 0
     assert quota("set", "consumer-group", "audit", "--fetch-messages", "7", "--fetch-bytes", "2KiB").exit_code == 0
     assert asked == [
         ("topic", "orders", NONE | {"produce_bytes": 10 << 20}),
         ("user", "*", NONE | {"produce_bytes": 1, "produce_messages": 5}),
-        ("user", "alice", NONE | {"unacknowledged_bytes": 1 << 20}),
+        ("user", "alice", NONE | {"unacknowledged_bytes": 1 << 20, "connections": 9}),
         ("producer-group", "spark", NONE),
         ("consumer-group", "audit", NONE | {"fetch_bytes": 2048, "fetch_messages": 7}),
     ]

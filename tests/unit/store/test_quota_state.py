@@ -61,6 +61,7 @@ def test_a_snapshot_brings_everything_back_and_says_so() -> None:
         quota(Subject.CONSUMER_GROUP, "audit"),
         Quota(Subject.PRODUCER_GROUP, "spark", {Limit.FETCH_MESSAGES: 1}),
         Quota(Subject.TOPIC, "orders", {Limit.UNACKNOWLEDGED_BYTES: 1}),
+        Quota(Subject.TOPIC, "orders", {Limit.CONNECTIONS: 1}),
         quota(Subject.TOPIC, "orders", 0),
         quota(Subject.TOPIC, "orders", MAX_LIMIT + 1),
     ],

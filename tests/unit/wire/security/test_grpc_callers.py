@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from dledger_cli.local.ports import free_ports
+from dledger_wire.errors import BusyError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc.transport import ByteStream, CallContext
 from dledger_wire.security.limits import Limits
@@ -131,6 +132,21 @@ def test_a_revoked_users_stream_ends() -> None:
             assert security.admission.watched == []
 
     serving(security, scenario)
+
+
+def test_a_stream_beyond_a_users_quota_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Callable[[], object]:
+        raise BusyError("user alice has 2 connections to this node, which is its quota")
+
+    monkeypatch.setattr(Users, "watch", full)
+
+    async def scenario(address: str) -> None:
+        async with channel(address) as opened:
+            stream = opened.stream_stream(STREAM)(metadata=basic("alice", "wonderland"))
+            assert await stream.code() is not grpc.StatusCode.OK
+            assert await stream.details() == "user alice has 2 connections to this node, which is its quota"
+
+    serving(secured_server(), scenario)
 
 
 def test_health_is_told_to_everybody() -> None:
