@@ -187,6 +187,7 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     machine = machine_of(settings.cluster, own, folder, lambda: node.security.known_users())
     node = BrokerNode(settings, machine.env, process=machine.stats, utc_offset_ms=local_utc_offset_ms, security=machine.security)
     node.log_ring = log.ring
+    node.connections = machine.network.connections
     node.added_name_servers = AddedNameServers(settings.cluster).look
     log.term = lambda: node.raft.term if node.is_open else None
     async with node_port(node, machine), manager.notifying(lambda: node_notice(node)):

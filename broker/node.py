@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from broker.api.connections import ConnectionsService
 from broker.api.diagnostics import DiagnosticsService
 from broker.api.fetch import FetchService
 from broker.api.health import HealthService
@@ -76,6 +77,7 @@ from dledger_wire.errors import NotReadyError
 from dledger_wire.rpc.transport import Server
 from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
+from dledger_wire.tcp.server import Accepted
 from store.commands.security import Action
 from store.durability.checkpoint import CHECKPOINT_PATH
 from store.durability.persistence import ABORT_PATH
@@ -122,6 +124,7 @@ class BrokerNode:
     ) -> None:
         self.settings = settings
         self.log_ring: LogRing | None = None  # of the process, where it has one
+        self.connections: Callable[[], Sequence[Accepted]] = lambda: ()  # of the process, where they are known
         self.added_name_servers: Callable[[], Awaitable[Sequence[str]]] | None = None  # since its start, where that is known
         self._env = env
         self._time = GroupTime(env.clock, settings.cluster.raft.maxClockSkewMs)
@@ -270,6 +273,7 @@ class BrokerNode:
             TransferService(context),
             MemberService(context, registrar),
             DiagnosticsService(context, self._process, self.leader_history),
+            ConnectionsService(context, lambda: self.connections()),
             LogTailService(self.log_ring, self.settings.group.name, self.settings.node.id),
             ReplicaGroupService(context),
             FeatureLevelService(context),

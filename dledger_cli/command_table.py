@@ -44,6 +44,7 @@ TABLE = {
     "dlq": (f"{COMMANDS}.dlq", "Dead letters of consumer groups."),
     "transaction": (f"{COMMANDS}.transaction", "Transactions of producers."),
     "leader": (f"{COMMANDS}.leader", "Leadership of a replica group."),
+    "connections": (f"{COMMANDS}.connections", "Show the connections of nodes, which are held up, and why."),
     "log": (f"{COMMANDS}.log", "The logs of nodes and name servers."),
     "member": (f"{COMMANDS}.member", "Members of a replica group: learners and voters."),
     "cluster": (f"{COMMANDS}.cluster", "Replica groups of a cluster: add, drain, remove, upgrade."),

@@ -174,6 +174,7 @@ _ROWS: Mapping[UnaryMethod[Any, Any] | StreamMethod[Any, Any], Check] = {
     methods.LEADER_HISTORY: _DESCRIBE,
     methods.NODE_DETAILS: _DESCRIBE,
     methods.LOG_TAIL: _ADMINISTER,
+    methods.CONNECTIONS: _ADMINISTER,
     methods.WAITING_DELAYS: _DESCRIBE,
     methods.AUTO_CREATE_TOPIC: _topic(Action.CREATE),
     methods.JOIN_GROUP: asks_itself,

@@ -127,6 +127,50 @@ class NodeDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenConnection:
+    """A connection that a node has accepted.
+
+    Attributes:
+        peer: Address of its other side.
+        user: Whose it is, where callers authenticate.
+        kind: ``produce``, ``fetch``, ``link`` (of another node), ``calls`` or ``grpc``; of another stream its method.
+        state: ``running``; ``flow``: it waits, or did so in the last 5 s; ``blocked``: the node takes no messages of it.
+        waits_for: ``memory``: room to read its next message; of a producer ``disk``, ``follower`` and its id, ``apply`` or ``log``,
+            where its messages wait; ``handler``: its requests wait to be processed; ``reader``: it does not read its answers;
+            empty: nothing.
+        received_bytes: Bytes that are at the node and not processed, and credit for more.
+        unsent_bytes: Bytes that it has not read.
+        open_ms: How long it has been open, in milliseconds.
+    """
+
+    peer: str
+    user: str
+    kind: str
+    state: str
+    waits_for: str
+    received_bytes: int
+    unsent_bytes: int
+    open_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConnections:
+    """The connections that a node has accepted.
+
+    Attributes:
+        replica_group: The group of nodes it belongs to.
+        node: The node's id.
+        states: How many connections there are in each state.
+        connections: Those that wait first, then by the bytes that are held of them.
+    """
+
+    replica_group: str
+    node: str
+    states: Mapping[str, int] = field(hash=False)
+    connections: tuple[OpenConnection, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogLine:
     """A line of a node's log.
 

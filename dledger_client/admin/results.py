@@ -19,8 +19,10 @@ from dledger_client.admin.diagnostics import DelayLevel as DelayLevel
 from dledger_client.admin.diagnostics import LeaderChange as LeaderChange
 from dledger_client.admin.diagnostics import LogLine as LogLine
 from dledger_client.admin.diagnostics import LogTail as LogTail
+from dledger_client.admin.diagnostics import NodeConnections as NodeConnections
 from dledger_client.admin.diagnostics import NodeDetails as NodeDetails
 from dledger_client.admin.diagnostics import NodeTraffic as NodeTraffic
+from dledger_client.admin.diagnostics import OpenConnection as OpenConnection
 from dledger_client.admin.diagnostics import TopicCounts as TopicCounts
 from dledger_client.admin.diagnostics import WaitingDelays as WaitingDelays
 from dledger_client.admin.diagnostics import WaitingMessage as WaitingMessage

@@ -15,8 +15,10 @@ from dledger_client.admin.diagnostics import (
     LogLevel,
     LogLine,
     LogTail,
+    NodeConnections,
     NodeDetails,
     NodeTraffic,
+    OpenConnection,
     TopicCounts,
     WaitingDelays,
     WaitingMessage,
@@ -95,6 +97,33 @@ class DiagnosticsAdmin(Subject):
             versions=dict(found.versions),
             connections=dict(found.connections),
         )
+
+    async def connections(self, node: str = "", max_connections: int = 100) -> list[NodeConnections]:
+        """The connections that nodes have accepted, which of them are held up, and by what.
+
+        Args:
+            node: Only this node, by id or address.  Default: all that answer.
+            max_connections: How many of each node at most; those that wait come first.
+
+        Raises:
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> for found in await admin.connections():
+            ...     print(found.node, found.states, [each.waits_for for each in found.connections])
+        """
+        within(1, MAX_U32, max_connections=max_connections)
+        if node:
+            addresses = [await _address_of(self._calls, node)]
+        else:
+            addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        request = diagnostics_pb2.ConnectionsRequest(max_connections=max_connections)
+        answers = await _answers(self._calls, addresses, methods.CONNECTIONS, request)
+        found = [
+            NodeConnections(each.group, each.node, dict(each.states), tuple(object_of(OpenConnection, row) for row in each.connections))
+            for each in answers
+        ]
+        return sorted(found, key=lambda each: (each.replica_group, each.node))
 
     async def log_tail(self, node: str, lines: int = 200, *, level: LogLevel | None = None, after: int = 0) -> LogTail:
         """The newest lines of the log of a node or name server, which keeps some in memory.

@@ -14,7 +14,7 @@ from dledger_client.admin.cluster_status import ClusterDescription, NodeStatus, 
 from dledger_client.admin.consumer_checks import ConsumersStatus
 from dledger_client.admin.consumer_groups import ConsumerGroup, ConsumerGroupDescription, ConsumerGroupSettings, OffsetReset, ResetTarget
 from dledger_client.admin.dead_letters import DeadLetters
-from dledger_client.admin.diagnostics import LeaderChange, LogLevel, LogTail, NodeDetails, NodeTraffic, WaitingDelays
+from dledger_client.admin.diagnostics import LeaderChange, LogLevel, LogTail, NodeConnections, NodeDetails, NodeTraffic, WaitingDelays
 from dledger_client.admin.directory import ClusterDirectory
 from dledger_client.admin.group_progress import QUEUES_OF_A_GROUP, GroupProgress
 from dledger_client.admin.message_query import QueryResult
@@ -1164,6 +1164,22 @@ class Admin(SyncClient[AsyncAdmin]):
             >>> print((admin.node_details("n1")).disk_free_bytes)
         """
         return self._run(self._inner.node_details(node))
+
+    def connections(self, node: str = "", max_connections: int = 100) -> list[NodeConnections]:
+        """The connections that nodes have accepted, which of them are held up, and by what.
+
+        Args:
+            node: Only this node, by id or address.  Default: all that answer.
+            max_connections: How many of each node at most; those that wait come first.
+
+        Raises:
+            PermissionDeniedError: The caller does not administer the cluster.
+
+        Examples:
+            >>> for found in admin.connections():
+            ...     print(found.node, found.states, [each.waits_for for each in found.connections])
+        """
+        return self._run(self._inner.connections(node, max_connections))
 
     def log_tail(self, node: str, lines: int = 200, *, level: LogLevel | None = None, after: int = 0) -> LogTail:
         """The newest lines of the log of a node or name server, which keeps some in memory.

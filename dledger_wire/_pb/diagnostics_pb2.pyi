@@ -528,3 +528,109 @@ class WaitingMessage(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["due_ms", b"due_ms", "key", b"key", "level", b"level", "message_id", b"message_id", "topic", b"topic"]) -> None: ...
 
 global___WaitingMessage = WaitingMessage
+
+@typing.final
+class ConnectionsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MAX_CONNECTIONS_FIELD_NUMBER: builtins.int
+    max_connections: builtins.int
+    def __init__(
+        self,
+        *,
+        max_connections: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_connections", b"max_connections"]) -> None: ...
+
+global___ConnectionsRequest = ConnectionsRequest
+
+@typing.final
+class ConnectionsReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class StatesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    GROUP_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    STATES_FIELD_NUMBER: builtins.int
+    CONNECTIONS_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    node: builtins.str
+    @property
+    def states(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """how many connections there are in each state"""
+
+    @property
+    def connections(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenConnection]:
+        """those that wait first, then by the bytes that are held of them"""
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        node: builtins.str = ...,
+        states: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        connections: collections.abc.Iterable[global___OpenConnection] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connections", b"connections", "group", b"group", "node", b"node", "states", b"states"]) -> None: ...
+
+global___ConnectionsReply = ConnectionsReply
+
+@typing.final
+class OpenConnection(google.protobuf.message.Message):
+    """A connection that the node has accepted."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    WAITS_FOR_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    UNSENT_BYTES_FIELD_NUMBER: builtins.int
+    OPEN_MS_FIELD_NUMBER: builtins.int
+    peer: builtins.str
+    user: builtins.str
+    """whose it is, where callers authenticate"""
+    kind: builtins.str
+    """produce, fetch, link, calls or grpc; of another stream its method"""
+    state: builtins.str
+    """running; flow: it waits, or did so in the last 5 s; blocked: the node takes no messages"""
+    waits_for: builtins.str
+    """memory, disk, follower ID, apply, log, handler or reader; empty: nothing"""
+    received_bytes: builtins.int
+    """that are here and not processed, and credit for more"""
+    unsent_bytes: builtins.int
+    """that it has not read"""
+    open_ms: builtins.int
+    """how long it has been open"""
+    def __init__(
+        self,
+        *,
+        peer: builtins.str = ...,
+        user: builtins.str = ...,
+        kind: builtins.str = ...,
+        state: builtins.str = ...,
+        waits_for: builtins.str = ...,
+        received_bytes: builtins.int = ...,
+        unsent_bytes: builtins.int = ...,
+        open_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "open_ms", b"open_ms", "peer", b"peer", "received_bytes", b"received_bytes", "state", b"state", "unsent_bytes", b"unsent_bytes", "user", b"user", "waits_for", b"waits_for"]) -> None: ...
+
+global___OpenConnection = OpenConnection

@@ -171,6 +171,7 @@ LEADER_HISTORY = UnaryMethod(
     "/dledger.v1.Diagnostics/LeaderHistory", diagnostics_pb2.LeaderHistoryRequest, diagnostics_pb2.LeaderHistoryReply
 )
 NODE_DETAILS = UnaryMethod("/dledger.v1.Diagnostics/NodeDetails", diagnostics_pb2.NodeDetailsRequest, diagnostics_pb2.NodeDetailsReply)
+CONNECTIONS = UnaryMethod("/dledger.v1.Diagnostics/Connections", diagnostics_pb2.ConnectionsRequest, diagnostics_pb2.ConnectionsReply)
 LOG_TAIL = UnaryMethod("/dledger.v1.Diagnostics/LogTail", diagnostics_pb2.LogTailRequest, diagnostics_pb2.LogTailReply)
 WAITING_DELAYS = UnaryMethod(
     "/dledger.v1.Diagnostics/WaitingDelays", diagnostics_pb2.WaitingDelaysRequest, diagnostics_pb2.WaitingDelaysReply

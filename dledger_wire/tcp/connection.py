@@ -28,6 +28,7 @@ from dledger_wire.forked import close_in_child, run_in_children
 from dledger_wire.rpc.error_detail import to_detail
 from dledger_wire.rpc.transport import MAX_MESSAGE_BYTES
 from dledger_wire.security.tls import certificate_alert
+from dledger_wire.tcp.connection_state import LEAST_WAIT_S
 from dledger_wire.tcp.dead_peers import watch_for_death
 from dledger_wire.tcp.foreign import SHOWN_BYTES, spoken
 from dledger_wire.tcp.rare_warning import RareWarning
@@ -92,7 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._begun_s = self.last_received_s  # when the frame that is not complete began, or last brought as much as it must
         self._large_seen = 0  # how much of a large one was there at that time
         self._reading_paused = False
-        self.resumed_s = 0.0  # when it was read again after a pause
+        self.resumed_s = -math.inf  # when it went on after a pause
+        self._kept_s = math.inf  # since when the receiver has kept a message that the next one waits for
         self._credit: Credit | None = None  # of the frame that is not complete
         self._credits = 0  # granted, of frames and of messages in parts
         self._uncredited = 0  # asked for and not granted: until then nothing is read
@@ -270,6 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_s, self._held_sent = self._loop.time(), self._written - self.unsent
 
     def resume_writing(self) -> None:
+        self.resumed_s = self._loop.time()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -284,6 +287,25 @@ class Connection(asyncio.BufferedProtocol):
     def waiting_bytes(self) -> int:
         """How many bytes of complete messages a receiver may keep before it pauses reading."""
         return self._memory.waiting_bytes
+
+    def taker_waits(self, *, on: bool) -> None:
+        """Whether what reads this connection takes no more messages for now."""
+        now_s = self._loop.time()
+        if not on and now_s - self._kept_s >= LEAST_WAIT_S:
+            self.resumed_s = now_s
+        self._kept_s = now_s if on else math.inf
+
+    def waits_for_taker(self, now_s: float) -> bool:
+        return self._reading_paused or now_s - self._kept_s >= LEAST_WAIT_S
+
+    @property
+    def waits_for_credit(self) -> bool:
+        return self._uncredited > 0
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of it that are here and not taken, and credit for more."""
+        return self._memory.held_of(self)
 
     def pause_reading(self) -> None:
         self._reading_paused = True

@@ -31,7 +31,7 @@ from dledger_wire.tcp.connection import PREFACE, Connection
 from dledger_wire.tcp.dead_peers import end_when_silent
 from dledger_wire.tcp.received_bytes import RECEIVED_BYTES_LIMIT, ReceivedBytes
 from dledger_wire.tcp.resolver import RESOLVER, Resolver
-from dledger_wire.tcp.server import TcpServer
+from dledger_wire.tcp.server import Accepted, TcpServer
 from dledger_wire.tcp.stream import Stream
 
 if TYPE_CHECKING:
@@ -309,6 +309,11 @@ class TcpNetwork:
         self.security = security
         self._memory = ReceivedBytes(received_bytes)
         self.arrivals = Arrivals(security.limits, security.counts)
+        self._servers: list[TcpServer] = []
+
+    def connections(self) -> list[Accepted]:
+        """Those that the servers of this network have accepted."""
+        return [each for server in self._servers for each in server.connections()]
 
     def connect(self, address: str) -> TcpChannel:
         return TcpChannel(address, self.security, self._memory)
@@ -318,4 +323,6 @@ class TcpNetwork:
         return TcpChannel(address, self.security, self._memory, answering)
 
     def serve(self, address: str) -> TcpServer:
-        return TcpServer(address, self.security, self._memory, self.arrivals)
+        server = TcpServer(address, self.security, self._memory, self.arrivals)
+        self._servers.append(server)
+        return server

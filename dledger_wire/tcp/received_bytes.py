@@ -66,6 +66,10 @@ class ReceivedBytes:
             return 0
         return WAITING_BYTES if 2 * self.held <= self._limit else SCARCE_BYTES
 
+    def held_of(self, connection: Connection) -> int:
+        """What of it is held, and credit."""
+        return self._by.get(connection, 0)
+
     def wait(self, connection: Connection, change: int) -> None:
         """So many bytes of ``connection`` wait more than before, or, negative, less."""
         self._count(connection, change)

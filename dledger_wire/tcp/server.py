@@ -46,10 +46,11 @@ class _Context:
         self.principal = principal
 
 
-class _Accepted(Connection):
+class Accepted(Connection):
     """A connection just accepted."""
 
     is_members = False  # until it is known
+    purpose = user = ""  # until it has said so
 
     def __init__(self, server: TcpServer, memory: ReceivedBytes, arrival: Arrival) -> None:
         super().__init__("a peer", memory)
@@ -174,8 +175,8 @@ class TcpServer:
         self._unary: dict[bytes, tuple[str, UnaryHandler]] = {}
         self._streams: dict[str, StreamHandler] = {}
         self._listener: Listener | None = None
-        self._connections: dict[_Accepted, None] = {}
-        self._held_back: dict[_Accepted, None] = {}
+        self._connections: dict[Accepted, None] = {}
+        self._held_back: dict[Accepted, None] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -195,29 +196,34 @@ class TcpServer:
         await self._listener.start()
         self._look_again()
 
-    def _accept(self, arrival: Arrival) -> _Accepted:
-        return _Accepted(self, self._memory, arrival)
+    def _accept(self, arrival: Arrival) -> Accepted:
+        return Accepted(self, self._memory, arrival)
 
     # -- connections
 
-    def accepted(self, connection: _Accepted) -> None:
+    def accepted(self, connection: Accepted) -> None:
         """A connection is there, behind TLS where there is any."""
         self._connections[connection] = None
 
-    def parted(self, connection: _Accepted) -> None:
+    def parted(self, connection: Accepted) -> None:
         self._connections.pop(connection, None)
         self._held_back.pop(connection, None)
         self.arrivals.left(connection.arrival)
 
-    def joined(self, connection: _Accepted) -> None:
+    def connections(self) -> list[Accepted]:
+        """Those that are open now."""
+        return list(self._connections)
+
+    def joined(self, connection: Accepted) -> None:
         """A connection speaks HTTP/2; where callers have to authenticate, they have a limited time for it."""
+        connection.purpose = "grpc"
         foreign = self.foreign
         if foreign is None or (self.admission is None and not connection.known(is_member=False)):
             connection.abort()
             return
         foreign(connection, lambda principal: connection.arrival.is_known or connection.known(is_member=principal.is_cluster))
 
-    def held_back(self, connection: _Accepted) -> None:
+    def held_back(self, connection: Accepted) -> None:
         """Stop reading from a caller that does not read its answers, and drop the one that has not read for longest."""
         self._held_back[connection] = None
         if isinstance(connection.receiver, ServedCalls):
@@ -228,11 +234,11 @@ class TcpServer:
             del self._held_back[longest]  # at once: the next one held back in this turn is to find another one
             self._drop(longest, "unread", f"{most >> 20} MiB wait for callers that do not read them")
 
-    def goes_on(self, connection: _Accepted) -> None:
+    def goes_on(self, connection: Accepted) -> None:
         if self._held_back.pop(connection, 1) is None and isinstance(connection.receiver, ServedCalls):
             connection.resume_reading()
 
-    def _drop(self, connection: _Accepted, reason: str, why: str) -> None:
+    def _drop(self, connection: Accepted, reason: str, why: str) -> None:
         self.arrivals.refused(reason, f"{connection.peer}: closed: {why}")
         connection.abort()
 
@@ -252,7 +258,7 @@ class TcpServer:
             elif calls is not None and calls.is_idle and connection.last_received_s < now_s - CALLS_IDLE_S:
                 connection.close_after_flush()
 
-    def opened(self, connection: _Accepted, opening: dict[str, object], principal: Principal) -> None:
+    def opened(self, connection: Accepted, opening: dict[str, object], principal: Principal) -> None:
         """A connection has said what it is for, and ``principal`` is its dialler."""
         named, given = opening.get("method"), opening.get("metadata")
         method = named if isinstance(named, str) else ""
@@ -264,6 +270,7 @@ class TcpServer:
         known = given.items() if isinstance(given, dict) else ()
         metadata = {key.lower(): value for key, value in known if isinstance(value, str)}
         context = _Context(connection.peer, metadata, principal)
+        connection.user, connection.purpose = principal.name, "calls" if opening.get("calls") else method
         if opening.get("calls"):
             connection.receiver = ServedCalls(connection, self._unary, context)
             return

@@ -130,11 +130,13 @@ class Stream(Receiver):
     def _count_last(self, message: bytes) -> None:
         if not self._parted:
             self._last_bytes = len(message)
+            self.connection.taker_waits(on=True)
             self.connection.took_in(len(message))
 
     def _last_taken(self) -> None:
         size, self._last_bytes = self._last_bytes, 0
         if size:
+            self.connection.taker_waits(on=False)
             self.connection.took_in(-size)
 
     async def write(self, message: bytes) -> None:

@@ -184,6 +184,7 @@ COMMANDS = {
     "transaction rollback": "A --yes",
     "leader transfer": "--to n1",
     "leader history": "",
+    "connections": "--node n1",
     "log tail": "--node n1",
     "member add": "--id n4 --address 127.0.0.1:9",
     "member promote": "--id n1",

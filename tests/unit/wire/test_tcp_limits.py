@@ -292,7 +292,7 @@ def test_a_lost_connection_is_freed_without_the_collector(begin: bytes) -> None:
     seen: list[weakref.ref[Connection]] = []
     accepted = rig.server.accepted
 
-    def note(connection: tcp_server._Accepted) -> None:
+    def note(connection: tcp_server.Accepted) -> None:
         seen.append(weakref.ref(connection))
         accepted(connection)
 

@@ -46,6 +46,7 @@ READING: set[UnaryMethod[Any, Any]] = {
     methods.LEADER_HISTORY,
     methods.NODE_DETAILS,
     methods.LOG_TAIL,
+    methods.CONNECTIONS,
     methods.WAITING_DELAYS,
     methods.BACKUP_STATE,
     methods.BACKUP_END,

@@ -1,0 +1,96 @@
+"""The connections of a node: whose they are, which of them are held up, and by what.
+
+Owns the words for it.  A producer that waits for its messages to be taken waits for the slowest part of the way to a majority, which is
+named: the disk, a follower, the application of what is committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from broker.api.produce import waiting_for
+from broker.context import ServiceContext
+from broker.support.limits import in_slices
+from dledger.settings import RaftStatus
+from dledger_wire._pb import diagnostics_pb2
+from dledger_wire.errors import DledgerError
+from dledger_wire.event_loop import loop_s
+from dledger_wire.rpc import methods
+from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.status import SendStatus
+from dledger_wire.tcp.connection_state import TAKER, ConnectionState, state_of
+from dledger_wire.tcp.server import Accepted
+
+RUNNING, FLOW, BLOCKED = "running", "flow", "blocked"
+KINDS = {methods.PRODUCE.path: "produce", methods.FETCH.path: "fetch", methods.RAFT_LINK.path: "link"}
+DEFAULT_LISTED, MAX_LISTED = 100, 1_000
+
+
+class ConnectionsService:
+    """Lists them; ``connections`` gives those of the process."""
+
+    def __init__(self, context: ServiceContext, connections: Callable[[], Sequence[Accepted]]) -> None:
+        self._context, self._connections = context, connections
+
+    def register(self, server: Server) -> None:
+        methods.CONNECTIONS.serve(server, self.list)
+
+    async def list(self, request: diagnostics_pb2.ConnectionsRequest, _caller: CallContext) -> diagnostics_pb2.ConnectionsReply:
+        settings, listed = self._context.settings, min(request.max_connections or DEFAULT_LISTED, MAX_LISTED)
+        bottleneck, is_blocked, counts = bottleneck_of(self._context), self._is_blocked(), Counter[str]()
+        held_up: list[diagnostics_pb2.OpenConnection] = []
+        running: list[diagnostics_pb2.OpenConnection] = []
+        async for each in in_slices(self._connections()):
+            row = _row(state_of(each, loop_s()), bottleneck, is_blocked=is_blocked)
+            counts[row.state] += 1
+            rows = running if row.state == RUNNING else held_up
+            if len(rows) < MAX_LISTED:
+                rows.append(row)
+        reply = diagnostics_pb2.ConnectionsReply(group=settings.group.name, node=settings.node.id, states=counts)
+        for rows in (held_up, running):
+            rows.sort(key=lambda row: (not row.waits_for, -row.received_bytes - row.unsent_bytes, row.peer))
+        reply.connections.extend([*held_up, *running][:listed])
+        return reply
+
+    def _is_blocked(self) -> bool:
+        try:
+            self._context.require_disk_room()
+        except DledgerError:
+            return True
+        return False
+
+
+def bottleneck_of(context: ServiceContext) -> str:
+    """What the next message of a producer waits for, if it has to."""
+    status = context.raft.status()
+    if status.commit_index < status.last.index:
+        kind, nodes = waiting_for(context)
+        if kind is SendStatus.FLUSH_DISK_TIMEOUT:
+            return "disk"
+        followers = ", ".join(each.partition(":")[0] for each in nodes.split(", ") if ":" in each)
+        return f"follower {followers}" if followers else "log"
+    return "apply" if _lags(status) else "log"
+
+
+def _lags(status: RaftStatus) -> bool:
+    return status.applied_index < status.commit_index
+
+
+def _row(found: ConnectionState, bottleneck: str, *, is_blocked: bool) -> diagnostics_pb2.OpenConnection:
+    kind = KINDS.get(found.purpose, found.purpose.removeprefix(methods.PACKAGE))
+    state, waits_for = FLOW if found.is_held_up else RUNNING, found.waits_for
+    if waits_for == TAKER:
+        waits_for = bottleneck if kind == "produce" else "handler"
+    if is_blocked and kind == "produce":
+        state, waits_for = BLOCKED, "disk"
+    return diagnostics_pb2.OpenConnection(
+        peer=found.peer,
+        user=found.user,
+        kind=kind,
+        state=state,
+        waits_for=waits_for,
+        received_bytes=found.received_bytes,
+        unsent_bytes=found.unsent_bytes,
+        open_ms=int(found.since_s * 1000),
+    )
