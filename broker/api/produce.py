@@ -176,13 +176,14 @@ class _ProduceStream:
 
     def _proposed(self, pending: Request, first: int, end: int, count: int) -> Slice:
         payload = pending.payload[first:end]
+        # An error that is kept goes without its traceback: it would keep this frame, and with it the payload, in a cycle.
         try:
             self._context.require_master()
             self._context.require_disk_room()
             self._require_time(pending)
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:
-            return Slice([BatchOutcome() for _ in range(count)], refusal=error)
+            return Slice([BatchOutcome() for _ in range(count)], refusal=error.with_traceback(None))
         if self._quotas.limits_produce:
             self._quota.sent(prepared.sizes())
         part = Slice(prepared.outcomes)
@@ -191,7 +192,7 @@ class _ProduceStream:
             try:
                 self._context.raft.propose_for(prepared, part)
             except DledgerError as error:
-                part.waiting, part.refusal = None, error
+                part.waiting, part.refusal = None, error.with_traceback(None)
         return part
 
     def _require_time(self, pending: Request) -> None:

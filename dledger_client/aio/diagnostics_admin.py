@@ -118,7 +118,7 @@ class DiagnosticsAdmin(Subject):
         else:
             addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
         request = diagnostics_pb2.ConnectionsRequest(max_connections=max_connections)
-        answers = await _answers(self._calls, addresses, methods.CONNECTIONS, request)
+        answers = await answers_at(self._calls, addresses, methods.CONNECTIONS, request)
         found = [
             NodeConnections(each.group, each.node, dict(each.states), tuple(object_of(OpenConnection, row) for row in each.connections))
             for each in answers

@@ -115,7 +115,7 @@ class MessageLog:
                     check_producer(*self._sequences.names_of(record.sequence.producer_id))
                 part = self._check(record, outcome, check_writer, for_service=for_service)
             except DledgerError as error:
-                outcome.error = error
+                outcome.error = error.with_traceback(None)  # which would keep this frame, and with it the records
                 continue
             if part is not None:
                 parts.append(part)

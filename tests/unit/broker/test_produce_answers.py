@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,11 +15,16 @@ from broker.api.produce_request import Request, Slice
 from broker.quotas.produce import ProduceQuota
 from broker.quotas.quotas import Quotas
 from dledger.core.types import EntryId
+from dledger.replica.room import Window
 from dledger_wire._pb import broker_pb2
+from dledger_wire.errors import BusyError, TopicNotFoundError
+from dledger_wire.rpc import envelope
 from dledger_wire.security.principal import ANONYMOUS
 from dledger_wire.status import SendStatus
 from store.append.prepared import BatchOutcome
 from store.state.quotas import QuotaState
+from tests.unit.log.crash_disk import CrashDisk
+from tests.unit.store.store_rig import StoreRig, batch_of
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -79,3 +85,63 @@ def test_what_is_decided_while_its_client_is_told_what_it_waits_for_is_answered_
         await answering
 
     asyncio.run(asyncio.wait_for(scenario(), LIMIT_S))
+
+
+class Seen(bytes):
+    """A message whose end shows."""
+
+    freed = 0
+
+    def __del__(self) -> None:
+        Seen.freed += 1
+
+
+def test_a_batch_that_is_refused_is_freed_without_the_collector() -> None:
+    async def scenario() -> None:
+        rig = await StoreRig.open(CrashDisk())
+        freed_before, record = Seen.freed, Seen(batch_of("no topic of that name", 0, [b"x"]))
+        prepared = rig.store.prepare(record)
+        assert [type(outcome.error) for outcome in prepared.outcomes] == [TopicNotFoundError]
+        del record
+        assert Seen.freed == freed_before + 1
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("refuses", ["require_disk_room", "propose_for"])
+def test_the_bytes_of_a_request_that_is_refused_are_freed_without_the_collector(refuses: str) -> None:
+    """Else a node that refuses for want of memory would take more of it with each request."""
+
+    async def scenario() -> None:
+        def refuse(*_arguments: object) -> None:
+            raise BusyError("no room")
+
+        stream, anything = Slow(), SimpleNamespace(require_topic=print, require_producer=print)
+        stream.takes.set()
+        raft = SimpleNamespace(room=SimpleNamespace(has_room=True), window=Window(1 << 20), propose_for=refuse)
+        context: Any = SimpleNamespace(access=anything, raft=raft, require_master=int, require_disk_room=int, is_out_of_disk=False)
+        context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
+        context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
+        context.quotas = Quotas(QuotaState(), time.monotonic)
+        quota = ProduceQuota(context.quotas, SimpleNamespace(peer="", metadata={}, principal=ANONYMOUS))
+        context.store = SimpleNamespace(prepare=lambda payload, **_: SimpleNamespace(outcomes=[BatchOutcome()], size_bytes=len(payload)))
+        if refuses == "require_disk_room":
+            context.require_disk_room = refuse
+        requests = produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS, quota)
+        message = Seen(envelope.encode(broker_pb2.ProduceRequest(request_id=1), [batch_of("t", 0, [b"x"])]))
+        freed_before = Seen.freed
+        assert requests.take(message)
+        del message
+        assert [response.results[0].error.code for response in stream.written] == ["BUSY"]
+        assert Seen.freed == freed_before + 1
+        requests.end()
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
