@@ -31,6 +31,7 @@ MEMBERS_MAY = {
     for each in (
         methods.NODE_STATUS,
         methods.DESCRIBE_REPLICA_GROUP,
+        methods.LIST_QUOTAS,
         methods.TOPIC_TRAFFIC,
         methods.LEADER_HISTORY,
         methods.NODE_DETAILS,
@@ -128,6 +129,7 @@ def state(secured: Secured) -> dict[str, Any]:
         "groups": ask(methods.LIST_GROUPS).groups,
         "offsets": ask(methods.GROUP_OFFSETS, methods.GROUP_OFFSETS.request(groups=[GROUP])).groups,
         "users": ask(methods.LIST_USERS).users,
+        "quotas": ask(methods.LIST_QUOTAS).rules,
         "rules": ask(methods.LIST_RULES).rules,
         "members": sorted(nodes),
         "peers": [(secured.cluster.data / node / "peers.json").read_text() for node in sorted(nodes)],
