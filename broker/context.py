@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from broker.config.cluster_file import NodeSettings
 from broker.quotas.quotas import Quotas
 from broker.support.measures import ServiceMeasures
+from broker.support.memory_alarm import MemoryAlarm, blocked
 from dledger.core.types import Role
 from dledger.node import RaftNode
 from dledger.runtime.env import Environment
@@ -116,6 +117,7 @@ class ServiceContext:
     access: Access
     quotas: Quotas
     measures: ServiceMeasures = field(default_factory=ServiceMeasures)
+    memory_alarm: MemoryAlarm = field(default_factory=MemoryAlarm)
 
     def require_master(self) -> int:
         """The term in which this node is master; NotLeaderError with the leader's address, or NotReadyError, otherwise."""
@@ -130,14 +132,19 @@ class ServiceContext:
         that leads still after ``HAND_OVER_MS`` has no node to hand it to."""
         return self.raft.disk_full_ms > HAND_OVER_MS
 
-    def require_disk_room(self) -> None:
-        """ReadOnlyError, with the reason, while this node's disk is too full for new messages and producers.
+    def require_room(self, *, in_memory: bool = True) -> None:
+        """ReadOnlyError while an alarm keeps new messages out: of this node's memory, which new producers may pass, or of its disk.
 
         Senders get the reason in place of a timeout.
         """
-        self.store.require_disk_room()
+        if in_memory and self.memory_alarm.is_set:
+            raise blocked(self.memory_alarm.text, "memory", self.settings.node.id)
+        try:
+            self.store.require_disk_room()
+        except ReadOnlyError as error:
+            raise blocked(error.message.partition("; ")[0], "disk", self.settings.node.id) from None
         if self.is_out_of_disk:
-            raise ReadOnlyError("the leader's disk is full; nothing was stored")
+            raise blocked("the leader's disk is full", "disk", self.settings.node.id)
 
     def require_leader(self) -> None:
         """NotLeaderError with the leader's address unless this node leads, master or not yet."""

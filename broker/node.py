@@ -64,6 +64,7 @@ from broker.security.decommission_gate import DecommissionGate
 from broker.security.replica_security import ReplicaSecurity
 from broker.security.setup import NO_SECURITY, ProcessSecurity
 from broker.support.measures import MeasuredServer, ServiceMeasures
+from broker.support.memory_alarm import MemoryAlarm
 from broker.support.process_stats import ProcessStats
 from broker.transactions.api import TransactionService
 from dledger.clock.group_time import GroupTime
@@ -148,6 +149,7 @@ class BrokerNode:
         self._removed_groups = RemovedGroups(env.disk, settings.cluster.cluster)
         self.security = ReplicaSecurity(security, settings, env, self.store)
         self.damage = FoundDamage()
+        self.memory_alarm = MemoryAlarm()
         self._stopping = False
         self._context: ServiceContext | None = None
         self._failed: asyncio.Future[BaseException] | None = None
@@ -203,7 +205,9 @@ class BrokerNode:
         node = settings.node
         levels = FeatureLevels(build, self._process().version, lambda: self.store.feature_level.now)
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
-        shares = MemoryShares.of(settings.cluster, self._process().memory_bytes)
+        process = self._process()
+        shares = MemoryShares.of(settings.cluster, process.memory_bytes)
+        self.memory_alarm = MemoryAlarm(shares.mark)
         raft_settings = shares.bound(raft_settings_of(settings, self._log_config), settings.cluster.raft)
         self.roles.start()
         await self.leader_history.open(self._tasks)
@@ -226,8 +230,18 @@ class BrokerNode:
             self.security.open(self.raft)
             quotas = Quotas(self.store.quotas, lambda: env.clock.monotonic_ms() / 1000)
             context = self._context = ServiceContext(
-                settings, self._group_env, self.store, self.raft, self.roles, self.security.access, quotas, self.measures
+                settings,
+                self._group_env,
+                self.store,
+                self.raft,
+                self.roles,
+                self.security.access,
+                quotas,
+                self.measures,
+                self.memory_alarm,
             )
+            if process.anonymous_bytes:
+                self.looks.spawn(self.memory_alarm.watch(lambda: self._process().anonymous_bytes), "look at memory")
             await self._listen(self._services(context))
         except BaseException:
             await self.stop(hand_over=False)

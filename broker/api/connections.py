@@ -38,11 +38,11 @@ class ConnectionsService:
 
     async def list(self, request: diagnostics_pb2.ConnectionsRequest, _caller: CallContext) -> diagnostics_pb2.ConnectionsReply:
         settings, listed = self._context.settings, min(request.max_connections or DEFAULT_LISTED, MAX_LISTED)
-        bottleneck, is_blocked, counts = bottleneck_of(self._context), self._is_blocked(), Counter[str]()
+        bottleneck, alarm, counts = bottleneck_of(self._context), self._alarm(), Counter[str]()
         held_up: list[diagnostics_pb2.OpenConnection] = []
         running: list[diagnostics_pb2.OpenConnection] = []
         async for each in in_slices(self._connections()):
-            row = _row(state_of(each, loop_s()), bottleneck, is_blocked=is_blocked)
+            row = _row(state_of(each, loop_s()), bottleneck, alarm)
             counts[row.state] += 1
             rows = running if row.state == RUNNING else held_up
             if len(rows) < MAX_LISTED:
@@ -53,12 +53,13 @@ class ConnectionsService:
         reply.connections.extend([*held_up, *running][:listed])
         return reply
 
-    def _is_blocked(self) -> bool:
+    def _alarm(self) -> str:
+        """Which one keeps new messages out; empty: none."""
         try:
-            self._context.require_disk_room()
-        except DledgerError:
-            return True
-        return False
+            self._context.require_room()
+        except DledgerError as error:
+            return error.details["alarm"]
+        return ""
 
 
 def bottleneck_of(context: ServiceContext) -> str:
@@ -77,13 +78,13 @@ def _lags(status: RaftStatus) -> bool:
     return status.applied_index < status.commit_index
 
 
-def _row(found: ConnectionState, bottleneck: str, *, is_blocked: bool) -> diagnostics_pb2.OpenConnection:
+def _row(found: ConnectionState, bottleneck: str, alarm: str) -> diagnostics_pb2.OpenConnection:
     kind = KINDS.get(found.purpose, found.purpose.removeprefix(methods.PACKAGE))
     state, waits_for = FLOW if found.is_held_up else RUNNING, found.waits_for
     if waits_for == TAKER:
         waits_for = bottleneck if kind == "produce" else "handler"
-    if is_blocked and kind == "produce":
-        state, waits_for = BLOCKED, "disk"
+    if alarm and kind == "produce":
+        state, waits_for = BLOCKED, alarm
     return diagnostics_pb2.OpenConnection(
         peer=found.peer,
         user=found.user,

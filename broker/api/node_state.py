@@ -29,7 +29,9 @@ class Condition(NamedTuple):
     must_not_lead: bool = False
 
 
-def conditions_of(raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> list[Condition]:
+def conditions_of(
+    raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str], memory: str = ""
+) -> list[Condition]:
     """All that hold now, the weightiest first; with the clocks as they were compared last.
 
     Args:
@@ -37,19 +39,19 @@ def conditions_of(raft: RaftStatus, *, refuses_messages: bool, clocks: ClockMoni
         refuses_messages: Whether the store takes no new messages, for want of disk space.
         clocks: Of this node and its group.
         damage_seen: Damages that a comparison of replicas has found.
+        memory: What the memory alarm says while it is set.
     """
-    return list(_conditions(raft, refuses_messages, clocks, damage_seen))
+    return list(_conditions(raft, refuses_messages, clocks, damage_seen, memory))
 
 
-def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str]) -> Iterator[Condition]:
+def _conditions(
+    raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, damage_seen: Sequence[str], memory: str
+) -> Iterator[Condition]:
     if raft.failed:
         yield Condition("stopped", f"stopped: {raft.failed}", True)
     if raft.copying:
         yield Condition("copying", raft.copying, True)
-    if raft.disk_full:
-        yield Condition("disk_full", "read-only: the disk is full", True)
-    elif refuses_messages:
-        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio", True)
+    yield from _want_of_room(raft, refuses_messages, memory)
     clock = _clock_problem(clocks)
     if clock:
         yield Condition("clock", clock, abs(clocks.skew_ms) > clocks.time.max_skew_ms)
@@ -67,6 +69,15 @@ def _conditions(raft: RaftStatus, refuses_messages: bool, clocks: ClockMonitor, 
         yield Condition("", f"{OK}; slow disk: a write took {raft.slowest_flush_s:.1f} s to be on it")
     if raft.refused_messages:
         yield Condition("", f"{OK}; refused {raft.refused_messages} messages on links of replicas: see the node's log")
+
+
+def _want_of_room(raft: RaftStatus, refuses_messages: bool, memory: str) -> Iterator[Condition]:
+    if raft.disk_full:
+        yield Condition("disk_full", "read-only: the disk is full", True)
+    elif refuses_messages:
+        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio", True)
+    if memory:
+        yield Condition("memory", f"{memory}: takes no new messages")
 
 
 def states_of(conditions: Sequence[Condition]) -> list[str]:

@@ -47,8 +47,8 @@ class NodeStatusService:
         process, traffic = self._process(), context.store.traffic.total
         seen = await self._damage.still_damaged(context.raft.log)
         context.raft.clocks.update()
-        refuses = context.store.is_low_on_space
-        conditions = conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen)
+        refuses, memory = context.store.is_low_on_space, context.memory_alarm.text
+        conditions = conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen, memory=memory)
         reply = message_of(
             admin_pb2.NodeStatusReply,
             process,

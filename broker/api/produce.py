@@ -179,7 +179,7 @@ class _ProduceStream:
         # An error that is kept goes without its traceback: it would keep this frame, and with it the payload, in a cycle.
         try:
             self._context.require_master()
-            self._context.require_disk_room()
+            self._context.require_room()
             self._require_time(pending)
             prepared = self._context.store.prepare(payload, check_writer=self._check_writer, check_producer=self._check_producer)
         except DledgerError as error:

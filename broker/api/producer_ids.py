@@ -28,7 +28,7 @@ class ProducerIdService:
         at_most(len(request.producer_name), "characters in a producer group's name", MAX_NAME_CHARS)
         stable_id = check_producer_id(request.stable_id) if request.stable_id else ""
         self._context.require_master()
-        self._context.require_disk_room()
+        self._context.require_room(in_memory=False)
         if request.producer_id and not stable_id:
             # The next epoch of an id fences its current sender.
             self._context.access.require_producer(caller.principal, *self._context.store.names_of_producer(request.producer_id))

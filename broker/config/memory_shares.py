@@ -25,9 +25,17 @@ def watermark(mark: str, memory_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShares:
-    """``received``: of messages not taken yet, and of credit to send them; ``unsent``: what waits for callers that do not read;
-    ``grpc``: as ``received``, of callers by gRPC.  ``budget``: what all may take together; 0: as much as they take by default."""
+    """What a node may keep.
 
+    Attributes:
+        mark: The watermark in bytes; 0: not known.
+        budget: What all may take together; 0: as much as they take by default.
+        received: Of messages not taken yet, and of credit to send them.
+        unsent: What waits for callers that do not read.
+        grpc: As ``received``, of callers by gRPC.
+    """
+
+    mark: int = 0
     budget: int = 0
     received: int = RECEIVED_BYTES
     unsent: int = DEFAULT_LIMITS.unsent
@@ -37,7 +45,7 @@ class MemoryShares:
     def of(cls, cluster: ClusterConfig, memory_bytes: int) -> MemoryShares:
         """``memory_bytes``: of the machine or its cgroup; 0 where it is not known."""
         mark = watermark(cluster.broker.memoryHighWatermark, memory_bytes)
-        shares = cls(max(mark - IDLE_BYTES, mark // 3))
+        shares = cls(mark, max(mark - IDLE_BYTES, mark // 3))
         return replace(
             shares,
             received=max(shares.part(6, RECEIVED_BYTES, 16 << 20), 2 * cluster.store.maxMessageSize),

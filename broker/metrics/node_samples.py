@@ -60,7 +60,8 @@ class NodeSamples:
         if status is None:
             return alarms
         refuses, clocks = node.store.is_low_on_space, node.raft.clocks
-        found = conditions_of(status, refuses_messages=refuses, clocks=clocks, damage_seen=node.damage.texts)
+        seen, memory = node.damage.texts, node.memory_alarm.text
+        found = conditions_of(status, refuses_messages=refuses, clocks=clocks, damage_seen=seen, memory=memory)
         kinds = {condition.kind for condition in found}
         node_alarms = {kind: kind in kinds for kind in ALARMS if kind not in alarms}
         return alarms | node_alarms | {"stopped": "stopped" in kinds or node.failed.done()}

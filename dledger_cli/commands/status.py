@@ -44,10 +44,10 @@ def status(
     findings.
 
     Checks: no-leader, no-writes, under-replicated (a member does not answer, or is not in sync), lag=ENTRIES, disk=PERCENT, cert=DAYS,
-    damage, clock, slow-disk=MS (a write took that long on a disk, or waits that long for a majority); for consumers group-lag=TIME or
-    MESSAGES (age or number of the unread messages), group-stuck=TIME (a connected consumer with unread messages makes no progress),
-    dead-letters=MESSAGES and transactions=MESSAGES (more than that many are waiting); all: all of these. quorum-critical=NODE reports
-    whether writes would stop without that node.
+    damage, clock, slow-disk=MS (a write took that long on a disk, or waits that long for a majority), alarm (of memory or disk: a node
+    takes no new messages); for consumers group-lag=TIME or MESSAGES (age or number of the unread messages), group-stuck=TIME (a
+    connected consumer with unread messages makes no progress), dead-letters=MESSAGES and transactions=MESSAGES (more than that many are
+    waiting); all: all of these. quorum-critical=NODE reports whether writes would stop without that node.
     """
     if until not in ("", "healthy"):
         raise typer.BadParameter("expected healthy", param_hint="--until")

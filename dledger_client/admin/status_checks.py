@@ -28,10 +28,11 @@ DEFAULTS = {
     "damage": "",
     "clock": "",
     "slow-disk": "1000ms",
+    "alarm": "",
     **CONSUMER_DEFAULTS,
 }
 NAMES = (*DEFAULTS, "quorum-critical")
-_OF_EACH_NODE = ("lag", "disk", "cert", "damage", "clock", "slow-disk")
+_OF_EACH_NODE = ("lag", "disk", "cert", "damage", "clock", "slow-disk", "alarm")
 _SILENT = ("under-replicated", *_OF_EACH_NODE)  # one of them finds a member that does not answer, in one line
 
 
@@ -221,6 +222,10 @@ def _clock(case: _Case) -> _Found:
     return _states(case, "clock", "the clocks")
 
 
+def _alarm(case: _Case) -> _Found:
+    return _states(case, "memory alarm", "read-only")
+
+
 def _states(case: _Case, *beginnings: str) -> _Found:
     for node in case.answering:
         for text in (node.state, *node.warnings):
@@ -266,5 +271,6 @@ _CHECKS: dict[str, Callable[[_Case], _Found]] = {
     "damage": _damage,
     "clock": _clock,
     "slow-disk": _slow_disk,
+    "alarm": _alarm,
     "quorum-critical": _quorum_critical,
 }

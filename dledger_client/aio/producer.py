@@ -78,6 +78,12 @@ class Producer(AsyncClient):
         return self._opened_core
 
     @property
+    def blocked(self) -> str:
+        """The alarms that messages of this producer wait for, with their nodes; empty while none waits for one."""
+        core = self._opened_core
+        return core.accumulator.blocked.reason if core is not None else ""
+
+    @property
     def _closed(self) -> bool:
         return self._ending is not None
 

@@ -174,7 +174,7 @@ class LeaderStream:
         if self._term > self._backoff_term:  # a new leader, which may need a moment before it serves: begin with short pauses again
             self._backoff_term, self._attempt = self._term, 0
         self._attempt += 1
-        pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError)) / 1000
+        pause_s = self._backoff.pause_ms(self._attempt, busy=isinstance(error, BusyError) or "alarm" in error.details) / 1000
         if isinstance(error, AuthenticationFailedError | PermissionDeniedError):
             pause_s += REFUSED_PAUSE_S
         await self._router.cache.pause(self.replica_group, self._term, pause_s)

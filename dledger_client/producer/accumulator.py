@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from dledger_client.message import Message
 from dledger_client.producer.batches import MESSAGE_OVERHEAD_BYTES, UNSEEN, ProducerBatch, QueueBatcher, size_of
+from dledger_client.producer.blocked import Blocked
 from dledger_client.producer.compression import BodyCompression
 from dledger_client.producer.delivery_report import DeliveryReport
 from dledger_client.producer.half_messages import staged_delayed, staged_half
@@ -46,6 +47,7 @@ class RecordAccumulator:
         self.metrics: SendMetrics | None = None  # set before the first topic is
         self._options, self._availability, self._senders = options, availability, senders
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
+        self.blocked = Blocked(options)
         self._batch_bytes, self._max_buffered_bytes = options.batch_bytes, options.max_buffered_bytes
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
         self._lock = threading.Lock()

@@ -158,6 +158,7 @@ class Sender:
                         self._logged = error.message
                         _logger.warning("group %s: %s", self.replica_group, error.message)
                     self._last_error = error
+                    self._accumulator.blocked.refused(self.replica_group, error)
                     self._avoid()
                     await self._stream.back_off(error)
                     self._sweep()
@@ -176,6 +177,8 @@ class Sender:
 
     async def _wait_for_work(self) -> None:
         while self.is_idle:
+            if self._last_error is not None:
+                self._accumulator.blocked.ended(self.replica_group)
             self._wake.clear()
             for queue in [queue for queue in self._active if queue.is_idle]:
                 del self._active[queue]
@@ -355,6 +358,8 @@ class Sender:
             error = self._handle_result(batch, result) or error
         if error is not None:
             raise error
+        if self._last_error is not None:
+            self._accumulator.blocked.ended(self.replica_group)
         self._last_error, self._waiting_for, self._failing_since_ms, self._logged = None, "", 0, ""
         stream.confirm()
         self._wake.set()

@@ -71,6 +71,9 @@ class ProducerSettings(SecuritySettings, total=False):
         compress_over_bytes: Bodies larger than this are compressed. Default: 4096.
         compress_type: ``zlib``, ``lz4``, ``zstd`` or ``none``. Default: ``zlib``.
         compress_level: 1 (fast) to 9 (small). Default: 5.
+        on_blocked: Called with the reason when messages begin to wait because an alarm of a leader, of its memory or disk, keeps
+            them out; on the client's event loop, so it must not wait. Default: none.
+        on_unblocked: Called when messages do not wait for an alarm any more. Default: none.
         user: See ``SecuritySettings``, as the next three.
         password: Password of the user.
         password_file: File with the password.
@@ -94,6 +97,8 @@ class ProducerSettings(SecuritySettings, total=False):
     compress_over_bytes: int
     compress_type: str
     compress_level: int
+    on_blocked: Callable[[str], object] | None
+    on_unblocked: Callable[[], object] | None
     producerGroup: str
     createTopicKey: str
     defaultTopicQueueNums: int
@@ -151,6 +156,8 @@ class ProducerOptions:
     compress_over_bytes: int = 4096
     compress_type: str = "zlib"  # or lz4, zstd, none
     compress_level: int = DEFAULT_LEVEL
+    on_blocked: Callable[[str], object] | None = None  # with the reason
+    on_unblocked: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         for name in ("group", "producer_id", "create_topic_key", "compress_type"):

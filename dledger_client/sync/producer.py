@@ -47,6 +47,11 @@ class Producer(ProducerBase):
     def __init__(self, bootstrap: Bootstrap, group: str = "", **settings: Unpack[ProducerSettings]) -> None:
         self._open(lambda: AsyncProducer(bootstrap, group, **settings))
 
+    @property
+    def blocked(self) -> str:
+        """The alarms that messages of this producer wait for, with their nodes; empty while none waits for one."""
+        return self._inner.blocked
+
     def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 

@@ -437,7 +437,7 @@ STORE = Board(
                 ),
                 timeline(
                     "Alarms of the disk",
-                    f'dledger_alarm{{kind=~"stopped|disk_full|read_only|damaged|contradicted|copying", {N}}}',
+                    f'dledger_alarm{{kind=~"stopped|disk_full|read_only|memory|damaged|contradicted|copying", {N}}}',
                     "{{node}} {{kind}}",
                     ("0", "none", "transparent"),
                     ("1", "alarm", RED),

@@ -15,6 +15,7 @@ from dledger.runtime.env import Environment, space_of
 from store.settings import StoreSettings
 
 HAND_OVER_MS = 1_500  # what a leader that is low takes at most to hand over
+CLEAR_PERCENT = 1  # so far below the level the disk must fall before messages are taken again, or each segment would change it
 _logger = logging.getLogger(__name__)
 
 
@@ -67,7 +68,8 @@ class DiskRoom:
             self._crowded_since_ms = None
         elif self._crowded_since_ms is None:
             self._crowded_since_ms = now_ms
-        self._warn(in_need and self.used_percent > settings.diskSpaceWarningLevelRatio, now_ms)
+        limit = settings.diskSpaceWarningLevelRatio - (CLEAR_PERCENT if self.is_low else 0)
+        self._warn(in_need and self.used_percent > limit, now_ms)
         self._replica.low_on_space(self.is_low, sheds=crowded)
         return space.free_bytes
 

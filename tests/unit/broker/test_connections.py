@@ -11,8 +11,9 @@ import pytest
 
 from broker.api import connections
 from broker.api.connections import bottleneck_of
+from broker.support.memory_alarm import blocked
 from dledger_client.aio import Message
-from dledger_wire.errors import DledgerError, InvalidArgumentError, ReadOnlyError
+from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.tcp.server import Accepted
 from tests.unit.client.sim_rig import Rig, context_of, node_of, until
@@ -79,11 +80,11 @@ def test_those_that_wait_come_first_and_each_names_what_it_waits_for() -> None:
 
 def test_producers_of_a_node_whose_disk_is_too_full_are_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_context: object) -> None:
-        raise ReadOnlyError("the disk is used to 96 %")
+        raise blocked("the disk is used to 96 %", "disk", "n0")
 
     async def scenario(rig: Rig) -> None:
         give(rig, rig.master, Drawn("producer"), Drawn("reader", purpose=methods.FETCH.path))
-        monkeypatch.setattr("broker.context.ServiceContext.require_disk_room", refuse)
+        monkeypatch.setattr("broker.context.ServiceContext.require_room", refuse)
         async with rig.admin() as admin:
             (found,) = await admin.connections(rig.master)
         assert [(each.peer, each.state, each.waits_for) for each in found.connections] == [

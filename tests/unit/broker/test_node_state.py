@@ -43,8 +43,10 @@ def clocks_of(skew_ms: int = 0, lag_ms: int = 0) -> ClockMonitor:
     return cast(ClockMonitor, SimpleNamespace(skew_ms=skew_ms, time=time))
 
 
-def conditions(raft: RaftStatus = WELL, *, refuses: bool = False, skew_ms: int = 0, damage_seen: tuple[str, ...] = ()) -> list[Condition]:
-    return conditions_of(raft, refuses_messages=refuses, clocks=clocks_of(skew_ms), damage_seen=damage_seen)
+def conditions(
+    raft: RaftStatus = WELL, *, refuses: bool = False, skew_ms: int = 0, damage_seen: tuple[str, ...] = (), memory: str = ""
+) -> list[Condition]:
+    return conditions_of(raft, refuses_messages=refuses, clocks=clocks_of(skew_ms), damage_seen=damage_seen, memory=memory)
 
 
 def states(raft: RaftStatus = WELL, *, refuses: bool = False, skew_ms: int = 0, damage_seen: tuple[str, ...] = ()) -> list[str]:
@@ -113,7 +115,7 @@ def test_each_condition_is_an_alarm_of_the_catalogue_or_none() -> None:
         contradicted="n1: entry 7",
         refused_messages=1,
     )
-    kinds = [condition.kind for condition in conditions(worst, refuses=True, skew_ms=9_000)]
-    assert kinds == ["stopped", "copying", "read_only", "clock", "damaged", "contradicted", ""]
+    kinds = [condition.kind for condition in conditions(worst, refuses=True, skew_ms=9_000, memory="memory alarm: 2 GiB in use")]
+    assert kinds == ["stopped", "copying", "read_only", "memory", "clock", "damaged", "contradicted", ""]
     assert conditions(replace(WELL, disk_full=True), refuses=True)[0].kind == "disk_full"
     assert {*kinds, "disk_full"} - {""} == ALARMS.keys() - {"certificate"}

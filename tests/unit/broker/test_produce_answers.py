@@ -112,7 +112,7 @@ def test_a_batch_that_is_refused_is_freed_without_the_collector() -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("refuses", ["require_disk_room", "propose_for"])
+@pytest.mark.parametrize("refuses", ["require_room", "propose_for"])
 def test_the_bytes_of_a_request_that_is_refused_are_freed_without_the_collector(refuses: str) -> None:
     """Else a node that refuses for want of memory would take more of it with each request."""
 
@@ -123,14 +123,14 @@ def test_the_bytes_of_a_request_that_is_refused_are_freed_without_the_collector(
         stream, anything = Slow(), SimpleNamespace(require_topic=print, require_producer=print)
         stream.takes.set()
         raft = SimpleNamespace(room=SimpleNamespace(has_room=True), window=Window(1 << 20), propose_for=refuse)
-        context: Any = SimpleNamespace(access=anything, raft=raft, require_master=int, require_disk_room=int, is_out_of_disk=False)
+        context: Any = SimpleNamespace(access=anything, raft=raft, require_master=int, require_room=int, is_out_of_disk=False)
         context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
         context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
         context.quotas = Quotas(QuotaState(), time.monotonic)
         quota = ProduceQuota(context.quotas, SimpleNamespace(peer="", metadata={}, principal=ANONYMOUS))
         context.store = SimpleNamespace(prepare=lambda payload, **_: SimpleNamespace(outcomes=[BatchOutcome()], size_bytes=len(payload)))
-        if refuses == "require_disk_room":
-            context.require_disk_room = refuse
+        if refuses == "require_room":
+            context.require_room = refuse
         requests = produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS, quota)
         message = Seen(envelope.encode(broker_pb2.ProduceRequest(request_id=1), [batch_of("t", 0, [b"x"])]))
         freed_before = Seen.freed

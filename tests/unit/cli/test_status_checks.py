@@ -109,7 +109,7 @@ def test_a_silent_node_is_found_once_whatever_was_asked_of_it() -> None:
     ]
     assert found("all", leader("n0"), other("n0"), gone("n2")) == [
         "under-replicated: g0/n2: a member that does not answer: connection refused; "
-        "not known of it: lag, disk, cert, damage, clock, slow-disk"
+        "not known of it: lag, disk, cert, damage, clock, slow-disk, alarm"
     ]
 
 

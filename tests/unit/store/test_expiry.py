@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +17,7 @@ from dledger_wire.batches.batch import BatchView
 from dledger_wire.errors import NotReadyError, OffsetOutOfRangeError, ReadOnlyError, StorageDamagedError
 from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from store.commands.redelivery import AdvanceDelayLevel
-from store.durability.disk_room import HAND_OVER_MS
+from store.durability.disk_room import HAND_OVER_MS, DiskRoom
 from store.durability.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
 from store.offline.verify import verify_store
@@ -618,3 +620,29 @@ def test_a_deletion_counts_what_went_from_the_logs_beginning_alone(monkeypatch: 
         await rig.log.close()
 
     run(scenario)
+
+
+def test_messages_are_taken_again_only_well_below_the_level_at_which_they_were_not() -> None:
+    """A disk at the level would block and unblock producers with each segment."""
+
+    class Disk:
+        used = 0
+
+        async def total_bytes(self) -> int:
+            return 1000
+
+        async def free_bytes(self) -> int:
+            return 1000 - self.used
+
+    async def scenario() -> list[bool]:
+        disk, found = Disk(), []
+        clock = SimpleNamespace(monotonic_ms=lambda: 0)
+        replica = SimpleNamespace(low_on_space=lambda *_, **__: None, may_hand_over=lambda: False)
+        settings = StoreSettings(diskSpaceWarningLevelRatio=90, diskSpaceEnoughFree=0)
+        room = DiskRoom(settings, cast(Any, SimpleNamespace(disk=disk, clock=clock)), cast(Any, replica))
+        for disk.used in (900, 901, 900, 891, 890, 900, 901):
+            await room.look()
+            found.append(room.refuses_messages)
+        return found
+
+    assert asyncio.run(scenario()) == [False, True, True, True, False, False, True]
