@@ -65,6 +65,9 @@ class Elections:
         core = self._core
         if core.role is Role.LEADER or not self.timer.is_due:
             return
+        if not core.hard_state_durable:
+            self.timer.wait_for_disk()  # another term would need another write, and no answer can have come to this one's
+            return
         if self.may_campaign:
             self.start_pre_vote(self._silence)
             return
@@ -214,7 +217,7 @@ class Elections:
             if core.role is Role.PRE_CANDIDATE:
                 self.become_follower(core.term, None, core.loss.cause)
             core.promise(core.term, source)
-            self.timer.reset()
+            self.timer.voted()
         self._answer(source, message, granted=True)
 
     def seekers(self) -> tuple[NodeId, ...]:
@@ -253,7 +256,8 @@ class Elections:
     def _answer(self, to: NodeId, message: VoteRequest, *, granted: bool) -> None:
         term = message.term if granted else self._core.term
         suspect = self._core.soundness.suspect
-        answer = VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote, suspect=suspect)
+        sync_ms = self._core.syncs.own_ms
+        answer = VoteResponse(term=term, granted=granted, pre_vote=message.pre_vote, suspect=suspect, sync_ms=sync_ms)
         self._core.send(to, answer)
 
     # Answers
@@ -266,6 +270,7 @@ class Elections:
             counts = core.role is Role.PRE_CANDIDATE and (not message.granted or message.term == core.term + 1)
         else:
             counts = core.role is Role.CANDIDATE and message.term == core.term
+        core.syncs.reported(message.sync_ms)
         if counts and message.suspect:
             self._suspected(tally, source)
         if counts and tally.record(source, message.granted):
@@ -276,12 +281,15 @@ class Elections:
         if (term, vote) != (core.term, core.vote):
             return
         core.hard_state_durable = True
+        core.syncs.promise_kept()
         tally = self._tally
         if core.role is Role.CANDIDATE and tally is not None:
             if core.memberships.casts_own_vote:
                 tally.record(core.node_id, True)
             self.timer.own_vote_stored()
             self._close_round_if_decided()
+        elif core.role is not Role.LEADER and core.leader is None and vote is not None and core.syncs.slow_ms:
+            self.timer.voted()  # it leaves only now
 
     def _close_round_if_decided(self) -> None:
         core, tally = self._core, self._tally

@@ -7,8 +7,13 @@ election timeout longer than every other node, always.
 *After its stream broke*: until the time slot of this node, by rank, so that collisions are rare.
 *Quick rounds*: for ``QUICK_TIMEOUTS`` election timeouts after a leader was lost, or fell silent, a pre-vote is repeated after a short time.
 Other voters may notice the failure a little later, or be started again just then, and a pre-vote costs one message and disturbs no node.
-The first ``QUICK_ELECTIONS`` elections wait for votes as short, beyond what this node's own vote took to reach its disk, since votes of
-others take about as long; then a whole timeout is drawn, which every network and disk that works is faster than.
+The first ``QUICK_ELECTIONS`` elections wait for votes as short; then a whole timeout is drawn, which every network that works is faster
+than.
+
+*Slow disks* (``sync_times.py``): a vote is a write of the candidate's, then one of the voter's, which may have another one before it.
+A node whose own vote is not on its disk yet waits for that, whatever the time; then a candidate, a voter and a node that lets another one
+pass wait for two writes on the slowest disk known, a candidate for twice as long after each election that failed, up to ``LONGEST_WAIT``
+times.  Where all disks are fast these waits are nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from dledger.core.types import NodeId
 
 QUICK_TIMEOUTS = 5
 QUICK_ELECTIONS = 2
+WRITES = 2  # that an answer to a candidate may wait for
+LONGEST_WAIT = 4
 LONGEST_DRAW = 3  # election timeouts at most between two pre-votes of a node
 
 
@@ -99,13 +106,32 @@ class ElectionTimer:
         self._stood_ms = self._core.now_ms
         self.reset()
 
+    @property
+    def _disks_ms(self) -> int:
+        """What answers may wait for disks."""
+        return WRITES * self._core.syncs.slow_ms
+
+    def wait_for_disk(self) -> None:
+        """This node's own vote is not on its disk yet."""
+        self.deadline_ms = self._core.now_ms + self._core.config.heartbeat_interval_ms
+
+    def voted(self) -> None:
+        """This node voted for another one: it is given time to be elected."""
+        self.reset()
+        self.deadline_ms += self._disks_ms
+
     def own_vote_stored(self) -> None:
         """The vote that this node gave itself is on disk."""
         core = self._core
-        if self._is_quick and self._elections <= QUICK_ELECTIONS:
+        failed = max(0, self._elections - QUICK_ELECTIONS)
+        disks_ms = self._disks_ms * min(1 << failed, LONGEST_WAIT)
+        if self._is_quick and not failed:
             beat_ms, stored_ms = core.config.heartbeat_interval_ms, core.now_ms - self._stood_ms
-            wait_ms = 2 * stored_ms + 3 * beat_ms // 2 + core.random.randrange(0, 3 * beat_ms // 2)
-            self.deadline_ms = min(self.deadline_ms, core.now_ms + wait_ms)
+            wait_ms = max(2 * stored_ms, disks_ms) + 3 * beat_ms // 2 + core.random.randrange(0, 3 * beat_ms // 2)
+            self.deadline_ms = core.now_ms + wait_ms
+        elif disks_ms:
+            self.reset()
+            self.deadline_ms += disks_ms
 
     def may_yield(self, source: NodeId) -> bool:
         """Whether to let ``source``, which asks for votes, go first: once each, since one that hears no answers would ask for ever."""
@@ -117,4 +143,5 @@ class ElectionTimer:
         """Another node stands for election: wait a little at least."""
         core = self._core
         beat_ms = core.config.heartbeat_interval_ms
-        self.deadline_ms = max(self.deadline_ms, core.now_ms + beat_ms + core.random.randrange(0, beat_ms))
+        wait_ms = self._disks_ms + beat_ms + core.random.randrange(0, beat_ms)
+        self.deadline_ms = max(self.deadline_ms, core.now_ms + wait_ms)

@@ -82,6 +82,8 @@ class Following:
         new, new_index = entries[at:], first + at
         if new_index <= log.last.index:
             self._cut(new_index)
+        if log.durable == log.last.index:
+            core.syncs.log_waits()
         log.append(new)
         core.emit(Append(new_index, new))
         core.memberships.appended(new_index, new)
@@ -124,6 +126,7 @@ class Following:
         core = self._core
         self._follow(source, message.newest_commit)
         core.silence.on_timeout(message.election_timeout_ms, message.wary_ms)
+        core.syncs.announced(message.sync_ms)
         self._kept, self._kept_ms = (message.kept_from, message.kept_upto), core.now_ms
         if self._is_of_this_log(message):
             self._learn_commit(min(message.commit, core.log.last.index))
@@ -136,6 +139,7 @@ class Following:
             seekers=core.elections.seekers(),
             yields=core.yields,
             keeps_from=0 if core.sheds else core.log.first_index,
+            sync_ms=core.syncs.own_ms,
         )
         core.send(source, answer)
 

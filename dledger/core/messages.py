@@ -31,6 +31,7 @@ class VoteResponse:
     granted: bool
     pre_vote: bool = False
     suspect: bool = False  # the voter may have lost entries that it acknowledged
+    sync_ms: int = 0  # as in a HeartbeatResponse
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class Heartbeat:
     ``commit``, since the receiver may have been started on another log meanwhile; 0 where it is not known.
     ``election_timeout_ms``: the group's, as the leader sees it.  0: the configured one.
     ``wary_ms``: how much longer the sender knows the group to be wary (``silence.py``).
+    ``sync_ms``: the longest time that a write took to be on a disk of the group (``sync_times.py``).
     ``kept_from``, ``kept_upto``: entries that another replica than the receiver has and deletes only by age; 0: none.
     """
 
@@ -78,6 +80,7 @@ class Heartbeat:
     wary_ms: int = 0
     kept_from: int = 0
     kept_upto: int = 0
+    sync_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +92,7 @@ class HeartbeatResponse:
     ``seekers``: voters that asked the sender for votes lately, since they hear no leader.
     ``copied_bytes``: what it has received of snapshots since its start; None where it is not known.
     ``yields``: why it leads only when no other voter can; empty: nothing.  ``keeps_from``: the first entry of its log; 0 while it may
-    delete entries of any age for want of space.
+    delete entries of any age for want of space.  ``sync_ms``: the longest time that a write took to be on its disk lately.
     """
 
     term: int
@@ -101,6 +104,7 @@ class HeartbeatResponse:
     copied_bytes: int | None = None
     yields: str = ""
     keeps_from: int = 0
+    sync_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

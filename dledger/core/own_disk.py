@@ -1,6 +1,7 @@
 """A leader whose disk is full or nearly so, or slower than an election timeout, gives leadership away.
 
-Owns since when its own log has waited for the disk, and since when it has been low on space.
+Owns since when it has been low on space.  A slow one keeps leadership unless a majority without it has disks faster by a clear factor
+(``sync_times.py``): where all are as slow, another leader serves no better, and each election costs several writes.
 """
 
 from __future__ import annotations
@@ -19,25 +20,20 @@ class OwnDisk:
 
     def __init__(self, core: CoreState) -> None:
         self._core = core
-        self._durable_moved_ms = 0
         self._had_space_ms = 0  # when this leader was last not low on space, or began to lead
 
     def lead(self) -> None:
-        self._durable_moved_ms = self._had_space_ms = self._core.now_ms
+        self._had_space_ms = self._core.now_ms
 
-    def advanced(self) -> None:
-        """The disk has caught up, or comes closer to the log's end."""
-        self._durable_moved_ms = self._core.now_ms
-
-    def watch(self, late_ms: int, *, waiting: bool) -> None:
-        """At each heartbeat.  ``waiting``: entries of this leader, which counts itself, are not on its disk yet.
+    def watch(self, late_ms: int, *, counts: bool) -> None:
+        """At each heartbeat.  ``counts``: this leader is a voter.
 
         ``late_ms``: how late this comes.  Beyond a heartbeat: this node was paused, and hears only later of writes that ended.
         """
         core = self._core
         if late_ms > core.config.heartbeat_interval_ms:
-            self._durable_moved_ms = min(core.now_ms, self._durable_moved_ms + late_ms)
-        slow = waiting and core.now_ms - self._durable_moved_ms > core.config.election_timeout_ms
+            core.syncs.paused(late_ms)
+        slow = counts and core.syncs.log_waiting_ms > core.config.election_timeout_ms
         if core.storage is Storage.FULL:
             core.transfers.hand_over(Cause.DISK_FULL)
         elif slow:

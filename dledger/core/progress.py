@@ -48,6 +48,7 @@ class Progress:
         "seekers",
         "state",
         "store",
+        "sync_ms",
         "yields",
     )
 
@@ -72,6 +73,7 @@ class Progress:
         self.yields = ""  # by its last answer: why it leads only as a last resort
         self.keeps_from = 0  # by its last answer: the first entry of its log; 0: it may delete entries of any age
         self.seekers: tuple[NodeId, ...] = ()  # by its last answer: voters without a leader that it hears
+        self.sync_ms = 0  # by its last answer: how long a write took lately to be on its disk
         self.copied_bytes: int | None = None  # by its last answer: what it has received of snapshots
         self.denied = False  # it has denied what it had acknowledged, and was asked once more
         self.store = ""  # the data folder it answers from; empty: it has not responded, or sends none

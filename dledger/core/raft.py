@@ -58,6 +58,7 @@ from dledger.core.silence import Silence
 from dledger.core.soundness import Soundness
 from dledger.core.state import CoreState, DrawSource, Storage
 from dledger.core.status import CoreStatus, PeerProgress
+from dledger.core.sync_times import SyncTimes
 from dledger.core.transfer import Transfers
 from dledger.core.types import EntryId, Membership, NodeId, Role
 from dledger_wire.check import InvariantBrokenError
@@ -83,7 +84,7 @@ class Raft:
         now_ms: int = 0,
     ) -> None:
         core = self._core = CoreState(config, node_id, store, saved, log_view, random, now_ms)
-        core.memberships, core.soundness = Memberships(core, membership, saved), Soundness(core, saved)
+        core.memberships, core.soundness, core.syncs = Memberships(core, membership, saved), Soundness(core, saved), SyncTimes(core)
         core.following, core.transfers, core.reads, core.silence = Following(core), Transfers(core), Reads(core), Silence(core)
         core.replication, core.elections = Replication(core), Elections(core)
         core.memberships.role_may_change()

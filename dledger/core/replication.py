@@ -24,6 +24,7 @@ from dledger.core.progress import Progress, ProgressState
 from dledger.core.quorum import majority, quorum_value
 from dledger.core.reads import NO_ROUND
 from dledger.core.state import CoreState
+from dledger.core.sync_times import FASTER
 from dledger.core.types import EntryId, EntryKind, EntryMeta, NodeId, Role
 from dledger_wire.check import require
 
@@ -120,7 +121,7 @@ class Replication:
         """Append an entry of this leader and send it to all peers."""
         core = self._core
         if core.log.durable == core.log.last.index:
-            self._own_disk.advanced()
+            core.syncs.log_waits()
         core.log.append((meta,))
         self.uncommitted_bytes += meta.size_bytes
         index = core.log.last.index
@@ -224,9 +225,10 @@ class Replication:
     def on_stored(self, event: Stored) -> None:
         """This node's own entries reached stable storage."""
         core = self._core
-        if core.log.stored(event.last) and core.role is Role.LEADER:
-            self._own_disk.advanced()
-            self._maybe_commit()
+        if core.log.stored(event.last):
+            core.syncs.log_stored()
+            if core.role is Role.LEADER:
+                self._maybe_commit()
 
     def _maybe_commit(self) -> None:
         core = self._core
@@ -296,6 +298,7 @@ class Replication:
             commit_term=commit_term,
             election_timeout_ms=core.silence.agreed_ms,
             wary_ms=core.silence.wary_ms,
+            sync_ms=core.syncs.group_ms,
         )
         message.kept_from, message.kept_upto = self.kept_without(peer)
         core.send(peer.node, message)
@@ -319,9 +322,10 @@ class Replication:
         peer.answered(core.now_ms)
         peer.notice_open = False
         peer.low_on_space, peer.seekers, peer.copied_bytes = message.low_on_space, message.seekers, message.copied_bytes
-        peer.yields, peer.keeps_from = message.yields, message.keeps_from
+        peer.yields, peer.keeps_from, peer.sync_ms = message.yields, message.keeps_from, message.sync_ms
         if peer in self._voters:
             core.silence.reported(source, message.late_ms, message.wary_ms)
+            core.syncs.reported(message.sync_ms)
         if peer.round < message.round <= core.reads.round:
             peer.round = message.round
             core.reads.confirm()
@@ -358,7 +362,7 @@ class Replication:
             self._send_heartbeat(peer)
         core.transfers.on_heartbeat()
         self._set_quorum_deadline()
-        self._own_disk.watch(late_ms, waiting=self._counts_itself and core.log.durable < core.log.last.index)
+        self._own_disk.watch(late_ms, counts=self._counts_itself)
 
     def _set_quorum_deadline(self) -> None:
         """An election timeout after a majority was last heard from."""
@@ -413,14 +417,19 @@ class Replication:
             peer.forget(self._core.log.last.index + 1)
             self.replicate(peer)
 
-    def best_voter(self, *, in_time: bool = False) -> Progress | None:
+    def best_voter(self, *, in_time: bool = False, faster_than_ms: int | None = None) -> Progress | None:
         """The voter that has most of the log among those heard from lately.
 
         ``in_time``: it is brought up to date before it takes over, so one that is able to lead comes first.
+        ``faster_than_ms``: only where a majority of the voters, this node left out, has disks clearly faster than that, and of those.
         """
         core = self._core
         since_ms = core.now_ms - core.config.election_timeout_ms
         live = [peer for peer in self._voters if peer.contact_ms > since_ms]
+        if faster_than_ms is not None:
+            live = [peer for peer in live if peer.sync_ms * FASTER <= faster_than_ms]
+            if len(live) < majority(len(core.memberships.current.voters)):
+                return None
         return max(live, key=lambda peer: (in_time and peer.is_able_to_lead, peer.match, peer.is_able_to_lead), default=None)
 
     def kept_without(self, receiver: Progress | None) -> tuple[int, int]:

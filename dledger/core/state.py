@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dledger.core.replication import Replication
     from dledger.core.silence import Silence
     from dledger.core.soundness import Soundness
+    from dledger.core.sync_times import SyncTimes
     from dledger.core.transfer import Transfers
 
 
@@ -56,6 +57,7 @@ class CoreState:
     transfers: Transfers
     silence: Silence
     soundness: Soundness
+    syncs: SyncTimes
 
     def __init__(
         self, config: CoreConfig, node_id: NodeId, store: str, saved: Saved, view: LogView, random: DrawSource, now_ms: int
@@ -109,7 +111,9 @@ class CoreState:
         if (term, vote) != (self.term, self.vote):
             self.term, self.vote = term, vote
             self.hard_state_dirty = True
-            self.hard_state_durable = False
+            if self.hard_state_durable:
+                self.hard_state_durable = False
+                self.syncs.promised()
 
     def save_hard_state(self) -> None:
         """Put the changed hard state into the write stream."""

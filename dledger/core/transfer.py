@@ -1,7 +1,8 @@
 """Leadership transfer: on request, because the leader left the group, or because its disk fails.
 
 Owns the transfer in progress.  Meanwhile proposals are refused.  The target is brought up to date, then ordered to campaign at once.  A
-transfer is aborted after an election timeout.  The old leader learns that it succeeded from the new leader's first message.
+transfer is aborted after an election timeout, and the time of its writes where disks are slow.  The old leader learns that it succeeded
+from the new leader's first message.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dledger.core.messages import TimeoutNow
 from dledger.core.progress import Progress, ProgressState
 from dledger.core.state import CoreState
 from dledger.core.types import NodeId, Role
+
+WRITES = 3  # of a transfer: the target's last entry, its vote, and another one's
 
 
 class Transfers:
@@ -58,7 +61,7 @@ class Transfers:
         if self.target is not None:
             self._end(done=False)
         self.target, self._cause, self._ordered = target, cause, False
-        self.deadline_ms = core.now_ms + core.config.election_timeout_ms
+        self.deadline_ms = core.now_ms + core.config.election_timeout_ms + WRITES * core.syncs.others_slow_ms
         progress = core.replication.peers[target]
         if progress.state is ProgressState.PROBE:
             progress.paused = False
@@ -69,12 +72,14 @@ class Transfers:
         """Transfer leadership because this node's disk is full or slow; retried later if no voter takes it.
 
         A leader that is only low on space serves better than another such one: it goes on while no voter has room.  One whose disk is full
-        can neither acknowledge nor vote afterwards: it goes on, for reads, while the others are no majority without it.
+        can neither acknowledge nor vote afterwards: it goes on, for reads, while the others are no majority without it.  A slow one goes on
+        where others are no faster.
         """
         core = self._core
         if self.target is not None or core.now_ms < self._next_hand_over_ms:
             return
-        best = core.replication.best_voter(in_time=True)
+        slow_ms = core.syncs.log_waiting_ms if cause is Cause.DISK_SLOW else None
+        best = core.replication.best_voter(in_time=True, faster_than_ms=slow_ms)
         if best is None or best.state is not ProgressState.REPLICATE:
             return
         if cause is Cause.DISK_LOW and not best.is_able_to_lead:

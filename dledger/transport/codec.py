@@ -48,18 +48,19 @@ def _fields(message: Message) -> dict[str, Any]:
         case Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term):
             beat = raft_pb2.Heartbeat(commit=commit, round=number, newest_commit=newest, commit_term=commit_term)
             beat.election_timeout_ms, beat.wary_ms = message.election_timeout_ms, message.wary_ms
-            beat.kept_from, beat.kept_upto = message.kept_from, message.kept_upto
+            beat.kept_from, beat.kept_upto, beat.sync_ms = message.kept_from, message.kept_upto, message.sync_ms
             return {"heartbeat": beat}
         case HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers, copied_bytes=copied):
             answer = raft_pb2.HeartbeatResponse(round=number, late_ms=late_ms, wary_ms=wary_ms, low_on_space=low, seekers=seekers)
             if copied is not None:
                 answer.copied_bytes = copied
-            answer.yields, answer.keeps_from = message.yields, message.keeps_from
+            answer.yields, answer.keeps_from, answer.sync_ms = message.yields, message.keeps_from, message.sync_ms
             return {"heartbeat_response": answer}
         case VoteRequest(last=last, pre_vote=pre_vote, transfer=transfer):
             return {"vote_request": raft_pb2.VoteRequest(last=_wire_id(last), pre_vote=pre_vote, transfer=transfer)}
-        case VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect):
-            return {"vote_response": raft_pb2.VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect)}
+        case VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect, sync_ms=sync_ms):
+            vote = raft_pb2.VoteResponse(granted=granted, pre_vote=pre_vote, suspect=suspect, sync_ms=sync_ms)
+            return {"vote_response": vote}
         case TimeoutNow(cause=cause):
             return {"timeout_now": raft_pb2.TimeoutNow(cause=cause.value)}
         case ReadIndexRequest(token=token, suspect=suspect):
@@ -138,6 +139,7 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         wary_ms=body.wary_ms,
         kept_from=body.kept_from,
         kept_upto=body.kept_upto,
+        sync_ms=body.sync_ms,
     ),
     "heartbeat_response": lambda term, body: HeartbeatResponse(
         term=term,
@@ -149,9 +151,12 @@ _DECODERS: dict[str, Callable[[int, Any], Message]] = {
         copied_bytes=body.copied_bytes if body.HasField("copied_bytes") else None,
         yields=body.yields,
         keeps_from=body.keeps_from,
+        sync_ms=body.sync_ms,
     ),
     "vote_request": lambda term, body: VoteRequest(term=term, last=_entry_id(body.last), pre_vote=body.pre_vote, transfer=body.transfer),
-    "vote_response": lambda term, body: VoteResponse(term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect),
+    "vote_response": lambda term, body: VoteResponse(
+        term=term, granted=body.granted, pre_vote=body.pre_vote, suspect=body.suspect, sync_ms=body.sync_ms
+    ),
     "timeout_now": lambda term, body: TimeoutNow(term=term, cause=cause_of(body.cause, Cause.TRANSFER)),
     "read_index_request": lambda term, body: ReadIndexRequest(term=term, token=body.token, suspect=body.suspect),
     "read_index_response": lambda term, body: ReadIndexResponse(term=term, token=body.token, index=body.index, ok=body.ok, last=body.last),

@@ -126,24 +126,29 @@ global___VoteRequest = VoteRequest
 
 @typing.final
 class VoteResponse(google.protobuf.message.Message):
-    """suspect: the voter may have lost entries that it acknowledged (power lost under ASYNC_FLUSH)."""
+    """suspect: the voter may have lost entries that it acknowledged (power lost under ASYNC_FLUSH).
+    sync_ms: as in HeartbeatResponse.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GRANTED_FIELD_NUMBER: builtins.int
     PRE_VOTE_FIELD_NUMBER: builtins.int
     SUSPECT_FIELD_NUMBER: builtins.int
+    SYNC_MS_FIELD_NUMBER: builtins.int
     granted: builtins.bool
     pre_vote: builtins.bool
     suspect: builtins.bool
+    sync_ms: builtins.int
     def __init__(
         self,
         *,
         granted: builtins.bool = ...,
         pre_vote: builtins.bool = ...,
         suspect: builtins.bool = ...,
+        sync_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["granted", b"granted", "pre_vote", b"pre_vote", "suspect", b"suspect"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["granted", b"granted", "pre_vote", b"pre_vote", "suspect", b"suspect", "sync_ms", b"sync_ms"]) -> None: ...
 
 global___VoteResponse = VoteResponse
 
@@ -199,6 +204,7 @@ class Heartbeat(google.protobuf.message.Message):
     commit_term: of the entry at commit; 0: not known.
     election_timeout_ms: the group's now, as the leader sees it; 0: the configured one.
     wary_ms: how much longer leaders' messages are expected to come late, with the configured timeout.
+    sync_ms: the longest time that a write took to be on a disk of the group.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -211,6 +217,7 @@ class Heartbeat(google.protobuf.message.Message):
     WARY_MS_FIELD_NUMBER: builtins.int
     KEPT_FROM_FIELD_NUMBER: builtins.int
     KEPT_UPTO_FIELD_NUMBER: builtins.int
+    SYNC_MS_FIELD_NUMBER: builtins.int
     commit: builtins.int
     round: builtins.int
     newest_commit: builtins.int
@@ -219,6 +226,7 @@ class Heartbeat(google.protobuf.message.Message):
     wary_ms: builtins.int
     kept_from: builtins.int
     kept_upto: builtins.int
+    sync_ms: builtins.int
     def __init__(
         self,
         *,
@@ -230,8 +238,9 @@ class Heartbeat(google.protobuf.message.Message):
         wary_ms: builtins.int = ...,
         kept_from: builtins.int = ...,
         kept_upto: builtins.int = ...,
+        sync_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "kept_from", b"kept_from", "kept_upto", b"kept_upto", "newest_commit", b"newest_commit", "round", b"round", "wary_ms", b"wary_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["commit", b"commit", "commit_term", b"commit_term", "election_timeout_ms", b"election_timeout_ms", "kept_from", b"kept_from", "kept_upto", b"kept_upto", "newest_commit", b"newest_commit", "round", b"round", "sync_ms", b"sync_ms", "wary_ms", b"wary_ms"]) -> None: ...
 
 global___Heartbeat = Heartbeat
 
@@ -243,6 +252,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     copied_bytes: what the sender has received of snapshots since its start; unset where it is not known.
     yields: why it leads only when no other voter can ; empty: nothing. keeps_from: the first entry of its log,
     0 while it may delete entries of any age for want of space.
+    sync_ms: the longest time that a write took to be on the sender's disk lately, also of one under way.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -255,6 +265,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     COPIED_BYTES_FIELD_NUMBER: builtins.int
     YIELDS_FIELD_NUMBER: builtins.int
     KEEPS_FROM_FIELD_NUMBER: builtins.int
+    SYNC_MS_FIELD_NUMBER: builtins.int
     round: builtins.int
     late_ms: builtins.int
     wary_ms: builtins.int
@@ -262,6 +273,7 @@ class HeartbeatResponse(google.protobuf.message.Message):
     copied_bytes: builtins.int
     yields: builtins.str
     keeps_from: builtins.int
+    sync_ms: builtins.int
     @property
     def seekers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -275,9 +287,10 @@ class HeartbeatResponse(google.protobuf.message.Message):
         copied_bytes: builtins.int | None = ...,
         yields: builtins.str = ...,
         keeps_from: builtins.int = ...,
+        sync_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes", "keeps_from", b"keeps_from", "late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "wary_ms", b"wary_ms", "yields", b"yields"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_copied_bytes", b"_copied_bytes", "copied_bytes", b"copied_bytes", "keeps_from", b"keeps_from", "late_ms", b"late_ms", "low_on_space", b"low_on_space", "round", b"round", "seekers", b"seekers", "sync_ms", b"sync_ms", "wary_ms", b"wary_ms", "yields", b"yields"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_copied_bytes", b"_copied_bytes"]) -> typing.Literal["copied_bytes"] | None: ...
 
 global___HeartbeatResponse = HeartbeatResponse

@@ -133,7 +133,7 @@ MUTATIONS = (
     Mutation("20", "a learner refuses its vote", elections.learner_refuses_its_vote, "core-promotions"),
     Mutation("28", "no pre-vote", elections.no_pre_vote, "core-swarm"),
     Mutation("29", "no check for a majority", elections.no_check_quorum, "core-swarm"),
-    Mutation("30", "lower terms are not answered", elections.lower_terms_are_not_answered, "core-blackout", first=59),
+    Mutation("30", "lower terms are not answered", elections.lower_terms_are_not_answered, "core-blackout", first=470),
     Mutation("35", "an order to campaign of an older term", elections.order_to_campaign_of_an_older_term, "core-handovers"),
     Mutation("40", "half of an even group is a majority", elections.half_of_an_even_group_is_enough, "core-swarm"),
     Mutation("", "votes of replicas that lost power count in full", elections.votes_of_suspects_count_in_full, "core-forgetting"),

@@ -422,10 +422,11 @@ def writing() -> Node:
 
 
 def beat_on(node: Node, heartbeats: int) -> None:
-    """Time passes; 2 answers, and has everything."""
+    """Time passes; 2 and 3 answer, and have everything."""
     for _ in range(heartbeats):
         node.cluster.now_ms += HEARTBEAT_MS
-        node.receive(2, ack(1, node.last.index, 1))
+        for voter in (2, 3):
+            node.receive(voter, ack(1, node.last.index, 1))
         node.tick()
 
 
