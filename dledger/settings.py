@@ -68,6 +68,7 @@ class PeerStatus:
     low_on_space: bool = False
     yields: str = ""
     copied_bytes: int | None = None  # what it has received of snapshots since its start; None where it is not known
+    sync_ms: int = 0  # how long a write took lately to be on its disk; 0: not long, or not known
     levels: LevelRange = LEVEL_0  # feature levels that its build can do, by its last handshake; ``version``: of the build
     version: str = ""
 
@@ -114,6 +115,7 @@ def peer_statuses(
                 low_on_space=peer is not None and peer.low_on_space,
                 yields=peer.yields if peer is not None else "",
                 copied_bytes=peer.copied_bytes if peer is not None else None,
+                sync_ms=peer.sync_ms if peer is not None else 0,
                 levels=levels,
                 version=version,
             )

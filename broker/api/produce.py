@@ -13,6 +13,7 @@ import math
 from collections import deque
 from functools import partial
 
+from broker.api.node_state import SLOW_DISK_S
 from broker.api.produce_request import NOTHING, Request, Slice, slices_of
 from broker.context import ServiceContext
 from broker.quotas.produce import ProduceQuota
@@ -303,10 +304,17 @@ def waiting_for(context: ServiceContext) -> tuple[SendStatus, str]:
 
 
 def _own_disk(status: RaftStatus) -> str:
-    return "its disk is full" if status.disk_full else f"a write takes {status.slowest_flush_s:.1f} s to be on its disk"
+    return "its disk is full" if status.disk_full else _slow_disk(status.slowest_flush_s)
+
+
+def _slow_disk(sync_s: float) -> str:
+    return f"a write takes {sync_s:.1f} s to be on its disk"
 
 
 def _peer(peer: PeerStatus, timeout_ms: int) -> str:
     if peer.low_on_space:
         return "its disk is full or nearly so"
-    return "connected, does not confirm" if peer.answers(timeout_ms) else "does not answer"
+    if not peer.answers(timeout_ms):
+        return "does not answer"
+    sync_s = peer.sync_ms / 1000
+    return _slow_disk(sync_s) if sync_s >= SLOW_DISK_S else "connected, does not confirm"

@@ -405,6 +405,7 @@ class Raft:
                     low_on_space=peer.low_on_space,
                     yields=peer.yields,
                     copied_bytes=peer.copied_bytes,
+                    sync_ms=peer.sync_ms,
                 )
                 for peer in replication.peers.values()
             ),

@@ -22,6 +22,7 @@ class PeerProgress:
     low_on_space: bool
     yields: str
     copied_bytes: int | None
+    sync_ms: int  # how long a write took lately to be on its disk; 0: not long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

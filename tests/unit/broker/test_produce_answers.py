@@ -14,8 +14,9 @@ from broker.api import produce
 from broker.api.produce_request import Request, Slice
 from broker.quotas.produce import ProduceQuota
 from broker.quotas.quotas import Quotas
-from dledger.core.types import EntryId
+from dledger.core.types import EntryId, NodeId
 from dledger.replica.room import Window
+from dledger.settings import PeerStatus
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import BusyError, TopicNotFoundError
 from dledger_wire.rpc import envelope
@@ -145,3 +146,16 @@ def test_the_bytes_of_a_request_that_is_refused_are_freed_without_the_collector(
         asyncio.run(scenario())
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("sync_ms", "silent_ms", "text"),
+    [
+        (2100, 10, "a write takes 2.1 s to be on its disk"),
+        (300, 10, "connected, does not confirm"),
+        (2100, 5000, "does not answer"),
+    ],
+)
+def test_a_follower_that_is_waited_for_comes_with_its_disk(sync_ms: int, silent_ms: int, text: str) -> None:
+    peer = PeerStatus(node_id=NodeId("n1"), address="n1:1", connected=True, voter=True, match_index=3, silent_ms=silent_ms, sync_ms=sync_ms)
+    assert produce._peer(peer, 600) == text

@@ -39,6 +39,7 @@ def test_a_slow_leader_hands_over_where_a_majority_is_clearly_faster(sync_ms: di
     node = slow_leader(sync_ms)
     orders = node.sent(TimeoutNow)
     assert bool(orders) is hands_over
+    assert {peer.node: peer.sync_ms for peer in node.core.status().peers} == {node_id(voter): each for voter, each in sync_ms.items()}
     assert node.role is Role.LEADER
 
 
