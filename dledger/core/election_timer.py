@@ -12,8 +12,8 @@ than.
 
 *Slow disks* (``sync_times.py``): a vote is a write of the candidate's, then one of the voter's, which may have another one before it.
 A node whose own vote is not on its disk yet waits for that, whatever the time; then a candidate, a voter and a node that lets another one
-pass wait for two writes on the slowest disk known, a candidate for twice as long after each election that failed, up to ``LONGEST_WAIT``
-times.  Where all disks are fast these waits are nothing.
+pass wait for ``WRITES`` on the slowest disk known, a candidate for ``LONGEST_WAIT`` times as long once elections failed.  Where all
+disks are fast these waits are nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dledger.core.types import NodeId
 QUICK_TIMEOUTS = 5
 QUICK_ELECTIONS = 2
 WRITES = 2  # that an answer to a candidate may wait for
-LONGEST_WAIT = 4
+LONGEST_WAIT = 2
 LONGEST_DRAW = 3  # election timeouts at most between two pre-votes of a node
 
 
@@ -123,8 +123,8 @@ class ElectionTimer:
     def own_vote_stored(self) -> None:
         """The vote that this node gave itself is on disk."""
         core = self._core
-        failed = max(0, self._elections - QUICK_ELECTIONS)
-        disks_ms = self._disks_ms * min(1 << failed, LONGEST_WAIT)
+        failed = self._elections > QUICK_ELECTIONS
+        disks_ms = self._disks_ms * (LONGEST_WAIT if failed else 1)
         if self._is_quick and not failed:
             beat_ms, stored_ms = core.config.heartbeat_interval_ms, core.now_ms - self._stood_ms
             wait_ms = max(2 * stored_ms, disks_ms) + 3 * beat_ms // 2 + core.random.randrange(0, 3 * beat_ms // 2)

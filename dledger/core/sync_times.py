@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RECENT_MS = 5_000
 KEPT_MS = 30_000
-MOST_MS = 10_000  # nothing waits for a disk that hangs for longer
+MOST_MS = 5_000  # nothing waits for a disk that hangs for longer: its node may be started again, and asked once more
 FASTER = 3
 
 
