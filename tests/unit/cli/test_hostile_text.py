@@ -226,7 +226,7 @@ OTHERS = {
     "cluster apply",
     "user create",
 }
-OTHERS |= {f"bench {name}" for name in ("produce", "consume", "latency", "failover")}
+OTHERS |= {f"bench {name}" for name in ("produce", "consume", "latency", "failover", "overload")}
 OTHERS |= {f"spark {name}" for name in ("archive", "audit", "stats", "replay", "finish")}
 
 
