@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 GAIN = 4
 LEAST_SHARE = 3  # eighths of the least window that do not count: below one half, or a window that is too small would never grow
-LEAST_BYTES = 2 << 20
+LEAST_BYTES = 4 << 20  # less costs throughput where a commit takes a few milliseconds, more makes small senders wait
 RESERVE_BYTES = 256 << 10  # beyond the window, for a flow that has not had its share
 SLOT_S = 0.1  # of time, at least, in which the rate is measured
 SLOTS = 32
