@@ -228,18 +228,7 @@ class BrokerNode:
             self.store.repair_with(self.raft.repair_damage)
             self.store.expire_with(self.raft, self._utc_offset_ms, lambda: self._time.is_known)
             self.security.open(self.raft)
-            quotas = Quotas(self.store.quotas, lambda: env.clock.monotonic_ms() / 1000)
-            context = self._context = ServiceContext(
-                settings,
-                self._group_env,
-                self.store,
-                self.raft,
-                self.roles,
-                self.security.access,
-                quotas,
-                self.measures,
-                self.memory_alarm,
-            )
+            context = self._context = self._context_of(self.raft)
             if process.anonymous_bytes:
                 self.looks.spawn(self.memory_alarm.watch(lambda: self._process().anonymous_bytes), "look at memory")
             await self._listen(self._services(context))
@@ -250,6 +239,20 @@ class BrokerNode:
         if self._registrar is not None:
             self._registrar.start()
         self.security.start(self._tasks)
+
+    def _context_of(self, raft: RaftNode) -> ServiceContext:
+        clock = self._env.clock
+        return ServiceContext(
+            self.settings,
+            self._group_env,
+            self.store,
+            raft,
+            self.roles,
+            self.security.access,
+            Quotas(self.store.quotas, lambda: clock.monotonic_ms() / 1000),
+            self.measures,
+            self.memory_alarm,
+        )
 
     def _disk_held_s(self, within_s: float) -> float:
         return self._raft.measures.slowest_flush.held_loop_s(within_s) if self._raft is not None else 0.0
