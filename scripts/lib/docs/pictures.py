@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from svg import BLUE, GREEN, GREY, ORANGE, RED, Canvas, Note, Say, sequence, terminal
 
+OVERLOAD = Path(__file__).with_name("overload.json")
 QUICKSTART_TEXT = Path(__file__).with_name("quickstart.txt")
 
 
@@ -22,8 +24,28 @@ def all_pictures() -> dict[str, str]:
         "retry.svg": retry(),
         "transaction.svg": transaction(),
         "layers.svg": layers(),
+        "overload.svg": overload(),
         "quickstart.svg": terminal("Output of scripts/quickstart", QUICKSTART_TEXT.read_text(encoding="utf-8"), "./scripts/quickstart"),
     }
+
+
+def overload() -> str:
+    """What ``dledger bench overload --json`` printed, as bars: stored at each load, of what was stored at most."""
+    steps = json.loads(OVERLOAD.read_text(encoding="utf-8"))["steps"]
+    picture = Canvas(316, "What a cluster stores when it is offered 0.2 to 5 times what it can")
+    picture.text(180, 24, "stored, MB/s", bold=True)
+    picture.text(180, 306, "offered, times the capacity; p99; refused")
+    for number, step in enumerate(steps):
+        x, height = 8 + number * 70, 150 * step["goodput_share"]
+        picture.box(x, 210 - height, 62, height, fill=GREEN if step["load"] <= 1 else ORANGE)
+        picture.text(x + 31, 204 - height, f"{step['goodput_per_s'] / 1e6:.0f}")
+        for line, text in enumerate((f"× {step['load']:g}", _short(step["p99_ms"]), f"{step['refused_share']:.0%}")):
+            picture.text(x + 31, 234 + 22 * line, text)
+    return picture.render()
+
+
+def _short(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
 
 
 def replica_group() -> str:
