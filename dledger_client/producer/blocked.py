@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from dledger_client.producer.settings import ProducerOptions
+from dledger_client.runtime.user_callbacks import faults
 from dledger_wire.errors import DledgerError
 
 _logger = logging.getLogger(__name__)
@@ -48,5 +49,5 @@ class Blocked:
             return
         try:
             callback(*arguments)
-        except Exception:  # an application's error must not end the sender
+        except faults():
             _logger.exception("a callback of the producer failed")
