@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from broker.api.produce import waiting_for
+from broker.api.produce import late_parts
 from broker.context import ServiceContext
 from broker.support.limits import in_slices
-from dledger.settings import RaftStatus
 from dledger_wire._pb import diagnostics_pb2
 from dledger_wire.errors import DledgerError
 from dledger_wire.event_loop import loop_s
@@ -66,16 +65,11 @@ def bottleneck_of(context: ServiceContext) -> str:
     """What the next message of a producer waits for, if it has to."""
     status = context.raft.status()
     if status.commit_index < status.last.index:
-        kind, nodes = waiting_for(context)
+        kind, late = late_parts(context, status)
         if kind is SendStatus.FLUSH_DISK_TIMEOUT:
             return "disk"
-        followers = ", ".join(each.partition(":")[0] for each in nodes.split(", ") if ":" in each)
-        return f"follower {followers}" if followers else "log"
-    return "apply" if _lags(status) else "log"
-
-
-def _lags(status: RaftStatus) -> bool:
-    return status.applied_index < status.commit_index
+        return f"follower {', '.join(peer.node_id for peer in late)}" if late else "log"
+    return "apply" if status.applied_index < status.commit_index else "log"
 
 
 def _row(found: ConnectionState, bottleneck: str, alarm: str) -> diagnostics_pb2.OpenConnection:

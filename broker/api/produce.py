@@ -292,15 +292,23 @@ def waiting_for(context: ServiceContext) -> tuple[SendStatus, str]:
     comes with what is known of its disk.
     """
     status = context.raft.status()
+    kind, late = late_parts(context, status)
+    if kind is SendStatus.FLUSH_DISK_TIMEOUT:
+        return kind, f"{status.node_id}: {_own_disk(status)}"
+    timeout_ms = context.settings.cluster.raft.election_timeout_ms
+    return kind, ", ".join(f"{peer.node_id}: {_peer(peer, timeout_ms)}" for peer in late)
+
+
+def late_parts(context: ServiceContext, status: RaftStatus) -> tuple[SendStatus, list[PeerStatus]]:
+    """Why the oldest uncommitted entry waits, and the followers that it waits for: none where that is the master's own disk."""
     sync = context.settings.cluster.store.flushDiskType == "SYNC_FLUSH"
     if sync and status.durable.index <= status.commit_index < status.last.index:
-        return SendStatus.FLUSH_DISK_TIMEOUT, f"{status.node_id}: {_own_disk(status)}"
+        return SendStatus.FLUSH_DISK_TIMEOUT, []
     voters = [peer for peer in status.peers if peer.voter]
     timeout_ms = context.settings.cluster.raft.election_timeout_ms
     connected = [peer for peer in voters if peer.node_id == status.node_id or peer.answers(timeout_ms)]
     kind = SendStatus.FLUSH_SLAVE_TIMEOUT if len(connected) > len(voters) // 2 else SendStatus.SLAVE_NOT_AVAILABLE
-    late = [peer for peer in voters if peer.node_id != status.node_id and peer.match_index <= status.commit_index]
-    return kind, ", ".join(f"{peer.node_id}: {_peer(peer, timeout_ms)}" for peer in late)
+    return kind, [peer for peer in voters if peer.node_id != status.node_id and peer.match_index <= status.commit_index]
 
 
 def _own_disk(status: RaftStatus) -> str:
