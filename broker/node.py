@@ -203,9 +203,9 @@ class BrokerNode:
         if foreign:
             _logger.warning("%s", describe_foreign(env.disk, foreign), extra={"event": "foreign_files"})
         node = settings.node
-        levels = FeatureLevels(build, self._process().version, lambda: self.store.feature_level.now)
-        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
         process = self._process()
+        levels = FeatureLevels(build, process.version, lambda: self.store.feature_level.now)
+        raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
         shares = MemoryShares.of(settings.cluster, process.memory_bytes)
         self.memory_alarm = MemoryAlarm(shares.mark)
         raft_settings = shares.bound(raft_settings_of(settings, self._log_config), settings.cluster.raft)
