@@ -26,8 +26,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Sequence
+from typing import Protocol, TypeVar
 
 from dledger.clock.group_time import Clocks
 from dledger.core.effects import Append, CommitTo, CutTail, Effect, MessageRefused, SaveHardState, Send
@@ -58,6 +58,8 @@ from dledger_wire.errors import InvalidArgumentError, StorageDamagedError, Stora
 FULL_DISK_RETRY_S = 0.5
 # While the log is about to be replaced, the core only gets the completions of what was begun before.
 _WHEN_PAUSED = (Stored, HardStateStored, LogTrimmed, StorageFailed, StorageRecovered, SnapshotInstalled)
+
+_T = TypeVar("_T")
 
 _logger = logging.getLogger(__name__)
 
@@ -345,14 +347,8 @@ class Driver:
                 await self._keep_promise()
 
     async def _keep_promise(self) -> None:
-        try:
-            hard_state = await self._log.keep_promise()
-        except StorageFullError as error:
-            await self._wait_for_space(error)
-            return
-        except StorageFailedError as error:
-            self._storage_failed(error)
-            await self._loop.create_future()  # nothing is written any more; the node is being stopped
+        hard_state = await self._on_disk(self._log.keep_promise())
+        if hard_state is None:
             return
         if self._durable == self._written:
             self._has_room()  # otherwise a flush finds out
@@ -386,19 +382,26 @@ class Driver:
         self._flushing = True
         self._measures.slowest_flush.began()
         try:
-            done = await self._log.flush(sync=self._sync_flush or self._durable < self._sync_upto, max_bytes=self._flush_bytes)
-        except StorageFullError as error:
-            await self._wait_for_space(error)
-            return
-        except StorageFailedError as error:
-            self._storage_failed(error)
-            await self._loop.create_future()  # nothing is written any more; the node is being stopped
-            return
+            sync = self._sync_flush or self._durable < self._sync_upto
+            done = await self._on_disk(self._log.flush(sync=sync, max_bytes=self._flush_bytes))
         finally:
             self._flushing = False
             self._measures.slowest_flush.ended()
+        if done is None:
+            return
         self._has_room()
         self._flushed(done, number)
+
+    async def _on_disk(self, written: Awaitable[_T]) -> _T | None:
+        """What a write returns; None after a pause when the disk is full: it is to be repeated."""
+        try:
+            return await written
+        except StorageFullError as error:
+            await self._wait_for_space(error)
+        except StorageFailedError as error:
+            self._storage_failed(error)
+            await self._loop.create_future()  # nothing is written any more; the node is being stopped
+        return None
 
     def _has_room(self) -> None:
         if self._full_since_ms is not None:
