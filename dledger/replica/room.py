@@ -121,7 +121,8 @@ class Room:
                 del self._tenants[tenant]
             if turn.done() and not turn.cancelled():
                 self.granted_bytes -= size_bytes
-                asyncio.get_running_loop().call_soon(self.grant)  # to the next one, where this one's stream has ended
+                # To the next one: this one's request may be refused, and its stream may have ended.
+                asyncio.get_running_loop().call_soon(self.grant)
 
     def grant(self) -> None:
         """Let those whose turn it is go on."""
