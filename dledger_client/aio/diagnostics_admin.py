@@ -45,7 +45,7 @@ class DiagnosticsAdmin(Subject):
         Examples:
             >>> before = {node.node: node.topics for node in await admin.topic_traffic()}
         """
-        addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        addresses = await all_addresses(self._calls)
         answers = await answers_at(self._calls, addresses, methods.TOPIC_TRAFFIC, diagnostics_pb2.TopicTrafficRequest())
         found = [NodeTraffic(each.group, each.node, each.started_at_ms, _counts(each.topics)) for each in answers]
         return sorted(found, key=lambda node: (node.replica_group, node.node))
@@ -113,10 +113,7 @@ class DiagnosticsAdmin(Subject):
             ...     print(found.node, found.states, [each.waits_for for each in found.connections])
         """
         within(1, MAX_U32, max_connections=max_connections)
-        if node:
-            addresses = [await _address_of(self._calls, node)]
-        else:
-            addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        addresses = [await _address_of(self._calls, node)] if node else await all_addresses(self._calls)
         request = diagnostics_pb2.ConnectionsRequest(max_connections=max_connections)
         answers = await answers_at(self._calls, addresses, methods.CONNECTIONS, request)
         found = [
@@ -224,6 +221,11 @@ async def _address_of(calls: ClusterCalls, node: str) -> str:
 
 def _timeout_s(calls: ClusterCalls) -> float:
     return min(NODE_TIMEOUT_S, calls.timeout_ms / 1000)
+
+
+async def all_addresses(calls: ClusterCalls) -> list[str]:
+    """Of the nodes of every replica group."""
+    return [address for nodes in known_nodes(await calls.replica_groups()).values() for address in nodes.values()]
 
 
 async def answers_at(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dledger_client.admin.ask_nodes import known_nodes
 from dledger_client.admin.calls import Listed, Subject
 from dledger_client.admin.quotas import ClusterQuota, QuotaKind, quotas_of
-from dledger_client.aio.diagnostics_admin import answers_at
+from dledger_client.aio.diagnostics_admin import all_addresses, answers_at
 from dledger_client.runtime.argument_ranges import MAX_OFFSET, check_encodable, within
 from dledger_wire._pb import admin_pb2
 from dledger_wire.errors import InvalidArgumentError
@@ -85,7 +84,7 @@ class QuotaAdmin(Subject):
             >>> throttled = [use.name for quota in await admin.list_quotas() for use in quota.used if use.waits_s]
         """
         answers = await self._calls.ask_leaders(methods.LIST_QUOTAS, admin_pb2.ListQuotasRequest())
-        addresses = [address for nodes in known_nodes(await self._calls.replica_groups()).values() for address in nodes.values()]
+        addresses = await all_addresses(self._calls)
         at_nodes = await answers_at(self._calls, addresses, methods.LIST_QUOTAS, admin_pb2.ListQuotasRequest(any_replica=True))
         return Listed(quotas_of(answers.some(), at_nodes), answers.unanswered)
 
