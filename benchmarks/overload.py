@@ -20,6 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.processes import largest_mb
 from dledger_cli.local.private_cluster import PrivateCluster
 from dledger_client import Admin, Message, Producer, aio
 from dledger_wire.errors import DledgerError
@@ -109,18 +110,13 @@ def measured(name: str) -> dict[str, object]:
             "p99 s": round(took[len(took) * 99 // 100], 2),
             **{end: sum(each[end] for each in parts) for end in ("stored", "refused", "in doubt")},
             "probe p99 ms": [round(each[len(each) * 99 // 100], 1) for each in (alone, beside)],
-            "largest RSS MB": {node: _largest_rss(process.pid) >> 20 for node, process in cluster.processes.items()},
+            "largest RSS MB": {node: largest_mb(process.pid) for node, process in cluster.processes.items()},
             "new leaders": _term(cluster) - term,
         }
 
 
 def _term(cluster: PrivateCluster) -> int:
     return max(node.term for node in cluster.statuses().values())
-
-
-def _largest_rss(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,20 @@ import psutil
 
 def anonymous_mb(pid: int) -> float:
     """Anonymous memory of a process in MiB."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return round(int(fields["RssAnon"].split()[0]) / 1024, 1)
+    return _memory_mb(pid, "RssAnon")
+
+
+def largest_mb(pid: int) -> float:
+    """The most memory that a process had resident since its start, in MiB."""
+    return _memory_mb(pid, "VmHWM")
+
+
+def _memory_mb(pid: int, field: str) -> float:
+    return round(int(_status(Path(f"/proc/{pid}"))[field].split()[0]) / 1024, 1)
+
+
+def _status(folder: Path) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
 
 
 def cpu_s(pids: Iterable[int]) -> float:
@@ -24,7 +36,6 @@ def spent(pid: int) -> tuple[float, int]:
     """(seconds of CPU, times that a thread gave up its core to wait) of a process since its start, over the threads it has now."""
     used = slept = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        slept += int(status["voluntary_ctxt_switches"])
+        slept += int(_status(task)["voluntary_ctxt_switches"])
         used += int((task / "schedstat").read_text().split()[0])
     return used / 1e9, slept

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 from dledger_client import Admin as SyncAdmin
-from dledger_client.aio import Message, Producer, PullConsumer
+from dledger_client.aio import Message, Producer
 from dledger_drill.bench.report import Progress, percentiles
 from dledger_wire.errors import DledgerError
 
@@ -123,8 +123,7 @@ class Overload:
         self.result = OverloadResult()
 
     async def run(self, loads: Iterable[float] = LOADS) -> OverloadResult:
-        result, before = self.result, await self._stored()
-        wanted = list(loads)
+        result, wanted = self.result, list(loads)
         async with self._open():
             progress = Progress(len(wanted) + 1, "loads")
             capacity = result.capacity_per_s = await self._capacity()
@@ -135,7 +134,6 @@ class Overload:
         peak = max([capacity, *(step.goodput_per_s for step in result.steps)])
         for step in result.steps:
             step.goodput_share = step.goodput_per_s / peak if peak else 0.0
-        result.stored = await self._stored() - before
         return result
 
     @asynccontextmanager
@@ -225,10 +223,6 @@ class Overload:
     def _add(self, tally: Tally) -> None:
         self.result.acknowledged += tally.acknowledged
         self.result.unknown += tally.unknown
-
-    async def _stored(self) -> int:
-        async with PullConsumer(self._bootstrap) as consumer:
-            return sum(held.max_offset for held in (await consumer.offsets(TOPIC)).values())
 
 
 def table(result: OverloadResult) -> list[str]:

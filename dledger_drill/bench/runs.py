@@ -168,8 +168,11 @@ def overload(size: str, connections: int, seconds: float, config: str | None, *,
     with _cluster(config) as (cluster, folder):
         size_bytes = parse_size_option(size)
         announce(cluster, f"{connections} producers of {size}, {seconds:g} s for each load", folder)
-        make_topic(cluster.bootstrap(), TOPIC, QUEUES)
-        result = run(Overload(cluster.bootstrap(), size_bytes, connections, seconds).run())
+        bootstrap = cluster.bootstrap()
+        make_topic(bootstrap, TOPIC, QUEUES)
+        before = _messages_in(bootstrap, TOPIC)
+        result = run(Overload(bootstrap, size_bytes, connections, seconds).run())
+        result.stored = _messages_in(bootstrap, TOPIC) - before
     if as_json:
         print_json(result.as_json())
     else:
@@ -177,3 +180,8 @@ def overload(size: str, connections: int, seconds: float, config: str | None, *,
         print("\n".join([*table(result), f"capacity {result.capacity_per_s / 1e6:.1f} MB/s  {doubt}"]))
     if not result.is_accounted:
         raise typer.Exit(1)
+
+
+def _messages_in(bootstrap: str, topic: str) -> int:
+    """How many its queues have got since it was made."""
+    return sum(held.max_offset for held in queue_ends(bootstrap, topic).values())
