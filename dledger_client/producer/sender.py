@@ -49,7 +49,7 @@ from dledger_wire.status import SendStatus
 
 REQUEST_BYTES = 1 << 20
 FIRST_WINDOW_BYTES = 2 << 20
-WINDOW_BYTES = 12 << 20  # in flight to a leader that answers in time; one request to another one
+WINDOW_BYTES = 12 << 20  # in flight to a leader that answers in time; a full request to another one
 SLOW_SHARE = 4  # of the send timeout: answers that take longer make the window smaller
 WINDOW_REQUESTS = 64
 REGISTER_SILENCE_S = 0.3
