@@ -96,6 +96,14 @@ class Rig:
         writer.write(b"DLTP" + struct.pack(">I", len(packed)) + packed)
         return reader, writer
 
+    async def occupied(self, size: int) -> asyncio.StreamWriter:
+        """A connection with a message of that size which is not taken."""
+        self.takes.clear()
+        _, holder = await self.dial()
+        holder.write(frame(size))
+        await until(lambda: self.memory.held >= size)
+        return holder
+
     @property
     def waiting(self) -> int:
         return len(self.memory.queue)
@@ -295,10 +303,7 @@ def test_a_request_in_parts_waits_for_credit_and_a_second_one_of_its_connection_
 
 def test_a_cancelled_request_that_waited_is_forgotten_and_its_connection_read_again() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.takes.clear()
-        _, holder = await rig.dial()
-        holder.write(frame(3 * MIB))
-        await until(lambda: rig.memory.held >= 3 * MIB)
+        holder = await rig.occupied(3 * MIB)
         reader, writer = await rig.dial(CALL)
         writer.write(call_frames(1, 2 * MIB)[0] + struct.pack(">BII", 8, 4, 1))
         writer.write(b"".join(call_frames(2, 100)))
@@ -312,10 +317,7 @@ def test_a_cancelled_request_that_waited_is_forgotten_and_its_connection_read_ag
 
 def test_a_request_that_is_not_read_for_want_of_credit_has_not_stalled() -> None:
     async def scenario(rig: Rig) -> None:
-        rig.takes.clear()
-        _, holder = await rig.dial()
-        holder.write(frame(3 * MIB))
-        await until(lambda: rig.memory.held >= 3 * MIB)
+        holder = await rig.occupied(3 * MIB)
         reader, writer = await rig.dial(CALL)
         begun, *rest = call_frames(1, 2 * MIB)
         writer.write(begun)
