@@ -179,6 +179,7 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     from broker.node import BrokerNode
     from broker.process.machine import machine_of
     from broker.process.process_reader import local_utc_offset_ms
+    from broker.remoting.port import RemotingNode
     from dledger_wire.security import principal
 
     is_spare = settings.cluster.spare(settings.node.id) is not None  # its certificate has no group, whichever took it in
@@ -190,8 +191,9 @@ async def _serve(settings: NodeSettings, folder: str, log: ProcessLog, manager: 
     node.connections = machine.network.connections
     node.added_name_servers = AddedNameServers(settings.cluster).look
     log.term = lambda: node.raft.term if node.is_open else None
+    served = RemotingNode(node, machine)
     async with node_port(node, machine), manager.notifying(lambda: node_notice(node)):
-        await _until_stopped(node, lambda: node.stop(hand_over=not node.failed.done()), settings.addresses, folder, manager)
+        await _until_stopped(served, lambda: served.stop(hand_over=not node.failed.done()), settings.addresses, folder, manager)
 
 
 async def _serve_names(settings: NameServerSettings, folder: str, log: ProcessLog, manager: ServiceManager) -> None:

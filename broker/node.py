@@ -75,6 +75,7 @@ from dledger.membership.feature_levels import FeatureLevels
 from dledger.node import NodeIdentity, RaftNode
 from dledger.runtime.env import Environment
 from dledger_wire.errors import NotReadyError
+from dledger_wire.rpc.local import LocalServer
 from dledger_wire.rpc.transport import Server
 from dledger_wire.status import REMOVED
 from dledger_wire.tasks import BackgroundTasks
@@ -135,6 +136,7 @@ class BrokerNode:
         self._utc_offset_ms = utc_offset_ms
         self._log_config = log_config
         self._servers: list[Server] = []
+        self.local = LocalServer()  # the services, for what runs beside them in this process
         self.measures = ServiceMeasures(env.stopwatch)
         node_id = settings.node.id
         lease_ms = settings.cluster.raft.election_timeout_ms  # an unconfirmed leader steps down after that time, too
@@ -312,9 +314,9 @@ class BrokerNode:
         return NameService(table, place, self._env.clock, process=self._process)
 
     async def _listen(self, services: Sequence[RpcService]) -> None:
-        """Serve the same on every address."""
-        for address in self.settings.addresses:
-            served = self.security.guarded(MeasuredServer(self._env.network.serve(address), self.measures))
+        """Serve the same on every address, and within the process."""
+        for served_by in (self.local, *map(self._env.network.serve, self.settings.addresses)):
+            served = self.security.guarded(MeasuredServer(served_by, self.measures))
             gate = DecommissionGate(served, lambda: self.store.replica_group.state == REMOVED, self.settings.group.name)
             server = ReflectedServer(gate)
             self.raft.register(server)

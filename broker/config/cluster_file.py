@@ -16,6 +16,7 @@ from broker.config.metrics import MetricsConfig
 from broker.config.model import ConfigModel, Mistakes, kind_of
 from broker.config.name_servers import NameServerConfig, NameServerSettings, NameServiceConfig
 from broker.config.replicas import ReplaceAfter, ReplicasConfig, ServerConfig, SpareConfig
+from broker.config.rocketmq import RocketmqConfig
 from broker.config.rules import problems_between
 from broker.config.security import SecurityConfig
 from broker.config.values import (
@@ -79,6 +80,7 @@ class NodeConfig(ServerConfig):
 
     replica_address: Address | None = None
     replica_listen: ListenAddress | None = None
+    rocketmq: ListenAddress | None = None
     # Not among the voters that a new group begins with: it waits to be added.  Of a group that exists its own configuration counts.
     spare: bool = False
     priority: Annotated[int, number(-1, 100)] = 0
@@ -191,6 +193,7 @@ class ClusterConfig(ConfigModel):
     security: SecurityConfig | None = None
     console: ConsoleConfig | None = None
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    rocketmq: RocketmqConfig = field(default_factory=RocketmqConfig)
     _file: ClassVar[str] = ""  # of each one by ``read_from``
 
     @property

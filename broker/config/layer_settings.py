@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from broker.config.cluster_file import NodeSettings, StoreConfig
+from broker.config.rocketmq import remoting_address
 from dledger.core.config import CoreConfig
 from dledger.core.types import Membership, NodeId
 from dledger.log.config import LogConfig
@@ -50,4 +51,6 @@ def store_settings_of(settings: NodeSettings) -> StoreSettings:
     given = {
         field.name: getattr(settings.cluster.store, field.name) for field in fields(StoreSettings) if field.name in StoreConfig.names()
     }
-    return StoreSettings(store_host=settings.node.address, **given)
+    # Clients of RocketMQ look for a message at the address that its frame names.
+    host = remoting_address(settings.cluster, settings.node.id, settings.node.address) or settings.node.address
+    return StoreSettings(store_host=host, **given)

@@ -1,6 +1,7 @@
 """Ports of the processes that a cluster file describes, and which of them cannot be listened on together.
 
-Owns what listens where: the addresses of nodes, spare nodes and name servers, their metrics, and the console beside a node.
+Owns what listens where: the addresses of nodes, spare nodes and name servers, their metrics, the console beside a node, and the ports for
+RocketMQ's clients.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.config.console import starts_console
 from broker.config.placement import is_loopback
+from broker.config.rocketmq import remoting_listens
 from broker.config.values import is_any_host, split_address
 from broker.config.yaml_marks import Problem
 
@@ -28,9 +30,15 @@ class Use(IntEnum):
     SERVICE = 0
     METRICS = 1
     CONSOLE = 2
+    ROCKETMQ = 3
 
 
-_SERVES = {Use.SERVICE: "serves another port", Use.METRICS: "serves its metrics", Use.CONSOLE: "serves the console"}
+_SERVES = {
+    Use.SERVICE: "serves another port",
+    Use.METRICS: "serves its metrics",
+    Use.CONSOLE: "serves the console",
+    Use.ROCKETMQ: "serves RocketMQ's clients",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,9 @@ def ports_of(config: ClusterConfig) -> Iterator[Port]:
             if config.console is not None and starts_console(config, node.id):
                 owner, address = f"the console of node {node.id}", config.console.address
                 yield Port(owner, _spelling(node.host_label), address, ("console", "address"), Use.CONSOLE)
+            where: Place = (*place, "rocketmq") if node.rocketmq is not None else ("rocketmq", "address")
+            for address in remoting_listens(config, node.id):
+                yield Port(f"node {node.id}", _spelling(node.host_label), address, where, Use.ROCKETMQ)
     for number, spare in enumerate(config.spares):
         yield from _ports(config, f"spare node {spare.id}", spare.host_label, spare.addresses, spare.metrics, ("spares", number))
     for number, server in enumerate(config.name_servers):

@@ -31,7 +31,7 @@ def problems_between(config: ClusterConfig) -> list[Problem]:
             problems.append(Problem(("groups", number, "nodes"), text))
     problems += _name_servers(config)
     problems += _security(config)
-    problems += _console(config)
+    problems += _console(config) + _rocketmq(config)
     ports = list(ports_of(config))
     problems += taken_ports(ports) + _metrics(config, ports)
     if config.raft.maxAppendBytes > config.raft.maxInflightBytes:
@@ -110,6 +110,20 @@ def _console(config: ClusterConfig) -> list[Problem]:
     if security is not None and security.users is not None and security.tls is None and not is_loopback(split_address(console.address)[0]):
         problems.append(Problem(("console", "address"), "users log in here: outside loopback it needs security.tls"))
     return problems
+
+
+def _rocketmq(config: ClusterConfig) -> list[Problem]:
+    """Its clients sign their requests with keys that users do not have yet: they would act without a user's rights."""
+    nodes = [
+        ("groups", number, "nodes", at, "rocketmq")
+        for number, group in enumerate(config.groups)
+        for at, node in enumerate(group.nodes)
+        if node.rocketmq
+    ]
+    place = next(iter(nodes), ("rocketmq", "address") if config.rocketmq.address is not None else None)
+    if place is None or config.security is None or config.security.users is None:
+        return []
+    return [Problem(place, "expected no security.users: RocketMQ's clients cannot authenticate as users yet")]
 
 
 def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:

@@ -19,6 +19,7 @@ CONCERNS = {
     "rest of dledger": ("dledger",),
     "store": ("store",),
     "broker: services and node": ("broker",),
+    "RocketMQ protocol": ("broker/remoting",),
     "client: producer, consumer, fetch": ("dledger_client",),
     "client: synchronous, partly generated": ("dledger_client/sync",),
     "name service, routing, spares": (

@@ -1,0 +1,47 @@
+"""The block ``rocketmq`` of a cluster file: where nodes speak RocketMQ's remoting protocol, and where others reach them for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.config.model import ConfigModel
+from broker.config.values import ListenAddress, split_address
+from dledger_wire.addresses import host_of
+
+if TYPE_CHECKING:
+    from broker.config.cluster_file import ClusterConfig
+
+
+class RocketmqConfig(ConfigModel):
+    """Of every node.  Without an address, here or of its own, a node does not speak it."""
+
+    address: ListenAddress | None = None
+    # The same port under another number, for clients whose name servers are to be at the usual one.
+    nameserver_address: ListenAddress | None = None
+
+
+def remoting_listens(config: ClusterConfig, node_id: str) -> tuple[str, ...]:
+    """Where node ``node_id`` of the file listens for RocketMQ's clients."""
+    node = next((node for _, node in config.all_nodes() if node.id == node_id), None)
+    own = node.rocketmq if node is not None else None
+    first = own or config.rocketmq.address
+    if first is None:
+        return ()
+    second = config.rocketmq.nameserver_address
+    return (first,) if second is None or own is not None else (first, second)
+
+
+def remoting_address(config: ClusterConfig, node_id: str, address: str) -> str:
+    """Where RocketMQ's clients reach a node whose own address is ``address``; empty where it does not speak to them."""
+    listens = remoting_listens(config, node_id)
+    return f"{host_of(address)}:{split_address(listens[0])[1]}" if listens else ""
+
+
+def remoting_name_servers(config: ClusterConfig) -> list[str]:
+    """What RocketMQ's clients are given as their name servers: every node answers what a name server does."""
+    found = []
+    for _, node in config.all_nodes():
+        listens = remoting_listens(config, node.id)
+        if listens:
+            found.append(f"{host_of(node.address)}:{split_address(listens[-1])[1]}")
+    return found

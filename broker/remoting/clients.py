@@ -1,0 +1,197 @@
+"""RocketMQ's clients at this node: what their heartbeats say, and whom they are for the rest of the cluster.
+
+Owns the table of consumers and producers.  A consumer sends its heartbeats to every node.  The one that leads lets it join its group by a
+session, as members of other clients do, so that both kinds share a group's queues; a new leader knows it already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+from broker.node import BrokerNode
+from broker.remoting.codes import Answer, Request
+from broker.remoting.command import Command
+from broker.remoting.connection import RemotingConnection
+from broker.remoting.dispatcher import Handlers
+from broker.remoting.group_member import GroupMember, Subscription
+from broker.remoting.leader import Leader
+from dledger_wire._pb import sessions_pb2
+from dledger_wire.errors import DledgerError, InvalidArgumentError
+from dledger_wire.names import check_group
+from dledger_wire.rpc import methods
+from store.queues.sql92 import parser as sql_parser
+
+MAX_GROUPS = 1_000  # of one client
+JOIN_S = 1.0  # an answer to a heartbeat waits so long for the group to have the consumer
+SILENT_S = 120.0
+LOOK_S = 5.0
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client at one connection."""
+
+    client_id: str = ""
+    consumers: dict[str, GroupMember] = field(default_factory=dict)  # by group
+    producers: set[str] = field(default_factory=set)
+
+
+class Clients:
+    """Serves them for one node; ``run`` it until it is cancelled, then ``close`` it."""
+
+    def __init__(self, node: BrokerNode, leader: Leader) -> None:
+        self._node, self._leader = node, leader
+        self._connections: dict[RemotingConnection, _Client] = {}
+        self._members: dict[tuple[str, str], GroupMember] = {}  # by group and client id
+
+    def handlers(self) -> Handlers:
+        return {
+            Request.HEART_BEAT: self.heartbeat,
+            Request.UNREGISTER_CLIENT: self.unregister,
+            Request.CHECK_CLIENT_CONFIG: self.check_config,
+            Request.GET_CONSUMER_LIST_BY_GROUP: self.members_of,
+        }
+
+    # What others ask
+
+    def subscription(self, connection: RemotingConnection, group: str, topic: str) -> Subscription | None:
+        """What a consumer at this connection wants of a topic; None when it has not said that."""
+        client = self._connections.get(connection)
+        member = client.consumers.get(group) if client is not None else None
+        return member.subscriptions.get(topic) if member is not None else None
+
+    def lock_epoch(self, group: str, topic: str, queue_id: int) -> int:
+        """Of the lock that a consumer of this node holds; 0 for none."""
+        held = (member.held.get((topic, queue_id)) for (of, _), member in self._members.items() if of == group)
+        return next((epoch for epoch in held if epoch is not None), 0)
+
+    def member(self, group: str, client_id: str) -> GroupMember | None:
+        return self._members.get((group, client_id))
+
+    def producers_of(self, group: str) -> list[RemotingConnection]:
+        """The connections of producers of a group."""
+        return [connection for connection, client in self._connections.items() if group in client.producers]
+
+    def attends(self, connection: RemotingConnection, group: str) -> None:
+        """A producer of ``group`` is there: its half messages may come before its first heartbeat."""
+        self._client(connection).producers.add(group)
+
+    @property
+    def producer_groups(self) -> set[str]:
+        return {group for client in self._connections.values() for group in client.producers}
+
+    # Heartbeats
+
+    async def heartbeat(self, request: Command, connection: RemotingConnection) -> Command:
+        content = request.content()
+        client_id = content.get("clientID")
+        if not isinstance(client_id, str) or not client_id:
+            raise InvalidArgumentError("a heartbeat without clientID")
+        client = self._client(connection)
+        client.client_id = client_id
+        groups = [str(row.get("groupName", "")) for row in _rows(content, "producerDataSet")]
+        client.producers = {check_group(group) for group in groups}
+        joining = [self._consumer(client, connection, row, content) for row in _rows(content, "consumerDataSet")]
+        if len(client.producers) + len(client.consumers) > MAX_GROUPS:
+            raise InvalidArgumentError(f"a client of more than {MAX_GROUPS} groups")
+        if self._is_leader:
+            await asyncio.gather(*(member.joined(JOIN_S) for member in joining))
+        return Command(Answer.SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+
+    def _client(self, connection: RemotingConnection) -> _Client:
+        client = self._connections.get(connection)
+        if client is None:
+            client = self._connections[connection] = _Client()
+            connection.on_close.append(lambda: self._gone(connection))
+        return client
+
+    def _consumer(self, client: _Client, connection: RemotingConnection, row: dict[str, object], content: dict[str, object]) -> GroupMember:
+        group = check_group(str(row.get("groupName", "")))
+        member = self._members.get((group, client.client_id))
+        if member is None:
+            member = self._members[group, client.client_id] = GroupMember(self._leader, group, client.client_id)
+        member.connection, member.seen_s = connection, asyncio.get_running_loop().time()
+        client.consumers[group] = member
+        wanted = {} if content.get("withoutSub") is True else _subscriptions(row)
+        member.subscribe(wanted or member.subscriptions, broadcast=str(row.get("messageModel", "")) in ("BROADCASTING", "0"))
+        if self._is_leader:
+            member.start()
+        return member
+
+    @property
+    def _is_leader(self) -> bool:
+        return self._leader.term[0] == self._node.settings.node.id
+
+    # Ends
+
+    async def unregister(self, request: Command, connection: RemotingConnection) -> Command:
+        client = self._connections.get(connection)
+        if client is not None:
+            client.producers.discard(request.text("producerGroup", ""))
+            member = client.consumers.pop(request.text("consumerGroup", ""), None)
+            if member is not None:
+                self._remove(member)
+        return Command(Answer.SUCCESS)
+
+    def _gone(self, connection: RemotingConnection) -> None:
+        client = self._connections.pop(connection, None)
+        for member in client.consumers.values() if client is not None else ():
+            if member.connection is connection:
+                self._remove(member)
+
+    def _remove(self, member: GroupMember) -> None:
+        self._members.pop((member.group, member.client_id), None)
+        member.stop()
+
+    async def run(self) -> None:
+        """Follow the leadership, and forget who says nothing any more; until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S if not self._members else 0.1)
+            now_s, is_leader = asyncio.get_running_loop().time(), self._is_leader
+            for member in list(self._members.values()):
+                if now_s - member.seen_s > SILENT_S:
+                    self._remove(member)
+                elif is_leader:
+                    member.start()
+                else:
+                    member.stop()
+
+    def close(self) -> None:
+        for member in self._members.values():
+            member.stop()
+
+    # Questions of clients
+
+    async def members_of(self, request: Command, _client: RemotingConnection) -> Command:
+        group = request.text("consumerGroup")
+        reply = await self._leader.call(methods.DESCRIBE_MEMBERS, sessions_pb2.DescribeMembersRequest(groups=[group]))
+        ids = [member.client_id for each in reply.groups for member in each.members]
+        if not ids:
+            return Command(Answer.SYSTEM_ERROR, remark=f"no consumer of group {group}")
+        return Command(Answer.SUCCESS, body=json.dumps({"consumerIdList": ids}, separators=(",", ":")).encode())
+
+    async def check_config(self, request: Command, _client: RemotingConnection) -> Command:
+        data = request.content().get("subscriptionData")
+        if isinstance(data, dict) and data.get("expressionType") == "SQL92":
+            try:
+                sql_parser().parse(str(data.get("subString", "")))
+            except DledgerError as error:
+                return Command(Answer.SUBSCRIPTION_PARSE_FAILED, remark=error.message)
+        return Command(Answer.SUCCESS)
+
+
+def _rows(content: dict[str, object], name: str) -> list[dict[str, object]]:
+    rows = content.get(name) or []
+    if not isinstance(rows, list) or len(rows) > MAX_GROUPS or not all(isinstance(row, dict) for row in rows):
+        raise InvalidArgumentError(f"{name} of a heartbeat: expected a list of at most {MAX_GROUPS} objects")
+    return rows
+
+
+def _subscriptions(row: dict[str, object]) -> dict[str, Subscription]:
+    found: dict[str, Subscription] = {}
+    for each in _rows(row, "subscriptionDataSet"):
+        kind = each.get("expressionType")
+        found[str(each.get("topic", ""))] = Subscription(str(each.get("subString", "*")), kind if isinstance(kind, str) and kind else "TAG")
+    return found

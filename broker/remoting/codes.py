@@ -1,0 +1,83 @@
+"""Codes of requests and answers in RocketMQ's remoting protocol, and which answer an error of this cluster becomes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from dledger_wire import errors
+from dledger_wire.errors import DledgerError
+
+
+class Request(IntEnum):
+    """What a client or a tool asks for."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    GET_ALL_TOPIC_LIST = 206
+    GET_TOPICS_BY_CLUSTER = 224
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    LITE_PULL_MESSAGE = 361
+
+
+class Answer(IntEnum):
+    """What became of a request."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
+    INVALID_PARAMETER = 29
+
+
+# Nothing was stored, or a client that sends again is recognised: SERVICE_NOT_AVAILABLE is the one that all versions of all clients retry.
+_ANSWERS: dict[type[DledgerError], Answer] = {
+    errors.TopicNotFoundError: Answer.TOPIC_NOT_EXIST,
+    errors.TopicPermissionError: Answer.NO_PERMISSION,
+    errors.PermissionDeniedError: Answer.NO_PERMISSION,
+    errors.AuthenticationFailedError: Answer.NO_PERMISSION,
+    errors.MessageTooLargeError: Answer.MESSAGE_ILLEGAL,
+    errors.CorruptBatchError: Answer.MESSAGE_ILLEGAL,
+    errors.InvalidNameError: Answer.MESSAGE_ILLEGAL,
+    errors.InvalidArgumentError: Answer.MESSAGE_ILLEGAL,
+}
+
+
+def answer_to(error: DledgerError) -> Answer:
+    """The code of the answer to a request that failed with ``error``."""
+    known = _ANSWERS.get(type(error))
+    if known is not None:
+        return known
+    return Answer.SERVICE_NOT_AVAILABLE if error.retriable or error.outcome_unknown else Answer.SYSTEM_ERROR

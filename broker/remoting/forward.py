@@ -1,0 +1,75 @@
+"""Requests about what only the leader's own table of clients knows, passed on to the leader's port as they came.
+
+RocketMQ's clients look for a new leader every 30 s only.  Until then their requests about locks and offsets come to a follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.config.rocketmq import remoting_address
+from broker.node import BrokerNode
+from broker.remoting.command import Command
+from broker.remoting.connection import Budget, RemotingConnection
+from broker.remoting.dispatcher import Handler, Handlers
+from broker.remoting.leader import CALL_S, Leader
+from dledger.core.types import NodeId
+from dledger_wire.errors import NotLeaderError, UnreachableError
+
+CONNECT_S = 1.0
+
+
+class Forwards:
+    """Wraps handlers: beside the leader they are called, elsewhere the request goes there.  ``close`` it once."""
+
+    def __init__(self, node: BrokerNode, leader: Leader) -> None:
+        self._node, self._leader = node, leader
+        self._connections: dict[str, RemotingConnection] = {}
+        self._connecting = asyncio.Lock()
+
+    def at_leader(self, handlers: Handlers) -> Handlers:
+        return {code: self._forwarded(handler) for code, handler in handlers.items()}
+
+    def _forwarded(self, handler: Handler) -> Handler:
+        async def handle(request: Command, client: RemotingConnection) -> Command:
+            async def attempt(left_s: float) -> Command:
+                leader = self._leader.term[0]
+                if leader == self._node.settings.node.id:
+                    return await handler(request, client)
+                peer = await self._connected(leader)
+                return await peer.ask(request.code, dict(request.fields), bytes(request.body), left_s)
+
+            return await self._leader.until(attempt, CALL_S)
+
+        return handle
+
+    async def _connected(self, leader: str) -> RemotingConnection:
+        address = self._node.raft.address_of(NodeId(leader)) if leader else None
+        remoting = remoting_address(self._node.settings.cluster, leader, address) if address else ""
+        if not remoting:
+            raise NotLeaderError("no leader is known", leader_address="")
+        async with self._connecting:
+            found = self._connections.get(remoting)
+            if found is None or not found.is_open:
+                found = self._connections[remoting] = await self._connect(remoting)
+            return found
+
+    async def _connect(self, address: str) -> RemotingConnection:
+        host, _, port = address.rpartition(":")
+
+        async def refuse(_connection: RemotingConnection, _request: Command) -> None:
+            return None
+
+        def made() -> RemotingConnection:
+            return RemotingConnection(None, refuse, Budget(1 << 20))
+
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(made, host.strip("[]"), int(port))
+        except (OSError, TimeoutError) as error:
+            raise UnreachableError(f"{address}: {error or 'no connection in time'}", address=address) from None
+        return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.abort()

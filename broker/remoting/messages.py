@@ -1,0 +1,207 @@
+"""Messages of RocketMQ's producers as batches of the Produce stream.
+
+Owns how a send request is read: both sets of its names, the body of a batch, and where a message goes that is delayed, timed, or one half
+of a transaction.  Bodies stay as they came, compressed or not.  UNIQ_KEY comes first among the properties, since readers look for it there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from broker.remoting.command import Command
+from dledger_wire.batches.batch import encode_batch_parts
+from dledger_wire.checksum import Buffer
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.frames.frame import Frame, encode_frame
+from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE, decode_properties
+from dledger_wire.frames.message_id import UniqueIds
+from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
+from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
+from dledger_wire.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
+from dledger_wire.status import TRANSACTION_MASK, SysFlag
+
+MAX_BATCH = 10_000  # messages
+# Names of the fields in the compact form of the header.
+_COMPACT = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+_PART = struct.Struct(">iiiii")  # of a batch's body: size, magic, CRC, flag, length of the body
+_SHORT = struct.Struct(">h")
+_DELAY, _REAL_TOPIC, _REAL_QUEUE, _PREPARED, _GROUP = "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"
+_TIMER_SECONDS, _TIMER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
+_NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", _REAL_TOPIC, _REAL_QUEUE})
+_MOST_RETRIES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One send request: its messages belong to one queue, which is -1 for any."""
+
+    topic: str
+    queue_id: int
+    group: str
+    default_queues: int
+    frames: Sequence[Frame]
+
+    @property
+    def ids(self) -> list[str]:
+        return [frame.properties.get("UNIQ_KEY", "") for frame in self.frames]
+
+    def in_queue(self, queue_id: int) -> Sending:
+        return replace(self, queue_id=queue_id)
+
+
+def sending_of(request: Command, born_host: str, ids: UniqueIds, *, compact: bool) -> Sending:
+    """What a request sends.  InvalidArgumentError for one that is not well-formed."""
+
+    def name(long: str) -> str:
+        return _COMPACT[long] if compact else long
+
+    topic, group = request.text(name("topic")), request.text(name("producerGroup"))
+    base = Frame(
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        body=b"",
+        topic=topic,
+        flag=request.number(name("flag"), 0),
+        sys_flag=request.number(name("sysFlag"), 0) & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6),
+        born_timestamp=request.number(name("bornTimestamp"), 0),
+        born_host=born_host,
+        reconsume_times=request.number(name("reconsumeTimes"), 0),
+    )
+    properties = decode_properties(request.text(name("properties"), "").encode())
+    if request.is_true(name("batch")):
+        frames = _batch(request.body, base)
+    else:
+        frames = [replace(base, body=bytes(request.body), properties=properties)]
+    for frame in frames:
+        frame.properties = _ordered(frame.properties, ids)
+    retries = request.number(name("maxReconsumeTimes"), _MOST_RETRIES)
+    if topic.startswith(RETRY_PREFIX) and base.reconsume_times >= retries:
+        topic = dlq_topic(topic.removeprefix(RETRY_PREFIX))
+    return Sending(topic, request.number(name("queueId"), -1), group, request.number(name("defaultTopicQueueNums"), 4), frames)
+
+
+def _batch(body: Buffer, base: Frame) -> list[Frame]:
+    """The messages in the body of a batch."""
+    view, at = memoryview(body), 0
+    found: list[Frame] = []
+    while at < len(view):
+        try:
+            size, _magic, _crc, flag, length = _PART.unpack_from(view, at)
+            body_at = at + _PART.size
+            (properties,) = _SHORT.unpack_from(view, body_at + max(length, 0))
+        except struct.error:
+            raise InvalidArgumentError(f"message {len(found)} of a batch is cut off") from None
+        properties_at = body_at + length + _SHORT.size
+        if length < 0 or properties < 0 or properties_at + properties != at + size or at + size > len(view):
+            raise InvalidArgumentError(f"message {len(found)} of a batch: its sizes do not add up")
+        names = decode_properties(view[properties_at : at + size])
+        found.append(replace(base, flag=flag, body=bytes(view[body_at : body_at + length]), properties=names))
+        at += size
+        if len(found) > MAX_BATCH:
+            raise InvalidArgumentError(f"a batch of more than {MAX_BATCH} messages")
+    if not found:
+        raise InvalidArgumentError("a batch without messages")
+    return found
+
+
+def _ordered(properties: dict[str, str], ids: UniqueIds) -> dict[str, str]:
+    """UNIQ_KEY first, made where the client sent none, and TAGS behind it."""
+    unique = properties.get("UNIQ_KEY") or ids.take(1).tobytes().decode()
+    first = {"UNIQ_KEY": unique, **({"TAGS": properties["TAGS"]} if "TAGS" in properties else {})}
+    return first | {name: value for name, value in properties.items() if name not in _NOT_KEPT and name not in first}
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What decides when a message is delivered: the delay levels there are, and the time now."""
+
+    levels: int
+    now_ms: int
+
+
+def batch_of(sending: Sending, staging: Staging) -> tuple[list[Buffer], list[int]]:
+    """(The batch in parts, the sizes of its frames).  InvalidArgumentError for delays that cannot be."""
+    frames = [_staged(sending, frame, staging) for frame in sending.frames]
+    places = {(frame.topic, frame.queue_id) for frame in frames}
+    if len(places) != 1:
+        raise InvalidArgumentError("the messages of a batch are delayed differently; expected one delay for all")
+    ((topic, queue_id),) = places
+    encoded = [encode_frame(frame) for frame in frames]
+    sizes = [len(frame) for frame in encoded]
+    owners: list[int] = []
+    keys: list[int] = []
+    for number, frame in enumerate(frames):
+        words = key_words(frame.properties.get("KEYS", ""))
+        owners += [number] * len(words)
+        keys += [key_hash(topic, word) for word in words]
+    tags = [cached_java_hash(frame.properties["TAGS"]) if "TAGS" in frame.properties else 0 for frame in frames]
+    unique = [key_hash(topic, frame.properties["UNIQ_KEY"]) for frame in frames]
+    parts = encode_batch_parts(
+        topic,
+        queue_id,
+        b"".join(encoded),
+        np.array(sizes, np.uint32),
+        np.array(tags, np.int32),
+        np.array(unique, np.int32),
+        key_owners=np.array(owners, np.uint32),
+        key_hashes=np.array(keys, np.int32),
+    )
+    return parts, sizes
+
+
+def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
+    """The message as it is stored now: itself, or in the topic where it waits."""
+    properties, place = frame.properties, {_REAL_TOPIC: sending.topic, _REAL_QUEUE: str(sending.queue_id)}
+    if frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or properties.get(_PREPARED) == "true":
+        kept = {name: value for name, value in properties.items() if name not in (_PREPARED, _GROUP, _DELAY)}
+        half = {_PREPARED: "true", _GROUP: properties.get(_GROUP) or sending.group}
+        return replace(frame, topic=HALF_TOPIC, queue_id=0, properties=kept | half | place)
+    if (due_ms := _due_ms(properties, staging.now_ms)) is not None:
+        unique = properties["UNIQ_KEY"]
+        if len(unique) != UNIQUE_ID_SIZE:
+            raise InvalidArgumentError(f"UNIQ_KEY {unique!r} of a timed message: expected {UNIQUE_ID_SIZE} characters")
+        kept = {name: value for name, value in properties.items() if name not in ("UNIQ_KEY", TIMER_OUT)}
+        timed = {"UNIQ_KEY": unique, TIMER_OUT: str(due_ms)} | kept | place
+        return replace(frame, topic=TIMER_TOPIC, queue_id=0, properties=timed)
+    level = _number(properties, _DELAY)
+    if level is not None and level > 0:
+        return replace(frame, topic=SCHEDULE_TOPIC, queue_id=min(level, staging.levels) - 1, properties=properties | place)
+    return replace(frame, topic=sending.topic, queue_id=sending.queue_id)
+
+
+def _due_ms(properties: dict[str, str], now_ms: int) -> int | None:
+    """When a message is to be delivered; None for one that is not timed."""
+    deliver_ms = _number(properties, TIMER_DELIVER)
+    if deliver_ms is not None:
+        return deliver_ms if deliver_ms > now_ms else None
+    delay_ms = _number(properties, _TIMER_MS)
+    seconds = _number(properties, _TIMER_SECONDS)
+    if delay_ms is None and seconds is not None:
+        delay_ms = seconds * 1000
+    return now_ms + delay_ms if delay_ms is not None and delay_ms > 0 else None
+
+
+def _number(properties: dict[str, str], name: str) -> int | None:
+    text = properties.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise InvalidArgumentError(f"property {name} {text[:40]!r}: expected a number")
+    return int(text)

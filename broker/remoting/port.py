@@ -1,0 +1,115 @@
+"""The port for RocketMQ's clients at a node: what it takes to serve them, opened and closed as one.
+
+Owns the order of that.  The port is open while the node is; clients that come before get an answer that they try again for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from broker.config.memory_shares import MemoryShares
+from broker.config.rocketmq import remoting_listens
+from broker.node import BrokerNode
+from broker.process.machine import Machine
+from broker.remoting.clients import Clients
+from broker.remoting.connection import Budget, RemotingConnection
+from broker.remoting.dispatcher import Dispatcher
+from broker.remoting.forward import Forwards
+from broker.remoting.leader import Leader
+from broker.remoting.locks import Locks
+from broker.remoting.offsets import Offsets
+from broker.remoting.produce_link import ProduceLink
+from broker.remoting.pull import Pulls
+from broker.remoting.query import Queries
+from broker.remoting.routes import Routes
+from broker.remoting.send import Senders
+from broker.remoting.send_back import SendBacks
+from broker.remoting.transactions import Transactions
+from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.security.tls import TlsContexts
+from dledger_wire.tasks import BackgroundTasks
+from dledger_wire.tcp.arrivals import Arrival, Arrivals
+from dledger_wire.tcp.counted import Counted
+from dledger_wire.tcp.listener import Listener
+
+
+class RemotingNode:
+    """A node with its port for RocketMQ's clients, where the cluster file gives it one; ``open`` and ``stop`` it in place of the node."""
+
+    def __init__(self, node: BrokerNode, machine: Machine) -> None:
+        self._node, self._machine = node, machine
+        self._addresses = remoting_listens(node.settings.cluster, node.settings.node.id)
+        self._closing = contextlib.AsyncExitStack()
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        return self._node.failed
+
+    async def open(self) -> None:
+        await self._node.open()
+        if self._addresses:
+            try:
+                await self._closing.enter_async_context(_served(self._node, self._machine, self._addresses))
+            except BaseException:
+                await self._node.stop(hand_over=False)
+                raise
+
+    async def stop(self, *, hand_over: bool) -> None:
+        await self._closing.aclose()
+        await self._node.stop(hand_over=hand_over)
+
+
+@contextlib.asynccontextmanager
+async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
+    """Serve RocketMQ's clients at these addresses of an open node."""
+    leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
+    link, clients, forwards, queries = ProduceLink(leader), Clients(node, leader), Forwards(node, leader), Queries(leader)
+    offsets, transactions = Offsets(node, leader, clients, memory), Transactions(node, leader, clients)
+    dispatcher = Dispatcher(
+        {
+            **Routes(node, leader).handlers(),
+            **Senders(node, leader, link).handlers(),
+            **Pulls(leader, clients, offsets).handlers(),
+            **clients.handlers(),
+            **forwards.at_leader(offsets.handlers()),
+            **forwards.at_leader(Locks(node, clients).handlers()),
+            **queries.handlers(),
+            **SendBacks(leader, queries).handlers(),
+            **transactions.handlers(),
+        }
+    )
+    tasks = BackgroundTasks("remoting", node.fail)
+    for work, name in ((clients.run(), "clients"), (offsets.run(), "offsets"), (transactions.run(), "transactions")):
+        tasks.spawn(work, name)
+    security, arrivals = _open_to_clients(machine.network.security), Arrivals(machine.network.security.limits)
+    budget = Budget(MemoryShares.of(node.settings.cluster, memory).received // 4)
+
+    def made(arrival: Arrival) -> RemotingConnection:
+        return RemotingConnection(Counted(arrivals, arrival), dispatcher.serve, budget)
+
+    listeners = [Listener(address, security, arrivals, made) for address in addresses]
+    try:
+        for listener in listeners:
+            await listener.start()
+        yield
+    finally:
+        for listener in listeners:
+            listener.close()
+        clients.close()
+        await tasks.stop()
+        forwards.close()
+        await link.close()
+        await leader.close()
+        for listener in listeners:
+            await listener.closed()
+
+
+def _open_to_clients(security: NetworkSecurity) -> NetworkSecurity:
+    """As the node's other ports, without a certificate of the client; RocketMQ's clients choose TLS by their first byte."""
+    if security.tls is None:
+        return security
+    settings = replace(security.tls.settings, client_auth="none")
+    return replace(security, tls=TlsContexts(settings, alpn=(), check=security.tls.check))

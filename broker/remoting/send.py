@@ -1,0 +1,89 @@
+"""SEND_MESSAGE in its three forms: messages of RocketMQ's producers, stored by the leader like those of any other."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import accumulate
+
+from broker.node import BrokerNode
+from broker.remoting.codes import Request
+from broker.remoting.command import Command
+from broker.remoting.connection import RemotingConnection
+from broker.remoting.dispatcher import Handlers
+from broker.remoting.leader import CALL_S, Leader
+from broker.remoting.messages import Sending, Staging, batch_of, sending_of
+from broker.remoting.produce_link import ProduceLink
+from dledger_wire._pb import broker_pb2, topics_pb2
+from dledger_wire.errors import DledgerError, TopicNotFoundError
+from dledger_wire.frames.message_id import UniqueIds, offset_message_id
+from dledger_wire.names import AUTO_CREATE_TOPIC
+from dledger_wire.rpc import methods
+
+
+class Senders:
+    """Serves them for one node."""
+
+    def __init__(self, node: BrokerNode, leader: Leader, link: ProduceLink) -> None:
+        self._node, self._leader, self._link = node, leader, link
+        env = node.context.env
+        self._random = env.random
+        self._store_host = node.store.settings.store_host_bytes
+        self._ids = UniqueIds(env.clock, env.random, address=self._store_host)
+        self._levels = len(node.settings.cluster.broker.messageDelayLevel.split())
+        self._next_queue = 0
+
+    def handlers(self) -> Handlers:
+        return {Request.SEND_MESSAGE: self.send, Request.SEND_MESSAGE_V2: self.send_compact, Request.SEND_BATCH_MESSAGE: self.send_compact}
+
+    async def send(self, request: Command, client: RemotingConnection) -> Command:
+        return await self._send(request, client, compact=False)
+
+    async def send_compact(self, request: Command, client: RemotingConnection) -> Command:
+        return await self._send(request, client, compact=True)
+
+    async def _send(self, request: Command, client: RemotingConnection, *, compact: bool) -> Command:
+        sending = sending_of(request, client.peer, self._ids, compact=compact)
+        request.body = b""  # the frames have it now
+        end_s = asyncio.get_running_loop().time() + CALL_S
+        try:
+            sending, result, sizes = await self._stored(sending, end_s)
+        except TopicNotFoundError:
+            if not self._node.settings.cluster.broker.autoCreateTopicEnable:
+                raise
+            await self._create_topic(sending, end_s)
+            sending, result, sizes = await self._stored(sending, end_s)
+        places = accumulate(sizes[:-1], initial=result.physical_offset)
+        fields = {
+            "msgId": ",".join(offset_message_id(self._store_host, place) for place in places),
+            "queueId": str(sending.queue_id),
+            "queueOffset": str(result.first_queue_offset),
+            "transactionId": sending.ids[0],
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        return Command(0, fields)
+
+    async def _stored(self, sending: Sending, end_s: float) -> tuple[Sending, broker_pb2.BatchResult, list[int]]:
+        if sending.queue_id < 0:
+            sending = sending.in_queue(self._any_queue(sending.topic))
+        parts, sizes = batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
+
+        async def attempt(left_s: float) -> broker_pb2.BatchResult:
+            return await self._link.send(parts, left_s)
+
+        left_s = end_s - asyncio.get_running_loop().time()
+        return sending, await self._leader.until(attempt, left_s, repeat=False), sizes
+
+    def _any_queue(self, name: str) -> int:
+        topic = self._node.store.topics.get(name)
+        self._next_queue += 1
+        return self._next_queue % topic.write_queues if topic is not None and topic.write_queues else 0
+
+    async def _create_topic(self, sending: Sending, end_s: float) -> None:
+        left_s = end_s - asyncio.get_running_loop().time()
+        queues = max(1, min(sending.default_queues, self._node.settings.cluster.broker.defaultTopicQueueNums))
+        wanted = topics_pb2.AutoCreateRequest(name=sending.topic, create_topic_key=AUTO_CREATE_TOPIC, queues=queues)
+        try:
+            await self._leader.call(methods.AUTO_CREATE_TOPIC, wanted, timeout_s=left_s)
+        except DledgerError as error:
+            raise TopicNotFoundError(f"topic {sending.topic!r} does not exist, and was not created: {error.message}") from None
