@@ -101,6 +101,7 @@ class Request:
                         physical_offset=outcome.physical_offset,
                         store_timestamp_ms=outcome.store_timestamp,
                         duplicate=outcome.duplicate,
+                        queue_id=outcome.queue_id,
                     )
         return methods.encode(response)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from broker.remoting.command import Command
-from dledger_wire.batches.batch import encode_batch_parts
+from dledger_wire.batches.batch import encode_batch_parts, stamp_unique
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
@@ -60,6 +61,11 @@ class Sending:
     @property
     def ids(self) -> list[str]:
         return [frame.properties.get("UNIQ_KEY", "") for frame in self.frames]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is one half of a transaction."""
+        return any(_is_half(frame) for frame in self.frames)
 
     def in_queue(self, queue_id: int) -> Sending:
         return replace(self, queue_id=queue_id)
@@ -136,8 +142,16 @@ class Staging:
     now_ms: int
 
 
-def batch_of(sending: Sending, staging: Staging) -> tuple[list[Buffer], list[int]]:
-    """(The batch in parts, the sizes of its frames).  InvalidArgumentError for delays that cannot be."""
+class Batch(NamedTuple):
+    """A batch in parts, the sizes of its frames, and the topic that it is stored in."""
+
+    parts: list[Buffer]
+    sizes: list[int]
+    topic: str
+
+
+def batch_of(sending: Sending, staging: Staging) -> Batch:
+    """A batch of the Produce stream.  InvalidArgumentError for delays that cannot be."""
     frames = [_staged(sending, frame, staging) for frame in sending.frames]
     places = {(frame.topic, frame.queue_id) for frame in frames}
     if len(places) != 1:
@@ -163,13 +177,15 @@ def batch_of(sending: Sending, staging: Staging) -> tuple[list[Buffer], list[int
         key_owners=np.array(owners, np.uint32),
         key_hashes=np.array(keys, np.int32),
     )
-    return parts, sizes
+    if not sending.topic.startswith(RETRY_PREFIX):  # a message comes there once for each attempt, with the same key
+        stamp_unique(parts)
+    return Batch(parts, sizes, topic)
 
 
 def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
     """The message as it is stored now: itself, or in the topic where it waits."""
     properties, place = frame.properties, {_REAL_TOPIC: sending.topic, _REAL_QUEUE: str(sending.queue_id)}
-    if frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or properties.get(_PREPARED) == "true":
+    if _is_half(frame):
         kept = {name: value for name, value in properties.items() if name not in (_PREPARED, _GROUP, _DELAY)}
         half = {_PREPARED: "true", _GROUP: properties.get(_GROUP) or sending.group}
         return replace(frame, topic=HALF_TOPIC, queue_id=0, properties=kept | half | place)
@@ -184,6 +200,10 @@ def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
     if level is not None and level > 0:
         return replace(frame, topic=SCHEDULE_TOPIC, queue_id=min(level, staging.levels) - 1, properties=properties | place)
     return replace(frame, topic=sending.topic, queue_id=sending.queue_id)
+
+
+def _is_half(frame: Frame) -> bool:
+    return frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or frame.properties.get(_PREPARED) == "true"
 
 
 def _due_ms(properties: dict[str, str], now_ms: int) -> int | None:

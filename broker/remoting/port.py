@@ -71,7 +71,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     dispatcher = Dispatcher(
         {
             **Routes(node, leader).handlers(),
-            **Senders(node, leader, link).handlers(),
+            **Senders(node, leader, link, clients).handlers(),
             **Pulls(leader, clients, offsets).handlers(),
             **clients.handlers(),
             **forwards.at_leader(offsets.handlers()),

@@ -6,7 +6,8 @@ import asyncio
 from itertools import accumulate
 
 from broker.node import BrokerNode
-from broker.remoting.codes import Request
+from broker.remoting.clients import Clients
+from broker.remoting.codes import Answer, Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
@@ -16,15 +17,15 @@ from broker.remoting.produce_link import ProduceLink
 from dledger_wire._pb import broker_pb2, topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
 from dledger_wire.frames.message_id import UniqueIds, offset_message_id
-from dledger_wire.names import AUTO_CREATE_TOPIC
+from dledger_wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from dledger_wire.rpc import methods
 
 
 class Senders:
     """Serves them for one node."""
 
-    def __init__(self, node: BrokerNode, leader: Leader, link: ProduceLink) -> None:
-        self._node, self._leader, self._link = node, leader, link
+    def __init__(self, node: BrokerNode, leader: Leader, link: ProduceLink, clients: Clients) -> None:
+        self._node, self._leader, self._link, self._clients = node, leader, link, clients
         env = node.context.env
         self._random = env.random
         self._store_host = node.store.settings.store_host_bytes
@@ -44,35 +45,42 @@ class Senders:
     async def _send(self, request: Command, client: RemotingConnection, *, compact: bool) -> Command:
         sending = sending_of(request, client.peer, self._ids, compact=compact)
         request.body = b""  # the frames have it now
+        if sending.is_half:
+            self._clients.attends(client, sending.group)
         end_s = asyncio.get_running_loop().time() + CALL_S
         try:
-            sending, result, sizes = await self._stored(sending, end_s)
+            queue_id, result, sizes = await self._stored(sending, end_s)
         except TopicNotFoundError:
             if not self._node.settings.cluster.broker.autoCreateTopicEnable:
                 raise
             await self._create_topic(sending, end_s)
-            sending, result, sizes = await self._stored(sending, end_s)
+            queue_id, result, sizes = await self._stored(sending, end_s)
         places = accumulate(sizes[:-1], initial=result.physical_offset)
         fields = {
             "msgId": ",".join(offset_message_id(self._store_host, place) for place in places),
-            "queueId": str(sending.queue_id),
+            "queueId": str(queue_id),
             "queueOffset": str(result.first_queue_offset),
             "transactionId": sending.ids[0],
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
-        return Command(0, fields)
+        return Command(Answer.SUCCESS, fields)
 
-    async def _stored(self, sending: Sending, end_s: float) -> tuple[Sending, broker_pb2.BatchResult, list[int]]:
+    async def _stored(self, sending: Sending, end_s: float) -> tuple[int, broker_pb2.BatchResult, list[int]]:
+        """The queue that has the messages or will have them, where they are stored now, and the sizes of their frames."""
         if sending.queue_id < 0:
             sending = sending.in_queue(self._any_queue(sending.topic))
-        parts, sizes = batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
+        batch = batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
 
         async def attempt(left_s: float) -> broker_pb2.BatchResult:
-            return await self._link.send(parts, left_s)
+            return await self._link.send(batch.parts, left_s)
 
         left_s = end_s - asyncio.get_running_loop().time()
-        return sending, await self._leader.until(attempt, left_s, repeat=False), sizes
+        # What became of an attempt may be unknown: the messages are recognised by their keys, unless they are retries.
+        repeat = not sending.topic.startswith(RETRY_PREFIX)
+        result = await self._leader.until(attempt, left_s, repeat=repeat)
+        moved = result.duplicate and batch.topic == sending.topic
+        return result.queue_id if moved else sending.queue_id, result, batch.sizes
 
     def _any_queue(self, name: str) -> int:
         topic = self._node.store.topics.get(name)

@@ -48,6 +48,7 @@ class BatchResult(google.protobuf.message.Message):
     PHYSICAL_OFFSET_FIELD_NUMBER: builtins.int
     STORE_TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     DUPLICATE_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
     first_queue_offset: builtins.int
     """of the batch's first message"""
     physical_offset: builtins.int
@@ -55,6 +56,8 @@ class BatchResult(google.protobuf.message.Message):
     store_timestamp_ms: builtins.int
     duplicate: builtins.bool
     """recognised by producer id and sequence: stored before, offsets are those of the first time"""
+    queue_id: builtins.int
+    """of a duplicate recognised by its UNIQ_KEY: the queue that holds it"""
     @property
     def error(self) -> dledger_wire._pb.types_pb2.ErrorDetail:
         """unset when stored"""
@@ -67,9 +70,10 @@ class BatchResult(google.protobuf.message.Message):
         physical_offset: builtins.int = ...,
         store_timestamp_ms: builtins.int = ...,
         duplicate: builtins.bool = ...,
+        queue_id: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["duplicate", b"duplicate", "error", b"error", "first_queue_offset", b"first_queue_offset", "physical_offset", b"physical_offset", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["duplicate", b"duplicate", "error", b"error", "first_queue_offset", b"first_queue_offset", "physical_offset", b"physical_offset", "queue_id", b"queue_id", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___BatchResult = BatchResult
 

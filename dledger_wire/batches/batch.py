@@ -46,6 +46,7 @@ VERSION = RECORD.current
 KIND_MESSAGES = 1
 KIND_COMMAND = 2
 FLAG_SEQUENCED = 1  # producer id, epoch and first sequence mean something
+FLAG_UNIQUE = 2  # of a client without a producer id: a batch with the same UNIQ_KEY is the same one
 MAX_MESSAGES = 1 << 20
 
 HEADER = struct.Struct(
@@ -151,14 +152,26 @@ def encode_batch_parts(
 
 def stamp_sequence(parts: list[Buffer], sequence: Sequence64) -> None:
     """Write the producer of a batch, and its place in the stream, into the parts of ``encode_batch_parts``; recompute their CRC."""
-    header = parts[0]
-    require(isinstance(header, bytearray), "the first part is not a header of encode_batch_parts")
-    struct.pack_into(">H", header, _FLAGS_AT, FLAG_SEQUENCED)
+    header = _flagged(parts, FLAG_SEQUENCED)
     _U64.pack_into(header, _PRODUCER_AT, sequence.producer_id)
     _U32.pack_into(header, _EPOCH_AT, sequence.epoch)
     _U64.pack_into(header, _SEQUENCE_AT, sequence.first_sequence)
-    _U32.pack_into(header, _CRC_AT, 0)
     _U32.pack_into(header, _CRC_AT, crc32c(*parts))
+
+
+def stamp_unique(parts: list[Buffer]) -> None:
+    """Let the batch in the parts of ``encode_batch_parts`` be recognised by its UNIQ_KEY when it is sent again; recompute their CRC."""
+    header = _flagged(parts, FLAG_UNIQUE)
+    _U32.pack_into(header, _CRC_AT, crc32c(*parts))
+
+
+def _flagged(parts: list[Buffer], flags: int) -> bytearray:
+    """The header among these parts, with ``flags``, and without a CRC."""
+    header = parts[0]
+    require(isinstance(header, bytearray), "the first part is not a header of encode_batch_parts")
+    struct.pack_into(">H", header, _FLAGS_AT, flags)
+    _U32.pack_into(header, _CRC_AT, 0)
+    return header  # type: ignore[return-value]
 
 
 def encode_command(kind: str, arguments: dict[str, Any]) -> bytes:
@@ -229,6 +242,11 @@ class BatchView:
             self.topic = bytes(data[HEADER_SIZE : HEADER_SIZE + topic_length]).decode()
         except UnicodeDecodeError:
             raise CorruptBatchError(f"batch record at {pos}: topic is not UTF-8", first_bad=-1) from None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether a batch with the same UNIQ_KEY is the same one, sent again."""
+        return bool(self.flags & FLAG_UNIQUE)
 
     def _array(self, skip: int, count: int, dtype: str) -> npt.NDArray[Any]:
         arrays_at = self.frames_at - 12 * self.count - 8 * self.key_count
@@ -336,7 +354,7 @@ def _crc_of(batch: BatchView) -> int:
 
 
 def _header_is_clean(batch: BatchView) -> bool:
-    return not (batch.flags & ~FLAG_SEQUENCED or batch.first_queue_offset or batch.store_timestamp)
+    return not (batch.flags & ~(FLAG_SEQUENCED | FLAG_UNIQUE) or batch.first_queue_offset or batch.store_timestamp)
 
 
 def stamp_batch(

@@ -24,6 +24,8 @@ from dledger_wire.frames.frame_layout import (
     MAGIC_V2,
     MAX_V1_TOPIC_BYTES,
     MIN_FRAME_SIZE,
+    SYS_FLAG_AT,
+    UNIQ_KEY_PREFIX,
     decode_properties,
     encode_properties,
     pack_host,
@@ -119,6 +121,20 @@ def decode_frame(buffer: Buffer, pos: int = 0, *, check_crc: bool = True) -> Fra
         total_size=size,
         body_crc=crc,
     )
+
+
+def unique_key_at(buffer: Buffer, pos: int) -> bytes:
+    """UNIQ_KEY of the frame at ``pos``, which has been checked, if that is its first property; else nothing."""
+    view = memoryview(buffer)
+    sys_flag = view[pos + SYS_FLAG_AT + 3]
+    wide_hosts = (1 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (1 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    body_at = pos + HEAD_SIZE + wide_hosts * (IPV6_HOST_SIZE - IPV4_HOST_SIZE)
+    topic_at = body_at + int.from_bytes(view[body_at - 4 : body_at], "big")
+    width = 2 if int.from_bytes(view[pos + 4 : pos + 8], "big", signed=True) == MAGIC_V2 else 1
+    at = topic_at + width + int.from_bytes(view[topic_at : topic_at + width], "big")
+    length = int.from_bytes(view[at : at + 2], "big")
+    first = bytes(view[at + 2 : at + 2 + length]).partition(b"\x02")[0]
+    return first.removeprefix(UNIQ_KEY_PREFIX) if first.startswith(UNIQ_KEY_PREFIX) else b""
 
 
 def _decode_tail(view: memoryview, at: int, body_length: int, wide: bool, pos: int) -> tuple[bytes, str, dict[str, str]]:

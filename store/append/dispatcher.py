@@ -92,6 +92,8 @@ class Dispatcher:
         if made_by is not None:
             self._sequences.store(key, made_by, batch.count, first, batch.store_timestamp)
             self._message_log.batch_applied(made_by.producer_id, entry.index)
+        elif batch.is_unique:
+            self._message_log.unique_sends.applied(batch, pos)
 
     def _apply_command(self, entry: RawEntry, pos: int, record: CommandView) -> None:
         if record.kind == VOID:

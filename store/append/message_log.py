@@ -26,6 +26,7 @@ from dledger_wire.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, retry_to
 from dledger_wire.status import Perm
 from store.append.prepared import BatchOutcome, Part, PreparedBatches, PreparedCommand, write_void
 from store.append.staged_check import check_staged
+from store.append.unique_sends import SentPlace, UniqueSends
 from store.append.wide_hosts import with_wide_store_hosts
 from store.commands.command import Command
 from store.commands.security import MAX_COPY_BYTES, CopySecurity
@@ -63,6 +64,7 @@ class MessageLog:
         self._transactions = transactions
         self._sequences = TailSequences(sequences)
         self.names_of_producer, self.batch_applied = self._sequences.names_of, self._sequences.committed
+        self.unique_sends = UniqueSends()
         self.term = 0  # in which this replica accepts batches; 0 while it does not
         self._next_offsets: dict[QueueKey, int] = {}
         self._deleting: dict[str, int] = {}
@@ -81,6 +83,7 @@ class MessageLog:
         self.term = 0
         self._next_offsets.clear()
         self._sequences.clear()
+        self.unique_sends.resign()
         self._deleting.clear()
 
     # Checking
@@ -137,6 +140,9 @@ class MessageLog:
             if committed.duplicate_offset is not None:
                 outcome.duplicate, outcome.first_queue_offset = True, committed.duplicate_offset
                 return None
+        elif batch.is_unique and (sent := self.unique_sends.stored(batch)) is not None:
+            _recognised(outcome, sent)
+            return None
         topic = self._topics.writable(batch.topic, batch.queue_id, for_service=for_service)
         if batch.topic in self._deleting:
             raise TopicNotFoundError(f"topic {batch.topic!r} is being deleted", topic=batch.topic)
@@ -146,6 +152,7 @@ class MessageLog:
             batch = with_wide_store_hosts(batch)
         part = Part(batch, topic, key, outcome, void=False)
         if batch.sequence is None:
+            part.void = batch.is_unique and self.unique_sends.under_way(batch) is not None
             return part
         verdict = self._sequences.expect(key, batch.sequence, batch.count, committed)
         if verdict.error is not None:
@@ -230,6 +237,12 @@ class MessageLog:
             elif part.void and verdict.error is None:
                 # Its original vanished between the two steps: nothing of it is stored, and its own bytes were left out.
                 outcome.error = NotReadyError("the batch this one repeats was not stored; send it again")
+        elif batch.is_unique:
+            sent = self.unique_sends.under_way(batch) or self.unique_sends.stored(batch)
+            if sent is not None:
+                _recognised(outcome, sent)
+            elif part.void:
+                outcome.error = NotReadyError("the message this one repeats was not stored; send it again")
         if part.void or outcome.error is not None or outcome.duplicate:
             write_void(out, at, part.size)
             return
@@ -255,6 +268,8 @@ class MessageLog:
         self._next_offsets[key] = first + batch.count
         if batch.sequence is not None:
             self._sequences.store(index, key, batch.sequence, batch.count, first, now_ms)
+        elif batch.is_unique:
+            self.unique_sends.placed(batch, SentPlace(batch.queue_id, first, log_pos + batch.frames_at, now_ms))
         outcome.first_queue_offset = first
         outcome.physical_offset = log_pos + batch.frames_at
         outcome.store_timestamp = now_ms
@@ -284,6 +299,7 @@ class MessageLog:
             self._deleting.pop(topic, None)
         if deleted:
             self._sequences.forget_topic(topic)
+            self.unique_sends.forget_topic(topic)
             for key in [key for key in self._next_offsets if key[0] == topic]:
                 del self._next_offsets[key]
 
@@ -291,3 +307,9 @@ class MessageLog:
         """Everything before ``end_pos`` is applied: commands placed there that were not are gone for good (another leader's log won)."""
         for pos in [pos for pos in self._commands if pos < end_pos]:
             del self._commands[pos]
+
+
+def _recognised(outcome: BatchOutcome, sent: SentPlace) -> None:
+    """The answer that the send got, or would have got, the first time."""
+    outcome.duplicate, outcome.queue_id = True, sent.queue_id
+    outcome.first_queue_offset, outcome.physical_offset, outcome.store_timestamp = sent[1:]

@@ -40,6 +40,7 @@ class BatchOutcome:
     physical_offset: int = 0
     store_timestamp: int = 0
     duplicate: bool = False
+    queue_id: int = 0  # of a duplicate that was recognised by its UNIQ_KEY: it may have been sent to another queue
     error: DledgerError | None = None
 
 

@@ -16,7 +16,7 @@ from dledger.log.entry import RawEntry
 from dledger.log.log import Log
 from dledger.replica.proposals import Payload
 from dledger.runtime.env import Disk, Environment, Network
-from dledger_wire.batches.batch import Sequence64, encode_batch
+from dledger_wire.batches.batch import Sequence64, encode_batch_parts, stamp_unique
 from dledger_wire.check import require
 from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.java_hash import java_hash, key_hash
@@ -85,16 +85,17 @@ def frames_of(topic: str, queue_id: int, bodies: Sequence[bytes], **fields: Any)
 
 def batch_of(topic: str, queue_id: int, bodies: Sequence[bytes], *, sequence: Sequence64 | None = None, **fields: Any) -> bytes:
     """One batch record as a client sends it."""
-    return batch_of_frames(topic, frames_of(topic, queue_id, bodies, **fields), sequence=sequence)
+    recognised = bool(fields.pop("recognised", False))
+    return batch_of_frames(topic, frames_of(topic, queue_id, bodies, **fields), sequence=sequence, recognised=recognised)
 
 
-def batch_of_frames(topic: str, messages: Sequence[Frame], *, sequence: Sequence64 | None = None) -> bytes:
+def batch_of_frames(topic: str, messages: Sequence[Frame], *, sequence: Sequence64 | None = None, recognised: bool = False) -> bytes:
     """One batch record of messages for the queue that they name."""
     queue_id = messages[0].queue_id
     packed = [encode_frame(message) for message in messages]
     words = [(number, word) for number, message in enumerate(messages) for word in message.properties.get("KEYS", "").split()]
     unique = [message.properties.get("UNIQ_KEY") for message in messages]
-    return encode_batch(
+    parts = encode_batch_parts(
         topic,
         queue_id,
         b"".join(packed),
@@ -105,6 +106,9 @@ def batch_of_frames(topic: str, messages: Sequence[Frame], *, sequence: Sequence
         key_hashes=np.array([key_hash(topic, word) for _, word in words], np.int32),
         sequence=sequence,
     )
+    if recognised:
+        stamp_unique(parts)
+    return b"".join(parts)
 
 
 class RigHead:
