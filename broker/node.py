@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from broker.api.connections import ConnectionsService
@@ -28,9 +29,10 @@ from broker.api.quotas import QuotaService
 from broker.api.read_advice import ReadAdvice
 from broker.api.reflection import ReflectedServer
 from broker.api.topics import TopicService
-from broker.config.cluster_file import NodeSettings
+from broker.config.alarm_limits import disk_limit_of, with_limits
+from broker.config.cluster_file import ClusterConfig, NodeSettings
 from broker.config.layer_settings import raft_settings_of, store_settings_of
-from broker.config.memory_shares import MemoryShares
+from broker.config.memory_shares import MemoryShares, watermark
 from broker.context import ServiceContext
 from broker.delivery.delay_levels import DelayLevelService
 from broker.delivery.timers import TimerService
@@ -210,6 +212,7 @@ class BrokerNode:
         raft_identity = NodeIdentity(cluster, group, NodeId(node.id), identity.store_id, node.address, levels)
         shares = MemoryShares.of(settings.cluster, process.memory_bytes)
         self.memory_alarm = MemoryAlarm(shares.mark)
+        self.store.disk_limit = lambda: disk_limit_of(self._with_limits(), process.memory_bytes)
         raft_settings = shares.bound(raft_settings_of(settings, self._log_config), settings.cluster.raft)
         self.roles.start()
         await self.leader_history.open(self._tasks)
@@ -232,7 +235,8 @@ class BrokerNode:
             self.security.open(self.raft)
             context = self._context = self._context_of(self.raft)
             if process.anonymous_bytes:
-                self.looks.spawn(self.memory_alarm.watch(lambda: self._process().anonymous_bytes), "look at memory")
+                mark = partial(self._memory_mark, process.memory_bytes)
+                self.looks.spawn(self.memory_alarm.watch(lambda: self._process().anonymous_bytes, mark), "look at memory")
             await self._listen(self._services(context))
         except BaseException:
             await self.stop(hand_over=False)
@@ -255,6 +259,12 @@ class BrokerNode:
             self.measures,
             self.memory_alarm,
         )
+
+    def _with_limits(self) -> ClusterConfig:
+        return with_limits(self.settings.cluster, self.store.replica_group.settings.limits)
+
+    def _memory_mark(self, memory_bytes: int) -> int:
+        return watermark(self._with_limits().broker.memoryHighWatermark, memory_bytes)
 
     def _disk_held_s(self, within_s: float) -> float:
         return self._raft.measures.slowest_flush.held_loop_s(within_s) if self._raft is not None else 0.0

@@ -11,6 +11,18 @@ from dledger_wire.store_layout import INDEX_ENTRIES, INDEX_SLOTS, QUEUE_UNIT_SIZ
 PAGE_BYTES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class DiskLimit:
+    """So much of a disk is to stay free, or else there are no new messages: the larger of both.  Without any the ratio of use decides."""
+
+    free_bytes: int = 0
+    free_percent: float = 0.0
+
+    def of(self, total_bytes: int) -> int:
+        """In bytes."""
+        return max(self.free_bytes, int(total_bytes * self.free_percent / 100))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """Sizes and intervals; the defaults are for production, tests and the simulator use small ones.

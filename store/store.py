@@ -38,7 +38,7 @@ from store.queues.queue_table import QueueTable
 from store.queues.queue_trim import QueueTrimmer
 from store.queues.read import Chunk, Given
 from store.queues.waiters import QueueWaiters
-from store.settings import StoreSettings
+from store.settings import DiskLimit, StoreSettings
 from store.state.log_time import LogTime
 from store.state.store_state import StoreState
 from store.traffic import Traffic
@@ -84,6 +84,7 @@ class MessageStore:
         self._followed: tuple[ReadableLog, list[TrimListener]] | None = None  # the open log, and what follows its head
         self._utc_offset_ms: Callable[[], int] = lambda: 0
         self._time_known: Callable[[], bool] = lambda: True
+        self.disk_limit: Callable[[], DiskLimit] = DiskLimit  # asked at each look at the disk
         self._suspended = False
         self._repair: Repair | None = None
         self._index: KeyIndex | None = None
@@ -163,6 +164,7 @@ class MessageStore:
         floor = RetentionFloor(log, self._repaired, self.queues, reader, self._state)
         time = ExpiryTime(self.time, self._utc_offset_ms, self._time_known)
         self._expiry = Expiry(self.settings, self._env, head, persistence, floor, listeners, time)
+        self._expiry.room.limit = self.disk_limit
         self._tasks.spawn(self._expiry.run(), "expiry")
 
     def _start_index(self, log: ReadableLog) -> None:
@@ -309,8 +311,7 @@ class MessageStore:
     def require_disk_room(self) -> None:
         """ReadOnlyError while the disk is too full for new messages and producers."""
         if self._expiry is not None and self._expiry.room.refuses_messages:
-            used, limit = self._expiry.room.used_percent, self.settings.diskSpaceWarningLevelRatio
-            raise ReadOnlyError(f"the disk is used to {used:.1f} %, above diskSpaceWarningLevelRatio {limit}; nothing was stored")
+            raise ReadOnlyError(f"{self._expiry.room.reason}; nothing was stored")
 
     def command(self, command: Command[ResultT]) -> PreparedCommand[ResultT]:
         """A command to propose; refused here when it could never succeed, and while the group's feature level does not have it."""

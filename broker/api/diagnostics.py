@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
+from broker.config.alarm_limits import with_limits
 from broker.config.cluster_file import ClusterConfig
 from broker.config.model import ConfigModel
 from broker.context import ServiceContext
@@ -99,7 +100,9 @@ class DiagnosticsService:
                 reply.files.add(kind=folder, count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
         size = await disk.measure("", below=False)
         reply.files.add(kind="other", count=size.files, bytes=size.size_bytes, oldest_ms=size.oldest_ms)
-        async for name, value in in_slices(settings_in_force(settings.cluster), SETTINGS_AT_ONCE):
+        async for name, value in in_slices(
+            settings_in_force(with_limits(settings.cluster, self._context.store.replica_group.settings.limits)), SETTINGS_AT_ONCE
+        ):
             reply.settings.add(name=name, value=value)
         return reply
 

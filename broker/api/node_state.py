@@ -75,7 +75,7 @@ def _want_of_room(raft: RaftStatus, refuses_messages: bool, memory: str) -> Iter
     if raft.disk_full:
         yield Condition("disk_full", "read-only: the disk is full", True)
     elif refuses_messages:
-        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio", True)
+        yield Condition("read_only", "read-only: the disk is used beyond diskSpaceWarningLevelRatio or diskFreeLimit", True)
     if memory:
         yield Condition("memory", f"{memory}: takes no new messages")
 

@@ -27,6 +27,7 @@ from broker.config.values import (
     ListenAddress,
     Name,
     delay_levels,
+    disk_limit,
     duration,
     hours_of_day,
     length,
@@ -154,6 +155,8 @@ class StoreConfig(ConfigModel):
     diskSpaceWarningLevelRatio: Annotated[int, number(35, 99)] = _STORE.diskSpaceWarningLevelRatio
     # With so much free a disk never counts as too full, whatever its ratio; 0: the ratio alone counts.
     diskSpaceEnoughFree: Annotated[int, size(0, 1 << 50)] = _STORE.diskSpaceEnoughFree
+    # With less free there are no new messages; in place of the two above.  Empty: they count.
+    diskFreeLimit: Annotated[str, disk_limit] = ""
     cleanFileForciblyEnable: bool = _STORE.cleanFileForciblyEnable
     cleanFileForciblyAfter: Annotated[int, duration(10_000, 7 * 86_400_000)] = _STORE.cleanFileForciblyAfter
     cleanResourceInterval: Annotated[int, duration(100, 3_600_000)] = _STORE.cleanResourceInterval

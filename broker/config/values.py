@@ -141,6 +141,24 @@ def memory_mark(value: object) -> str:
     return str(value)
 
 
+def disk_limit(value: object) -> str:
+    """``diskFreeLimit``: a size, a share of the disk as ``5%``, or ``mem_relative 1.0``, so many times the machine's memory."""
+    expected = f"a size of at least {LEAST_FREE // 10**6}MB, a share of the disk such as 5%, or of the memory such as mem_relative 1.0"
+    text = str(value).strip()
+    try:
+        if text.endswith("%"):
+            found = 0.1 <= float(text[:-1]) <= 90
+        elif text.startswith(MEM_RELATIVE):
+            found = 0.01 <= float(text.removeprefix(MEM_RELATIVE)) <= 100
+        else:
+            found = text == "" or parse_size(value) >= LEAST_FREE
+    except ValueError:
+        found = False
+    if not found:
+        raise ValueError(f"expected {expected}, got {value!r}")
+    return text
+
+
 def memory_ratio(value: object) -> float:
     found = float(_typed(value, int | float, "a number"))
     if not 0 < found <= 95:
@@ -168,4 +186,6 @@ ListenAddress = Annotated[str, _listen_address]
 Name = Annotated[str, node_name]
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 LEAST_MARK = 128 << 20  # of memoryHighWatermark
+LEAST_FREE = 50 * 10**6  # of diskFreeLimit
+MEM_RELATIVE = "mem_relative "
 MAX_NODES = 9  # of one replica group

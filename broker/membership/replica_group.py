@@ -6,6 +6,7 @@ anything was written after the check, and the check is made again.
 
 from __future__ import annotations
 
+from broker.config.alarm_limits import with_limits
 from broker.context import ServiceContext
 from broker.membership.drain_check import DISCARDABLE, remaining_messages
 from broker.support.messages import message_of
@@ -14,7 +15,7 @@ from dledger_wire.errors import InvalidArgumentError, NotReadyError, UnsafeShrin
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
 from dledger_wire.status import DRAINING, REMOVED
-from store.commands.replica_group import SetReplicaGroup
+from store.commands.replica_group import ALARM_LIMITS, SetReplicaGroup
 
 COMMAND_TIMEOUT_S = 5.0
 REMOVE_ATTEMPTS = 10
@@ -46,11 +47,13 @@ class ReplicaGroupService:
         if request.state == REMOVED and context.store.replica_group.state == DRAINING:
             await self._remove(discard=request.discard)
             return await self._reply()
+        with_limits(context.settings.cluster, {name: value for name, value in request.limits.items() if value and name in ALARM_LIMITS})
         command = SetReplicaGroup(
             state=request.state,
             voters=request.voters,
             learners=request.learners if request.HasField("learners") else None,
             replace_after_ms=request.replace_after_ms if request.HasField("replace_after_ms") else None,
+            limits=tuple(sorted(request.limits.items())),
         )
         await context.command(command, COMMAND_TIMEOUT_S)
         return await self._reply()
@@ -84,7 +87,17 @@ class ReplicaGroupService:
         context = self._context
         now, wanted = context.store.replica_group.settings, context.wanted_replicas()
         group = context.settings.group.name
-        reply = message_of(admin_pb2.ReplicaGroupReply, wanted, group=group, state=now.state, since_ms=now.since_ms)
+        in_force = with_limits(context.settings.cluster, now.limits)
+        limits = {"diskFreeLimit": in_force.store.diskFreeLimit, "memoryHighWatermark": in_force.broker.memoryHighWatermark}
+        reply = message_of(
+            admin_pb2.ReplicaGroupReply,
+            wanted,
+            group=group,
+            state=now.state,
+            since_ms=now.since_ms,
+            limits=limits,
+            limits_set=sorted(now.limits),
+        )
         for row in (await remaining_messages(context))[:MAX_ROWS]:
             reply.left.append(message_of(admin_pb2.LeftInGroup, row))
         return reply

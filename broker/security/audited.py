@@ -56,7 +56,7 @@ def _group(inside: Inside, request: Any) -> Shown:
 
 def _replica_group(inside: Inside, _request: Any) -> Shown:
     now = inside.store.replica_group.settings
-    return {"state": now.state, "voters": now.voters, "learners": now.learners, "replace_after_ms": now.replace_after_ms}
+    return {"state": now.state, "voters": now.voters, "learners": now.learners, "replace_after_ms": now.replace_after_ms, **now.limits}
 
 
 def _quota(inside: Inside, request: Any) -> Shown:

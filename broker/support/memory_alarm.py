@@ -22,10 +22,10 @@ _logger = logging.getLogger(__name__)
 
 
 class MemoryAlarm:
-    """Of one node; ``mark_bytes`` 0: never set."""
+    """Of one node; ``mark_bytes`` 0: never set.  It may be changed; the next look counts by it."""
 
     def __init__(self, mark_bytes: int = 0) -> None:
-        self._mark_bytes = mark_bytes
+        self.mark_bytes = mark_bytes
         self._used_bytes = 0
         self.is_set = False
 
@@ -36,13 +36,13 @@ class MemoryAlarm:
 
     @property
     def _text(self) -> str:
-        return f"memory alarm: {format_size(self._used_bytes)} in use, memoryHighWatermark is {format_size(self._mark_bytes)}"
+        return f"memory alarm: {format_size(self._used_bytes)} in use, memoryHighWatermark is {format_size(self.mark_bytes)}"
 
     def look(self, used_bytes: int) -> None:
         """The process uses so much now."""
         self._used_bytes = used_bytes
-        limit_bytes = self._mark_bytes * CLEAR_SHARE if self.is_set else self._mark_bytes
-        is_set = bool(self._mark_bytes) and used_bytes > limit_bytes
+        limit_bytes = self.mark_bytes * CLEAR_SHARE if self.is_set else self.mark_bytes
+        is_set = bool(self.mark_bytes) and used_bytes > limit_bytes
         if is_set == self.is_set:
             return
         self.is_set = is_set
@@ -51,9 +51,13 @@ class MemoryAlarm:
         else:
             _logger.warning("%s: cleared, this node takes new messages again", self._text, extra={"event": "memory_alarm"})
 
-    async def watch(self, used_bytes: Callable[[], int]) -> None:
-        """Look once a second.  While it is set, what was freed goes back to the kernel: the allocator would keep it for later."""
+    async def watch(self, used_bytes: Callable[[], int], mark_bytes: Callable[[], int]) -> None:
+        """Look once a second, by the watermark of that moment.
+
+        While it is set, what was freed goes back to the kernel: the allocator would keep it for later.
+        """
         while True:
+            self.mark_bytes = mark_bytes()
             self.look(used_bytes())
             if self.is_set:
                 await asyncio.to_thread(_trim)

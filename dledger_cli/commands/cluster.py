@@ -7,7 +7,7 @@ import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from dledger_cli.commands import upgrade
 from dledger_cli.connection import connection
 from dledger_cli.context import YesOption, ask, confirm, load_config
 from dledger_cli.help_page import AskingCommand, LongCommand, command_group
-from dledger_cli.output import error_line, fields_of, json_wanted, note, print_json
+from dledger_cli.output import error_line, fields_of, json_wanted, note, print_answer, print_json
 from dledger_cli.watching import reading_command
 from dledger_wire.status import DRAINING
 
@@ -38,6 +38,7 @@ def register(root: typer.Typer) -> None:
     reading_command(app, "status")(status)
     app.command("add-group", cls=LongCommand)(add_group)
     app.command("apply", cls=LongCommand)(apply)
+    app.command("limits", cls=AskingCommand)(limits)
     app.command("drain", cls=AskingCommand)(drain)
     app.command("remove-group", cls=AskingCommand)(remove_group)
     upgrade.register_in(app)
@@ -119,7 +120,7 @@ def _carry_out(wanted: ClusterConfig, text: str, source: str, data: str, *, only
         print_json({"steps": plan.steps, "by_hand": plan.notes, "done": not dry_run})
 
 
-async def _set_policy(admin: Admin, group: str, wishes: Mapping[str, int]) -> None:
+async def _set_policy(admin: Admin, group: str, wishes: Mapping[str, Any]) -> None:
     await admin.update_replica_group(group, **wishes)
 
 
@@ -168,6 +169,36 @@ def _drained_and_removed(name: str) -> bool:
     ask(lambda admin: admin.remove_replica_group(name))
     note(f"replica group {name} removed")
     return True
+
+
+def limits(
+    group: Annotated[str, typer.Argument(metavar="[GROUP]", help="Replica group. Default: all.")] = "",
+    disk: Annotated[
+        str, typer.Option("--disk-free", metavar="LIMIT", help="diskFreeLimit: 2GB, 5% of the disk, or 'mem_relative 1.0'.")
+    ] = "",
+    memory: Annotated[str, typer.Option("--memory", metavar="LIMIT", help="memoryHighWatermark: 40% of the memory, or 2GB.")] = "",
+) -> None:
+    """Show or set the limits of disk and memory alarms.  Beyond them nodes take no new messages.
+
+    A limit counts at once and after restarts, in place of the cluster file's; file: the cluster file counts again.
+    """
+    given = {"diskFreeLimit": disk, "memoryHighWatermark": memory}
+    changed = {name: "" if value == "file" else value for name, value in given.items() if value}
+
+    async def work(admin: Admin) -> list[ReplicaGroupDescription]:
+        names = [group] if group else [each.name for each in (await admin.directory()).groups if not each.is_removed]
+        if changed:
+            return [await admin.update_replica_group(name, limits=changed) for name in names]
+        return [await admin.describe_replica_group(name) for name in names]
+
+    found = ask(work)
+    answer = [fields_of(state, "limits", "limits_set", group="replica_group") for state in found]
+    rows = [
+        (state.replica_group, name, value, "the group" if name in state.limits_set else "the cluster file")
+        for state in found
+        for name, value in sorted(state.limits.items())
+    ]
+    print_answer({"limits": answer}, ("REPLICA-GROUP", "LIMIT", "VALUE", "SET FOR"), rows)
 
 
 def drain(

@@ -4,7 +4,8 @@ removed, and what its nodes deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dledger_wire.errors import DledgerError
 
@@ -121,6 +122,8 @@ class ReplicaGroupDescription:
         learners: How many learners the group is to have.
         replace_after_ms: A member away for that many milliseconds is replaced by a spare node; 0: never.
         left: What keeps the group from being removed.
+        limits: Of alarms, as they are in force: ``diskFreeLimit`` and ``memoryHighWatermark``.
+        limits_set: Those of them that were set for the group, and are not the cluster file's.
     """
 
     replica_group: str
@@ -130,3 +133,5 @@ class ReplicaGroupDescription:
     learners: int
     replace_after_ms: int
     left: tuple[LeftMessages, ...] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+    limits_set: tuple[str, ...] = ()

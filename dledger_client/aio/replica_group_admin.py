@@ -8,7 +8,7 @@ disk and clock, so each gives an answer of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from dledger_client.admin.calls import ClusterCalls, Subject
 from dledger_client.admin.replica_groups import LeftMessages, NodeExpiry, ReplicaGroupDescription
@@ -24,6 +24,7 @@ from dledger_wire.rpc import methods
 from dledger_wire.status import ACTIVE, DRAINING, REMOVED
 
 NOT_REGISTERED = "not registered"
+NO_LIMITS: Mapping[str, str] = {}
 
 
 class ReplicaGroupAdmin(Subject):
@@ -42,24 +43,33 @@ class ReplicaGroupAdmin(Subject):
         return _state(await self._calls.ask_leader(group.name, methods.DESCRIBE_REPLICA_GROUP, admin_pb2.Empty()))
 
     async def update_replica_group(
-        self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
+        self,
+        replica_group: str = "",
+        *,
+        voters: int | None = None,
+        learners: int | None = None,
+        replace_after_ms: int | None = None,
+        limits: Mapping[str, str] = NO_LIMITS,
     ) -> ReplicaGroupDescription:
-        """Change the mirroring policy of a replica group; None keeps what is there.
+        """Change the mirroring policy of a replica group and the limits of its nodes' alarms; None keeps what is there.
 
         Args:
             replica_group: The group of nodes; needed when the cluster has several.
             voters: How many voters the group is to have, an odd number.
             learners: How many learners the group is to have.
             replace_after_ms: Replace a member that has been away for that many milliseconds by a spare node; 0: never.
+            limits: ``diskFreeLimit`` and ``memoryHighWatermark`` as in the cluster file, in whose place they count; an empty value: the
+                cluster file counts again.  Others keep what is there.
 
         Examples:
             >>> await admin.update_replica_group("g1", learners=1, replace_after_ms=600_000)
+            >>> await admin.update_replica_group("g1", limits={"diskFreeLimit": "2GB"})
         """
         for name, value in (("voters", voters), ("learners", learners), ("replace_after_ms", replace_after_ms)):
             if value is not None and not 0 <= value < 1 << 40:
                 raise InvalidArgumentError(f"{name} {value!r}: expected 0 or more")
         group = await self._calls.replica_group(replica_group)
-        request = admin_pb2.ReplicaGroupRequest(voters=voters or 0, learners=learners, replace_after_ms=replace_after_ms)
+        request = admin_pb2.ReplicaGroupRequest(voters=voters or 0, learners=learners, replace_after_ms=replace_after_ms, limits=limits)
         return _state(await self._calls.ask_leader(group.name, methods.SET_REPLICA_GROUP, request))
 
     async def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupDescription:
@@ -195,4 +205,5 @@ async def _expire_node(calls: ClusterCalls, node: Node, request: retention_pb2.E
 
 def _state(reply: admin_pb2.ReplicaGroupReply) -> ReplicaGroupDescription:
     left = tuple(LeftMessages(row.kind, row.topic, row.consumer_group, row.messages) for row in reply.left)
-    return ReplicaGroupDescription(reply.group, reply.state, reply.since_ms, reply.voters, reply.learners, reply.replace_after_ms, left)
+    own = reply.voters, reply.learners, reply.replace_after_ms
+    return ReplicaGroupDescription(reply.group, reply.state, reply.since_ms, *own, left, dict(reply.limits), tuple(reply.limits_set))

@@ -30,6 +30,7 @@ from dledger_client.admin.stored_times import Place
 from dledger_client.admin.topics import ChangedTopic, QueueRange, TopicRoute
 from dledger_client.admin.upgrade import RaisedLevel, UpgradeCheck
 from dledger_client.aio.admin import Admin as AsyncAdmin
+from dledger_client.aio.replica_group_admin import NO_LIMITS
 from dledger_client.cluster.channels import Bootstrap
 from dledger_client.cluster.routes import TopicQueues
 from dledger_client.fetch.options import FetchOptions
@@ -791,21 +792,32 @@ class Admin(SyncClient[AsyncAdmin]):
         return self._run(self._inner.describe_replica_group(replica_group))
 
     def update_replica_group(
-        self, replica_group: str = "", *, voters: int | None = None, learners: int | None = None, replace_after_ms: int | None = None
+        self,
+        replica_group: str = "",
+        *,
+        voters: int | None = None,
+        learners: int | None = None,
+        replace_after_ms: int | None = None,
+        limits: Mapping[str, str] = NO_LIMITS,
     ) -> ReplicaGroupDescription:
-        """Change the mirroring policy of a replica group; None keeps what is there.
+        """Change the mirroring policy of a replica group and the limits of its nodes' alarms; None keeps what is there.
 
         Args:
             replica_group: The group of nodes; needed when the cluster has several.
             voters: How many voters the group is to have, an odd number.
             learners: How many learners the group is to have.
             replace_after_ms: Replace a member that has been away for that many milliseconds by a spare node; 0: never.
+            limits: ``diskFreeLimit`` and ``memoryHighWatermark`` as in the cluster file, in whose place they count; an empty value: the
+                cluster file counts again.  Others keep what is there.
 
         Examples:
             >>> admin.update_replica_group("g1", learners=1, replace_after_ms=600_000)
+            >>> admin.update_replica_group("g1", limits={"diskFreeLimit": "2GB"})
         """
         return self._run(
-            self._inner.update_replica_group(replica_group, voters=voters, learners=learners, replace_after_ms=replace_after_ms)
+            self._inner.update_replica_group(
+                replica_group, voters=voters, learners=learners, replace_after_ms=replace_after_ms, limits=limits
+            )
         )
 
     def drain_replica_group(self, replica_group: str, *, undo: bool = False) -> ReplicaGroupDescription:

@@ -513,11 +513,28 @@ class ReplicaGroupRequest(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LimitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     STATE_FIELD_NUMBER: builtins.int
     VOTERS_FIELD_NUMBER: builtins.int
     LEARNERS_FIELD_NUMBER: builtins.int
     REPLACE_AFTER_MS_FIELD_NUMBER: builtins.int
     DISCARD_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
     state: builtins.str
     """active, draining or removed"""
     voters: builtins.int
@@ -526,6 +543,10 @@ class ReplicaGroupRequest(google.protobuf.message.Message):
     """0: a member that is away is never replaced"""
     discard: builtins.bool
     """removed: also when messages are left that no consumer group reads, or that were parked"""
+    @property
+    def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """of alarms, by setting of the cluster file: diskFreeLimit, memoryHighWatermark; empty: as in the file"""
+
     def __init__(
         self,
         *,
@@ -534,9 +555,10 @@ class ReplicaGroupRequest(google.protobuf.message.Message):
         learners: builtins.int | None = ...,
         replace_after_ms: builtins.int | None = ...,
         discard: builtins.bool = ...,
+        limits: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_learners", b"_learners", "_replace_after_ms", b"_replace_after_ms", "learners", b"learners", "replace_after_ms", b"replace_after_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_learners", b"_learners", "_replace_after_ms", b"_replace_after_ms", "discard", b"discard", "learners", b"learners", "replace_after_ms", b"replace_after_ms", "state", b"state", "voters", b"voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_learners", b"_learners", "_replace_after_ms", b"_replace_after_ms", "discard", b"discard", "learners", b"learners", "limits", b"limits", "replace_after_ms", b"replace_after_ms", "state", b"state", "voters", b"voters"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_learners", b"_learners"]) -> typing.Literal["learners"] | None: ...
     @typing.overload
@@ -548,6 +570,22 @@ global___ReplicaGroupRequest = ReplicaGroupRequest
 class ReplicaGroupReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class LimitsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     GROUP_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     SINCE_MS_FIELD_NUMBER: builtins.int
@@ -555,6 +593,8 @@ class ReplicaGroupReply(google.protobuf.message.Message):
     LEARNERS_FIELD_NUMBER: builtins.int
     REPLACE_AFTER_MS_FIELD_NUMBER: builtins.int
     LEFT_FIELD_NUMBER: builtins.int
+    LIMITS_FIELD_NUMBER: builtins.int
+    LIMITS_SET_FIELD_NUMBER: builtins.int
     group: builtins.str
     state: builtins.str
     since_ms: builtins.int
@@ -568,6 +608,14 @@ class ReplicaGroupReply(google.protobuf.message.Message):
     def left(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LeftInGroup]:
         """what keeps the group from being removed"""
 
+    @property
+    def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """of alarms, as they are in force at the leader"""
+
+    @property
+    def limits_set(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """those of them that were set for the group, and are not the cluster file's"""
+
     def __init__(
         self,
         *,
@@ -578,8 +626,10 @@ class ReplicaGroupReply(google.protobuf.message.Message):
         learners: builtins.int = ...,
         replace_after_ms: builtins.int = ...,
         left: collections.abc.Iterable[global___LeftInGroup] | None = ...,
+        limits: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        limits_set: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "learners", b"learners", "left", b"left", "replace_after_ms", b"replace_after_ms", "since_ms", b"since_ms", "state", b"state", "voters", b"voters"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "learners", b"learners", "left", b"left", "limits", b"limits", "limits_set", b"limits_set", "replace_after_ms", b"replace_after_ms", "since_ms", b"since_ms", "state", b"state", "voters", b"voters"]) -> None: ...
 
 global___ReplicaGroupReply = ReplicaGroupReply
 

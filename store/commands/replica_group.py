@@ -1,8 +1,9 @@
-"""The command that changes the replica group itself: whether it takes messages, and how many replicas it is to have."""
+"""The command that changes the replica group itself: whether it takes messages, how many replicas it is to have, limits of its nodes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dledger_wire.errors import InvalidArgumentError
@@ -12,6 +13,8 @@ from store.commands.command import Command, optional
 STATES = (ACTIVE, DRAINING, REMOVED)
 MAX_REPLICAS = 9
 MAX_REPLACE_MS = 365 * 86_400_000
+ALARM_LIMITS = ("diskFreeLimit", "memoryHighWatermark")  # settings of the cluster file that can be set for the group instead
+MAX_LIMIT_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class ReplicaGroupSettings:
     ``version`` counts the changes.
 
     ``voters`` 0, ``learners`` None and ``replace_after_ms`` None: nothing was set, the cluster file counts.
+    So it does for each setting that is not in ``limits``.
     """
 
     state: str = ACTIVE
@@ -30,11 +34,12 @@ class ReplicaGroupSettings:
     since_ms: int = 0
     version: int = 0
     epoch_ms: int = 0
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetReplicaGroup(Command[ReplicaGroupSettings]):
-    """An empty state, 0 voters and None keep what is there.
+    """An empty state, 0 voters and None keep what is there.  ``limits``: name and value; with an empty value the cluster file counts again.
 
     A group is removed only if nothing happened after ``at_index``, where its master found that nothing is left in it.
     """
@@ -45,6 +50,7 @@ class SetReplicaGroup(Command[ReplicaGroupSettings]):
     learners: int | None = None
     replace_after_ms: int | None = None
     at_index: int = optional(0)
+    limits: tuple[tuple[str, str], ...] = optional(())
 
     def check(self) -> None:
         if self.state not in ("", *STATES):
@@ -55,3 +61,6 @@ class SetReplicaGroup(Command[ReplicaGroupSettings]):
             raise InvalidArgumentError(f"learners {self.learners}: expected 0 to {MAX_REPLICAS}")
         if not 0 <= (self.replace_after_ms or 0) <= MAX_REPLACE_MS:
             raise InvalidArgumentError(f"replace_after_ms {self.replace_after_ms}: expected 0 to {MAX_REPLACE_MS}")
+        for name, value in self.limits:
+            if name not in ALARM_LIMITS or len(value) > MAX_LIMIT_CHARS:
+                raise InvalidArgumentError(f"{name}: expected {' or '.join(ALARM_LIMITS)}, with at most {MAX_LIMIT_CHARS} characters")

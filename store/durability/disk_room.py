@@ -1,6 +1,7 @@
 """What the room on a node's disk allows: new messages, or the deletion of old ones whatever their age.
 
-Owns the looks at the disk and the levels.  Beyond ``diskSpaceWarningLevelRatio`` the store is low: a leader hands over to a voter with
+Owns the looks at the disk and the levels.  Beyond ``diskSpaceWarningLevelRatio``, or with less free than ``diskFreeLimit`` where there is
+one, the store is low: a leader hands over to a voter with
 room, and takes messages until that has had time, so that writes do not stop for it; where no voter has room it takes none from then on.
 Beyond ``diskSpaceCleanForciblyRatio`` for ``cleanFileForciblyAfter`` the oldest messages may go before their time; the replica says so to
 the others at once, since only what another one keeps may go.
@@ -9,13 +10,16 @@ the others at once, since only what another one keeps may go.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
-from dledger.runtime.env import Environment, space_of
-from store.settings import StoreSettings
+from dledger.runtime.env import DiskSpace, Environment, space_of
+from store.settings import DiskLimit, StoreSettings
 
 HAND_OVER_MS = 1_500  # what a leader that is low takes at most to hand over
-CLEAR_PERCENT = 1  # so far below the level the disk must fall before messages are taken again, or each segment would change it
+# So far below its level the disk must fall before messages are taken again, or each segment would change it.
+CLEAR_PERCENT = 1
+CLEAR_FREE = 1.1  # times the limit
 _logger = logging.getLogger(__name__)
 
 
@@ -32,11 +36,13 @@ class Replica(Protocol):
 
 
 class DiskRoom:
-    """Of one store."""
+    """Of one store.  ``limit`` gives the one that counts now."""
 
     def __init__(self, settings: StoreSettings, env: Environment, replica: Replica) -> None:
         self._settings, self._env, self._replica = settings, env, replica
+        self.limit: Callable[[], DiskLimit] = DiskLimit
         self.used_percent = 0.0
+        self.reason = ""  # why it is low, while it is
         self._low_since_ms: int | None = None
         self._crowded_since_ms: int | None = None
 
@@ -68,20 +74,22 @@ class DiskRoom:
             self._crowded_since_ms = None
         elif self._crowded_since_ms is None:
             self._crowded_since_ms = now_ms
-        limit = settings.diskSpaceWarningLevelRatio - (CLEAR_PERCENT if self.is_low else 0)
-        self._warn(in_need and self.used_percent > limit, now_ms)
+        self._warn(space, in_need, now_ms)
         self._replica.low_on_space(self.is_low, sheds=crowded)
         return space.free_bytes
 
-    def _warn(self, low: bool, now_ms: int) -> None:
+    def _warn(self, space: DiskSpace, in_need: bool, now_ms: int) -> None:
+        ratio, limit = self._settings.diskSpaceWarningLevelRatio, self.limit().of(space.total_bytes)
+        if limit:
+            low = space.free_bytes < limit * (CLEAR_FREE if self.is_low else 1)
+            found, level = f"the disk has {space.free_bytes >> 20} MiB free", f"diskFreeLimit, {limit >> 20} MiB"
+            self.reason = f"{found}, below {level}"
+        else:
+            low = in_need and self.used_percent > ratio - (CLEAR_PERCENT if self.is_low else 0)
+            found, level = f"the disk is used to {self.used_percent:.1f} %", f"diskSpaceWarningLevelRatio {ratio}"
+            self.reason = f"{found}, above {level}"
         if low == self.is_low:
             return
         self._low_since_ms = now_ms if low else None
         text = "takes no new messages, or hands leadership over" if low else "takes new messages again"
-        _logger.warning(
-            "the disk is used to %.1f %% (diskSpaceWarningLevelRatio %d): this node %s",
-            self.used_percent,
-            self._settings.diskSpaceWarningLevelRatio,
-            text,
-            extra={"event": "disk_watermark"},
-        )
+        _logger.warning("%s (%s): this node %s", found, level, text, extra={"event": "disk_watermark"})

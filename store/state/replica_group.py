@@ -66,6 +66,7 @@ class ReplicaGroupState:
             voters=command.voters or old.voters,
             learners=old.learners if command.learners is None else command.learners,
             replace_after_ms=old.replace_after_ms if command.replace_after_ms is None else command.replace_after_ms,
+            limits={name: value for name, value in {**old.limits, **dict(command.limits)}.items() if value},
         )
         self.changed()
         return self.settings
@@ -88,6 +89,8 @@ class ReplicaGroupState:
 
     def dump(self) -> JsonObject:
         found = asdict(self.settings)
+        if not self.settings.limits:
+            del found["limits"]
         if self.replacement is not None:
             found["replacement"] = asdict(self.replacement)
         if self.taken:
@@ -106,4 +109,5 @@ class ReplicaGroupState:
             since_ms=int(data["since_ms"]),
             version=int(data["version"]),
             epoch_ms=int(data["epoch_ms"]),
+            limits={str(name): str(value) for name, value in data.get("limits", {}).items()},
         )

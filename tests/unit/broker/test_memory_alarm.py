@@ -34,9 +34,11 @@ def test_without_a_watermark_it_is_never_set() -> None:
 
 def test_a_watch_looks_at_what_the_process_uses() -> None:
     async def scenario() -> None:
-        alarm = MemoryAlarm(MIB)
-        watching = asyncio.ensure_future(alarm.watch(lambda: 2 * MIB))
+        alarm, mark = MemoryAlarm(), [MIB]
+        watching = asyncio.ensure_future(alarm.watch(lambda: 2 * MIB, lambda: mark[0]))
         await waiting.until(lambda: alarm.is_set)
+        mark[0] = 3 * MIB
+        await waiting.until(lambda: not alarm.is_set)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
@@ -49,7 +51,7 @@ def set_alarm(rig: Rig, *, on: bool) -> None:
 
 def watermark(rig: Rig) -> None:
     for node_id in rig.cluster.hosts:
-        node_of(rig, node_id).memory_alarm._mark_bytes = 512 * MIB
+        node_of(rig, node_id).memory_alarm.mark_bytes = 512 * MIB
 
 
 def test_producers_are_blocked_and_learn_of_it_and_all_else_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -34,7 +34,7 @@ WELL = RaftStatus(
     failed="",
     peers=(),
 )
-WARNING_LEVEL = "read-only: the disk is used beyond diskSpaceWarningLevelRatio"
+WARNING_LEVEL = "read-only: the disk is used beyond diskSpaceWarningLevelRatio or diskFreeLimit"
 OFF = "clock off by +9 s from the group's majority (maxClockSkewMs 500): leads only when no other node can"
 
 

@@ -205,6 +205,7 @@ COMMANDS = {
     "quota set": "topic t --produce-messages 1",
     "quota list": "",
     "quota delete": "topic t",
+    "cluster limits": "",
     "audit tail": "",
     "acl check": "alice read --topic t",
 }

@@ -122,6 +122,7 @@ CASES: list[tuple[str, Command[object]]] = [
     ("put_quota without limits", PutQuota(quota=Quota(Subject.USER, "alice", {}))),
     ("put_quota to be deleted", PutQuota(quota=Quota(Subject.PRODUCER_GROUP, "spark", {Limit.PRODUCE_MESSAGES: 1}))),
     ("delete_quota", DeleteQuota(subject="producer-group", name="spark")),
+    ("replica_group with limits", SetReplicaGroup(limits=(("diskFreeLimit", "2GB"), ("memoryHighWatermark", "")))),
 ]
 
 

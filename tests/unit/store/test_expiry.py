@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +22,7 @@ from store.durability.disk_room import HAND_OVER_MS, DiskRoom
 from store.durability.expiry import HOUR_MS, Expired
 from store.log_view import entry_records
 from store.offline.verify import verify_store
-from store.settings import StoreSettings
+from store.settings import DiskLimit, StoreSettings
 from store.state.delays import LEVELS
 from store.state.sequences import QueueKey
 from tests.unit.log.crash_disk import CrashDisk, PowerLost
@@ -622,27 +623,62 @@ def test_a_deletion_counts_what_went_from_the_logs_beginning_alone(monkeypatch: 
     run(scenario)
 
 
+class Disk:
+    """So large, and full as a test says."""
+
+    used = 0
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    async def total_bytes(self) -> int:
+        return self.total
+
+    async def free_bytes(self) -> int:
+        return self.total - self.used
+
+    def room(self, settings: StoreSettings, limit: Callable[[], DiskLimit] = DiskLimit) -> DiskRoom:
+        clock = SimpleNamespace(monotonic_ms=lambda: 0)
+        replica = SimpleNamespace(low_on_space=lambda *_, **__: None, may_hand_over=lambda: False)
+        room = DiskRoom(settings, cast(Any, SimpleNamespace(disk=self, clock=clock)), cast(Any, replica))
+        room.limit = limit
+        return room
+
+
 def test_messages_are_taken_again_only_well_below_the_level_at_which_they_were_not() -> None:
     """A disk at the level would block and unblock producers with each segment."""
 
-    class Disk:
-        used = 0
-
-        async def total_bytes(self) -> int:
-            return 1000
-
-        async def free_bytes(self) -> int:
-            return 1000 - self.used
-
     async def scenario() -> list[bool]:
-        disk, found = Disk(), []
-        clock = SimpleNamespace(monotonic_ms=lambda: 0)
-        replica = SimpleNamespace(low_on_space=lambda *_, **__: None, may_hand_over=lambda: False)
-        settings = StoreSettings(diskSpaceWarningLevelRatio=90, diskSpaceEnoughFree=0)
-        room = DiskRoom(settings, cast(Any, SimpleNamespace(disk=disk, clock=clock)), cast(Any, replica))
+        disk, found = Disk(1000), []
+        room = disk.room(StoreSettings(diskSpaceWarningLevelRatio=90, diskSpaceEnoughFree=0))
         for disk.used in (900, 901, 900, 891, 890, 900, 901):
             await room.look()
             found.append(room.refuses_messages)
         return found
 
     assert asyncio.run(scenario()) == [False, True, True, True, False, False, True]
+
+
+def test_a_limit_of_free_bytes_counts_in_place_of_the_ratio_from_the_look_after_it_was_changed() -> None:
+    async def scenario() -> list[bool]:
+        disk, found, limits = Disk(1000 << 20), [], [DiskLimit()]
+        room = disk.room(StoreSettings(), lambda: limits[-1])
+        for free, limit in (
+            (500, DiskLimit()),
+            (500, DiskLimit(501 << 20)),
+            (550, DiskLimit(501 << 20)),  # a tenth more is needed to clear it
+            (552, DiskLimit(501 << 20)),
+            (40, DiskLimit(30 << 20)),  # beyond the ratio, which does not count
+            (40, DiskLimit(free_percent=5)),
+            (40, DiskLimit(free_percent=3.6)),
+            (40, DiskLimit(free_percent=5)),
+            (40, DiskLimit()),
+            (200, DiskLimit()),
+        ):
+            disk.used = disk.total - (free << 20)
+            limits.append(limit)
+            await room.look()
+            found.append(room.refuses_messages)
+        return found
+
+    assert asyncio.run(scenario()) == [False, True, True, False, False, True, False, True, True, False]
