@@ -297,7 +297,9 @@ class BrokerNode:
             QueryService(context),
             GroupSettingsService(context),
             TopicService(context, registrar.topics_registered),
-            NodeStatusService(context, self._process, self.identity.store_id, self.security.certificate, self.damage),
+            NodeStatusService(
+                context, self._process, self.identity.store_id, self.security.certificate, self.damage, lambda: self.connections()
+            ),
             QuotaService(context),
             TransferService(context),
             MemberService(context, registrar),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from broker.api.connections import counts_of
 from broker.api.log_segments import FoundDamage, committed_end
 from broker.api.node_state import Condition, cannot_lead, conditions_of, states_of, warnings_of
 from broker.context import ServiceContext
@@ -17,6 +18,7 @@ from dledger.settings import RaftStatus
 from dledger_wire._pb import admin_pb2
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import CallContext, Server
+from dledger_wire.tcp.server import Accepted
 
 MAX_ROLE_STEPS = 20
 
@@ -31,8 +33,9 @@ class NodeStatusService:
         store_id: str,
         certificate: CertificateWatch,
         damage: FoundDamage,
+        connections: Callable[[], Sequence[Accepted]],
     ) -> None:
-        self._context = context
+        self._context, self._connections = context, connections
         self._certificate = certificate
         self._process = process
         self._store_id = store_id
@@ -49,6 +52,7 @@ class NodeStatusService:
         context.raft.clocks.update()
         refuses, memory = context.store.is_low_on_space, context.memory_alarm.text
         conditions = conditions_of(raft, refuses_messages=refuses, clocks=context.raft.clocks, damage_seen=seen, memory=memory)
+        held_up = await counts_of(context, self._connections())
         reply = message_of(
             admin_pb2.NodeStatusReply,
             process,
@@ -85,6 +89,8 @@ class NodeStatusService:
             feature_level=context.store.feature_level.level,
             lowest_level=context.store.feature_level.build.lowest,
             highest_level=context.store.feature_level.build.highest,
+            connection_states=held_up.states,
+            bottleneck=held_up.bottleneck,
         )
         self._add_condition(reply, conditions, raft)
         _add_peers(reply, raft, unfit_voters(context) if raft.role is Role.LEADER else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from broker.api.connections import counts_of
 from broker.api.log_segments import committed_end
 from broker.api.node_state import conditions_of
 from broker.metrics.catalog import ALARMS
@@ -48,6 +49,7 @@ class NodeSamples:
             add_log(samples, node, status)
             samples.add_each("quota_throttled_seconds_total", node.context.quotas.throttled_s)
             samples.add_each("quota_throttled_requests_total", node.context.quotas.throttled_requests)
+            samples.add_each("connection_states", (await counts_of(node.context, node.connections())).states)
             await self._add_store(samples, status)
             self._add_traffic(samples)
             await self._add_groups(samples)

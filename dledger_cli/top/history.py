@@ -100,6 +100,8 @@ class History:
             rss_bytes=node.rss_bytes,
             rates=self._rates(group.name, node, at_s) if node.reachable else NO_RATES,
             note=node_note(group, node, several_groups=several_groups),
+            connection_states=node.connection_states,
+            bottleneck=node.bottleneck,
         )
 
     def _rates(self, group: str, node: NodeStatus, at_s: float) -> Rates:

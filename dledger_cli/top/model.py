@@ -6,6 +6,7 @@ there is nothing to compare with yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -24,6 +25,7 @@ class NodeRow:
     """A node of a replica group.  Without an answer only the ids and ``note`` mean something.
 
     ``lag``: committed entries that it does not have; ``loop_lag_ms``: how late its event loop was; ``rss_bytes``: its memory.
+    ``connection_states``, ``bottleneck``: see ``NodeStatus``.
     """
 
     replica_group: str
@@ -37,6 +39,8 @@ class NodeRow:
     rss_bytes: int
     rates: Rates
     note: str
+    connection_states: Mapping[str, int] = field(default_factory=dict, hash=False)
+    bottleneck: str = ""
 
 
 @dataclass(frozen=True, slots=True)

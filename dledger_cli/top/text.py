@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dledger_cli.top.columns import Column, lines
 from dledger_cli.top.model import ConsumerRow, GroupRow, LeaderChange, NodeRow, Rates, View
+from dledger_client.admin.status_text import connections_text
 from dledger_wire.printable import printable
 
 Order = Literal["name", "rate", "lag", "disk"]
@@ -42,6 +43,7 @@ NODE_COLUMNS = (
     *_RATES,
     Column("LOOP-LAG", 8, rank=8),
     Column("MEMORY", 9, rank=3),
+    Column("CONNECTIONS", 11, right=False, rank=9),
     Column("NOTE", 24, right=False, elastic=True),
 )
 CONSUMER_COLUMNS = (
@@ -120,10 +122,22 @@ def _node_cells(row: NodeRow) -> list[str]:
 
     place = [row.replica_group, row.id]
     if not row.reachable:
-        return [*place, "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", row.note]
+        return [*place, *["-"] * 11, row.note]
     lag = "-" if row.lag is None else str(row.lag)
     memory, loop_lag = format_size(row.rss_bytes), format_duration_ms(row.loop_lag_ms)
-    return [*place, row.role, str(row.term), lag, f"{row.disk_used_percent:.0f}%", *_rate_cells(row.rates), loop_lag, memory, row.note]
+    held_up = connections_text(row.connection_states, row.bottleneck)
+    return [
+        *place,
+        row.role,
+        str(row.term),
+        lag,
+        f"{row.disk_used_percent:.0f}%",
+        *_rate_cells(row.rates),
+        loop_lag,
+        memory,
+        held_up,
+        row.note,
+    ]
 
 
 def _node_state(row: NodeRow) -> State:

@@ -96,5 +96,6 @@ def _node_status(group: str, address: str, reply: admin_pb2.NodeStatusReply) -> 
         peers=tuple(object_of(PeerStatus, peer) for peer in reply.peers),
         role_log=tuple(reply.role_log),
         refusals=dict(reply.refusals),
+        connection_states=dict(reply.connection_states),
         warnings=tuple(reply.warnings),
     )

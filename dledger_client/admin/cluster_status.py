@@ -103,6 +103,9 @@ class NodeStatus:
         cannot_lead: Why it must not lead now, by what it knows of itself; empty for nothing.
         uncommitted_ms: Of a leader: how long its oldest entry has waited to be committed, in milliseconds; 0 when none waits.
         sync_ms: How long the slowest write of the last half minute took to be on its disk, in milliseconds.
+        connection_states: How many connections it has that are ``running``, ``flow`` (held up lately) or ``blocked`` (by an alarm).
+        bottleneck: What most connections that wait do so for: ``memory``, ``disk``, ``follower`` and its id, ``apply``, ``log``,
+            ``handler`` or ``reader``; empty when none waits.
     """
 
     replica_group: str
@@ -150,6 +153,8 @@ class NodeStatus:
     uncommitted_ms: int = 0
     sync_ms: int = 0
     lineage: str = ""
+    connection_states: Mapping[str, int] = field(default_factory=dict, hash=False)
+    bottleneck: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dledger_client.admin.cluster_status import EXPIRED
@@ -45,6 +45,13 @@ def node_note(group: ReplicaGroupStatus, node: NodeStatus, *, several_groups: bo
     elif node.id in group.voters and group.leader is not None and node.id not in group.acknowledging and not notes:
         notes.append("does not acknowledge yet")
     return ", ".join([*notes, *node.warnings])
+
+
+def connections_text(states: Mapping[str, int], bottleneck: str) -> str:
+    """How many connections a node has and how many of them are held up, by what: ``40``, ``12/40 flow: disk``, ``3/40 blocked: memory``."""
+    total = sum(states.values())
+    held = [f"{count}/{total} {state}" for state in ("blocked", "flow") if (count := states.get(state, 0))]
+    return ", ".join(held or [str(total)]) + (f": {bottleneck}" if bottleneck else "")
 
 
 def why_not_healthy(groups: Sequence[ReplicaGroupStatus]) -> str:

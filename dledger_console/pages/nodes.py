@@ -9,7 +9,7 @@ from nicegui import ui
 
 from dledger_client.admin.cluster_status import NodeStatus, ReplicaGroupStatus
 from dledger_client.admin.diagnostics import LogLevel, LogLine
-from dledger_client.admin.status_text import node_note
+from dledger_client.admin.status_text import connections_text, node_note
 from dledger_console.layout.actions import act, action_button, confirm
 from dledger_console.layout.parts import Figures
 from dledger_console.layout.shared import cluster_samplers
@@ -32,6 +32,7 @@ NODES = (
     Column("disk", "Disk used", number=True),
     Column("memory", "Memory", number=True),
     Column("loop", "Loop late by", number=True),
+    Column("connections", "Connections", note=True),
     Column("up", "Up for", number=True),
     Column("version", "Version", note=True),
     Column("address", "Address"),
@@ -52,6 +53,7 @@ FIGURES = (
     "Disk free",
     "Disk size",
     "Memory",
+    "Connections",
     "Processor time",
     "Up for",
 )
@@ -81,7 +83,10 @@ def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several: bool) -> dict[
         "note": note,
     }
     if not node.reachable:
-        return row | {"role": Mark("unreachable", "bad"), **dict.fromkeys(("lag", "disk", "memory", "loop", "up", "version"))}
+        return row | {
+            "role": Mark("unreachable", "bad"),
+            **dict.fromkeys(("lag", "disk", "memory", "loop", "connections", "up", "version")),
+        }
     disk = node.disk_used_percent
     return row | {
         "role": Mark(node.role, "good") if node.role == "leader" and node.leader_confirmed else node.role,
@@ -89,9 +94,15 @@ def _row(group: ReplicaGroupStatus, node: NodeStatus, *, several: bool) -> dict[
         "disk": _limited(f"{disk:.0f} %", disk, DISK_WARN, DISK_BAD),
         "memory": size(node.rss_bytes),
         "loop": _limited(span(node.loop_lag_ms), node.loop_lag_ms, LOOP_WARN_MS, 10 * LOOP_WARN_MS),
+        "connections": _connections(node),
         "up": span(time.time() * 1000 - node.started_at_ms),
         "version": node.version,
     }
+
+
+def _connections(node: NodeStatus) -> Cell:
+    text, states = printable(connections_text(node.connection_states, node.bottleneck)), node.connection_states
+    return Mark(text, "bad" if states.get("blocked") else "warn") if states.get("blocked") or states.get("flow") else text
 
 
 def _limited(text: str, value: float, warn: float, bad: float) -> Cell:
@@ -173,6 +184,7 @@ def _figures(group: ReplicaGroupStatus, status: NodeStatus) -> dict[str, str]:
         "Committed": number(status.committed_index),
         "Disk used": f"{status.disk_used_percent:.0f} %",
         "Memory": size(status.rss_bytes),
+        "Connections": printable(connections_text(status.connection_states, status.bottleneck)),
         "Up for": span(time.time() * 1000 - status.started_at_ms),
     }
     if not status.reachable:

@@ -137,6 +137,22 @@ class NodeStatusReply(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class ConnectionStatesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     CLUSTER_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
@@ -180,6 +196,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     UNCOMMITTED_MS_FIELD_NUMBER: builtins.int
     SYNC_MS_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
+    CONNECTION_STATES_FIELD_NUMBER: builtins.int
+    BOTTLENECK_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     group: builtins.str
     id: builtins.str
@@ -231,6 +249,8 @@ class NodeStatusReply(google.protobuf.message.Message):
     """how long its slowest sync of the last half minute took, or the one under way has taken"""
     lineage: builtins.str
     """of its log; empty in a group that was never recovered or restored"""
+    bottleneck: builtins.str
+    """what most of those that wait do so for, see OpenConnection.waits_for; empty: none waits"""
     @property
     def voters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -250,6 +270,10 @@ class NodeStatusReply(google.protobuf.message.Message):
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """what is to be done: a certificate expires, plaintext is taken"""
+
+    @property
+    def connection_states(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """how many connections are running, flow or blocked, see OpenConnection"""
 
     def __init__(
         self,
@@ -297,8 +321,10 @@ class NodeStatusReply(google.protobuf.message.Message):
         uncommitted_ms: builtins.int = ...,
         sync_ms: builtins.int = ...,
         lineage: builtins.str = ...,
+        connection_states: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        bottleneck: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "cannot_lead", b"cannot_lead", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "feature_level", b"feature_level", "first_index", b"first_index", "group", b"group", "highest_level", b"highest_level", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "lineage", b"lineage", "loop_lag_ms", b"loop_lag_ms", "lowest_level", b"lowest_level", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "sync_ms", b"sync_ms", "term", b"term", "uncommitted_ms", b"uncommitted_ms", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anonymous_bytes", b"anonymous_bytes", "applied_index", b"applied_index", "bottleneck", b"bottleneck", "bytes_in_total", b"bytes_in_total", "bytes_out_total", b"bytes_out_total", "cannot_lead", b"cannot_lead", "certificate_expires_at_ms", b"certificate_expires_at_ms", "cluster", b"cluster", "committed_index", b"committed_index", "committed_pos", b"committed_pos", "connection_states", b"connection_states", "disk_used_percent", b"disk_used_percent", "durable_index", b"durable_index", "feature_level", b"feature_level", "first_index", b"first_index", "group", b"group", "highest_level", b"highest_level", "id", b"id", "last_index", b"last_index", "leader", b"leader", "leader_confirmed", b"leader_confirmed", "learners", b"learners", "lineage", b"lineage", "loop_lag_ms", b"loop_lag_ms", "lowest_level", b"lowest_level", "messages_in_total", b"messages_in_total", "messages_out_total", b"messages_out_total", "peers", b"peers", "pid", b"pid", "refusals", b"refusals", "role", b"role", "role_log", b"role_log", "role_state", b"role_state", "rss_bytes", b"rss_bytes", "services_term", b"services_term", "started_at_ms", b"started_at_ms", "state", b"state", "store_id", b"store_id", "sync_ms", b"sync_ms", "term", b"term", "uncommitted_ms", b"uncommitted_ms", "version", b"version", "voters", b"voters", "warnings", b"warnings"]) -> None: ...
 
 global___NodeStatusReply = NodeStatusReply
 

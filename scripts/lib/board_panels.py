@@ -190,6 +190,12 @@ CLUSTER = Board(
                 ),
                 lines("Requests", "reqps", (rate("dledger_request_seconds_count", G, "method, code"), "{{method}} {{code}}")),
                 lines("Connections", "short", (f"sum by (node, kind) (dledger_connections{{{G}}})", "{{node}} {{kind}}")),
+                lines(
+                    "Connections held up",
+                    "short",
+                    (f'sum by (node, state) (dledger_connection_states{{state!="running", {G}}})', "{{node}} {{state}}"),
+                    text="flow: they wait, or did so in the last 5 s. blocked: an alarm keeps their messages out.",
+                ),
                 lines("Refused callers", "cps", (rate("dledger_refusals_total", G, "node, reason"), "{{node}} {{reason}}")),
             ),
         ),

@@ -11,8 +11,10 @@ import pytest
 
 from broker.api import connections
 from broker.api.connections import bottleneck_of
+from broker.metrics.node_samples import NodeSamples
 from broker.support.memory_alarm import blocked
-from dledger_client.aio import Message
+from dledger_client.admin.status_text import connections_text
+from dledger_client.aio import Admin, Message
 from dledger_wire.errors import DledgerError, InvalidArgumentError
 from dledger_wire.rpc import methods
 from dledger_wire.tcp.server import Accepted
@@ -40,6 +42,41 @@ class Drawn:
 
 def give(rig: Rig, node_id: str, *drawn: Drawn) -> None:
     node_of(rig, node_id).connections = lambda: [cast(Accepted, each) for each in drawn]
+
+
+async def states_shown(rig: Rig, admin: Admin) -> dict[str, tuple[dict[str, int], str]]:
+    """By node as its status has them, which its metrics agree with."""
+    (group,) = await admin.cluster_status()
+    for node in group.nodes:
+        samples = await NodeSamples(node_of(rig, node.id)).samples()
+        counted = {labels[2]: value for labels, value in samples.values["dledger_connection_states"].items()}
+        assert counted == node.connection_states
+    return {node.id: (dict(node.connection_states), node.bottleneck) for node in group.nodes}
+
+
+def test_what_most_wait_for_is_the_bottleneck() -> None:
+    async def scenario(rig: Rig) -> None:
+        reads = methods.FETCH.path
+        slow_reader = Drawn("slow reader", purpose=reads, held_back=object())
+        give(rig, rig.master, slow_reader, Drawn("a", waits_for_credit=True), Drawn("b", waits_for_credit=True), Drawn("c", purpose=reads))
+        async with rig.admin() as admin:
+            states, bottleneck = (await states_shown(rig, admin))[rig.master]
+        assert connections_text(states, bottleneck) == "3/4 flow: memory"
+
+    Rig().run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("states", "bottleneck", "expected"),
+    [
+        ({}, "", "0"),
+        ({"running": 40, "flow": 0, "blocked": 0}, "", "40"),
+        ({"running": 28, "flow": 12, "blocked": 0}, "follower n2", "12/40 flow: follower n2"),
+        ({"running": 1, "flow": 2, "blocked": 3}, "memory", "3/6 blocked, 2/6 flow: memory"),
+    ],
+)
+def test_states_in_words(states: dict[str, int], bottleneck: str, expected: str) -> None:
+    assert connections_text(states, bottleneck) == expected
 
 
 def test_those_that_wait_come_first_and_each_names_what_it_waits_for() -> None:
@@ -70,6 +107,9 @@ def test_those_that_wait_come_first_and_each_names_what_it_waits_for() -> None:
             ]
             assert own.connections[0].unsent_bytes == 7
             assert own.connections[0].user == "u"
+            states = await states_shown(rig, admin)
+            assert states[rig.master] == ({"running": 1, "flow": 5, "blocked": 0}, "log")
+            assert states[rig.followers[0]] == ({"running": 0, "flow": 0, "blocked": 0}, "")
             (few,) = await admin.connections(rig.master, 2)
             assert ([each.peer for each in few.connections], few.states) == (["reading", "held"], own.states)
             with pytest.raises(InvalidArgumentError, match="there is no node 'n9'"):
@@ -87,6 +127,7 @@ def test_producers_of_a_node_whose_disk_is_too_full_are_blocked(monkeypatch: pyt
         monkeypatch.setattr("broker.context.ServiceContext.require_room", refuse)
         async with rig.admin() as admin:
             (found,) = await admin.connections(rig.master)
+            assert (await states_shown(rig, admin))[rig.master] == ({"running": 1, "flow": 0, "blocked": 1}, "disk")
         assert [(each.peer, each.state, each.waits_for) for each in found.connections] == [
             ("producer", "blocked", "disk"),
             ("reader", "running", ""),

@@ -57,6 +57,13 @@ def test_all_there_is_to_see_on_a_wide_terminal() -> None:
     assert "rows " not in text
 
 
+def test_connections_that_are_held_up_are_shown_with_what_they_wait_for() -> None:
+    held_up = node(0, connection_states={"running": 37, "flow": 3, "blocked": 0}, bottleneck="follower n2")
+    text = "\n".join(drawn(view(groups=(replace(view().groups[0], nodes=(held_up, node(1))),))))
+    assert "CONNECTIONS" in text
+    assert "3/40 flow: follower n2" in text
+
+
 def test_a_leader_that_did_not_answer_is_told_from_one_that_takes_no_messages() -> None:
     (row,) = view().groups
     refusing = replace(row, healthy=False, takes_messages=False)
