@@ -25,6 +25,7 @@ from broker.api.produce import ProduceService
 from broker.api.producer_ids import ProducerIdService
 from broker.api.query import QueryService
 from broker.api.queue_offsets import QueueOffsetsService
+from broker.api.quota_copies import QuotaCopies
 from broker.api.quotas import QuotaService
 from broker.api.read_advice import ReadAdvice
 from broker.api.reflection import ReflectedServer
@@ -279,6 +280,7 @@ class BrokerNode:
         registrar = self._registrar = Registrar(context, self._env, self._process, names, self.fail, self.added_name_servers)
         context.quotas.shares = shares_of(self.store.topics, registrar.groups)
         self.roles.register(LeaderSpread(context, registrar.directory))
+        self.roles.register(QuotaCopies(context, registrar.groups, self._env.network))
         self.roles.register(SpareReplacement(context, registrar, self._env.network))
         names.sees = lambda caller, topic: context.access.may_topic(caller, Action.DESCRIBE, topic)
         names.before_answer, names.name_servers = registrar.refresh, registrar.name_servers

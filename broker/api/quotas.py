@@ -29,7 +29,7 @@ class QuotaService:
 
     async def set(self, request: admin_pb2.QuotaRule, _caller: CallContext) -> admin_pb2.QuotaReply:
         """Safe to repeat."""
-        return admin_pb2.QuotaReply(existed=await self._context.command(PutQuota(quota=_quota(request)), TIMEOUT_S))
+        return admin_pb2.QuotaReply(existed=await self._context.command(PutQuota(quota=quota_of(request)), TIMEOUT_S))
 
     async def delete(self, request: admin_pb2.QuotaRule, _caller: CallContext) -> admin_pb2.QuotaReply:
         """Safe to repeat."""
@@ -53,7 +53,7 @@ class QuotaService:
         return reply
 
 
-def _quota(rule: admin_pb2.QuotaRule) -> Quota:
+def quota_of(rule: admin_pb2.QuotaRule) -> Quota:
     """InvalidArgumentError for words that are none of ours."""
     try:
         return Quota(Subject(rule.kind), rule.name, {Limit(limit): value for limit, value in rule.limits.items()})

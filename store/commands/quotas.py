@@ -109,3 +109,17 @@ class DeleteQuota(Command[bool]):
     KIND: ClassVar[str] = "delete_quota"
     subject: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyQuotas(Command[bool]):
+    """All rules of another replica group, for one that never had any; returns whether it took them."""
+
+    KIND: ClassVar[str] = "copy_quotas"
+    quotas: tuple[Quota, ...]
+
+    def check(self) -> None:
+        if len(self.quotas) > MAX_QUOTAS:
+            raise InvalidArgumentError(f"{len(self.quotas)} quotas; expected at most {MAX_QUOTAS}")
+        for quota in self.quotas:
+            quota.check()

@@ -16,7 +16,7 @@ from store.commands.consumer_groups import (
 from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
-from store.commands.quotas import DeleteQuota, PutQuota
+from store.commands.quotas import CopyQuotas, DeleteQuota, PutQuota
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.replacement import SetReplacement
 from store.commands.replica_group import SetReplicaGroup
@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, type[Command[object]]] = {
         CopySecurity,
         PutQuota,
         DeleteQuota,
+        CopyQuotas,
         RaiseFeatureLevel,
     )
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.formats import SECTION
 from store.commands.command import JsonObject
-from store.commands.quotas import EVERY, MAX_QUOTAS, DeleteQuota, Limit, PutQuota, Quota, Subject
+from store.commands.quotas import EVERY, MAX_QUOTAS, CopyQuotas, DeleteQuota, Limit, PutQuota, Quota, Subject
 from store.state.state_machine import CommandContext, CommandHandlers
 
 FORMAT = SECTION.current
@@ -20,6 +20,7 @@ class QuotaState:
 
     def __init__(self) -> None:
         self._rules: dict[tuple[str, str], Quota] = {}
+        self.was_set = False  # whether there ever was a rule
         self.changed: Callable[[], object] = lambda: None  # called after every change, a snapshot included
 
     def rules(self) -> list[Quota]:
@@ -42,6 +43,7 @@ class QuotaState:
     def register(self, handlers: CommandHandlers) -> None:
         handlers.on(PutQuota, self._put)
         handlers.on(DeleteQuota, self._delete)
+        handlers.on(CopyQuotas, self._copy)
 
     def _put(self, command: PutQuota, _context: CommandContext) -> bool:
         quota = command.quota
@@ -49,7 +51,7 @@ class QuotaState:
         existed = key in self._rules
         if not existed and len(self._rules) >= MAX_QUOTAS:
             raise InvalidArgumentError(f"{MAX_QUOTAS} quotas; expected no more")
-        self._rules[key] = quota
+        self._rules[key], self.was_set = quota, True
         self.changed()
         return existed
 
@@ -58,12 +60,22 @@ class QuotaState:
         self.changed()
         return existed
 
+    def _copy(self, command: CopyQuotas, _context: CommandContext) -> bool:
+        if self.was_set or not command.quotas:
+            return False
+        self._rules = {(quota.subject.value, quota.name): quota for quota in command.quotas}
+        self.was_set = True
+        self.changed()
+        return True
+
     # Snapshot
 
     def dump(self) -> JsonObject:
-        return {"format": FORMAT, "quotas": [quota.encode() for quota in self.rules()]}
+        found: JsonObject = {"format": FORMAT, "quotas": [quota.encode() for quota in self.rules()]}
+        return found | {"was_set": True} if self.was_set and not self._rules else found
 
     def load(self, data: JsonObject) -> None:
         found = (Quota.decode(tuple(row)) for row in data["quotas"])
         self._rules = {(quota.subject.value, quota.name): quota for quota in found}
+        self.was_set = bool(self._rules) or bool(data.get("was_set"))
         self.changed()

@@ -29,7 +29,7 @@ from store.commands.consumer_groups import (
 from store.commands.feature_level import RaiseFeatureLevel
 from store.commands.producers import InitProducer
 from store.commands.queue_locks import LockQueues, UnlockQueues
-from store.commands.quotas import DeleteQuota, Limit, PutQuota, Quota, Subject
+from store.commands.quotas import CopyQuotas, DeleteQuota, Limit, PutQuota, Quota, Subject
 from store.commands.redelivery import AdvanceDelayLevel, AdvanceTimers, MarkRedriven, MarkSentBack
 from store.commands.registry import COMMANDS, decode_command
 from store.commands.replacement import SetReplacement
@@ -123,6 +123,7 @@ CASES: list[tuple[str, Command[object]]] = [
     ("put_quota to be deleted", PutQuota(quota=Quota(Subject.PRODUCER_GROUP, "spark", {Limit.PRODUCE_MESSAGES: 1}))),
     ("delete_quota", DeleteQuota(subject="producer-group", name="spark")),
     ("replica_group with limits", SetReplicaGroup(limits=(("diskFreeLimit", "2GB"), ("memoryHighWatermark", "")))),
+    ("copy_quotas", CopyQuotas(quotas=(Quota(Subject.TOPIC, "orders", {Limit.PRODUCE_BYTES: 10 << 20}), Quota(Subject.USER, "alice", {})))),
 ]
 
 
