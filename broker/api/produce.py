@@ -225,7 +225,8 @@ class _ProduceStream:
         if self._is_writing or self._ended:
             return
         while self._bug is None and self._pending and self._pending[0].is_decided:
-            if not self._stream.write_now(self._pending[0].response()):
+            throttle_ms = self._quota.owed_ms if self._quota.is_overdrawn else 0
+            if not self._stream.write_now(self._pending[0].response(throttle_ms)):
                 self._needed.set()
                 return
             self._note_answered()

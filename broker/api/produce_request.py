@@ -85,9 +85,9 @@ class Request:
         refusals = (part.refusal or next((each.error for each in part.outcomes if each.error is not None), None) for part in self.parts)
         return next((refusal.code for refusal in refusals if refusal is not None), OK)
 
-    def response(self) -> bytes:
-        """Its results, once it is decided."""
-        response = broker_pb2.ProduceResponse(request_id=self.request_id)
+    def response(self, throttle_ms: int = 0) -> bytes:
+        """Its results, once it is decided.  ``throttle_ms``: how long no further request is read."""
+        response = broker_pb2.ProduceResponse(request_id=self.request_id, throttle_ms=throttle_ms)
         for part in self.parts:
             refusal = to_detail(part.refusal) if part.refusal is not None else None
             for outcome in part.outcomes:

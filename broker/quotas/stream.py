@@ -44,6 +44,11 @@ class StreamQuota:
     def _debt_s(self, limited: Limited) -> float:
         return self._quotas.debt_s(limited, self._traffic)
 
+    @property
+    def owed_ms(self) -> int:
+        """How long the stream has to wait now; to be asked while it ``is_overdrawn``."""
+        return int(1000 * max(map(self._debt_s, self._owed)))
+
     async def pay(self, is_over: Callable[[], bool], most_s: float = math.inf) -> None:
         """Wait until nothing is owed, for ``most_s`` at most, or until ``is_over``."""
         quotas, began_s = self._quotas, self._quotas.now_s()

@@ -84,6 +84,12 @@ class Producer(AsyncClient):
         return core.accumulator.blocked.reason if core is not None else ""
 
     @property
+    def throttled_s(self) -> float:
+        """For how many seconds quotas have held this producer back, at all leaders together."""
+        core = self._opened_core
+        return core.accumulator.throttled_ms / 1000 if core is not None else 0.0
+
+    @property
     def _closed(self) -> bool:
         return self._ending is not None
 

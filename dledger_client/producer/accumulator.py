@@ -48,6 +48,7 @@ class RecordAccumulator:
         self._options, self._availability, self._senders = options, availability, senders
         self._compression = BodyCompression(compression_of(options.compress_type), options.compress_level)
         self.blocked = Blocked(options)
+        self.throttled_ms = 0  # how long leaders did not read what quotas allow no more
         self._batch_bytes, self._max_buffered_bytes = options.batch_bytes, options.max_buffered_bytes
         self._large_bytes = min(options.max_message_bytes, options.compress_over_bytes)
         self._lock = threading.Lock()

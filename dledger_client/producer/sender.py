@@ -50,6 +50,7 @@ from dledger_wire.status import SendStatus
 REQUEST_BYTES = 1 << 20
 FIRST_WINDOW_BYTES = 2 << 20
 WINDOW_BYTES = 12 << 20  # in flight to a leader that answers in time; a full request to another one
+THROTTLE_MS = 1_000  # the longest that nothing is sent by a leader's word: a quota may be changed meanwhile
 SLOW_SHARE = 4  # of the send timeout: answers that take longer make the window smaller
 WINDOW_REQUESTS = 64
 REGISTER_SILENCE_S = 0.3
@@ -97,6 +98,8 @@ class Sender:
         self._requests: dict[int, tuple[list[ProducerBatch], int]] = {}  # in flight, with the time each was sent
         self._next_request_id = 1
         self._in_flight_bytes, self._window_bytes = 0, FIRST_WINDOW_BYTES
+        self._held_until_ms = 0  # a quota is exceeded: nothing before, and then one request; 0: it is not
+        self._throttled_until_ms = 0
         self._last_error: DledgerError | None = None
         self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
@@ -250,7 +253,7 @@ class Sender:
             for batch in self._requests.get(self._next_request_id - 1, ([], 0))[0]:
                 self._queue_of(batch).not_sent(batch)
         self._requests.clear()
-        self._in_flight_bytes = 0
+        self._in_flight_bytes = self._held_until_ms = 0
         for queue in self._active:
             queue.stream_lost()
             self._fail_unresolvable(queue)
@@ -283,6 +286,8 @@ class Sender:
         if self._in_flight_bytes >= self._window_bytes or len(self._requests) >= WINDOW_REQUESTS:
             return None
         now_ms = self._clock.monotonic_ms()
+        if self._held_until_ms and (self._requests or now_ms < self._held_until_ms):
+            return None  # it would wait unread, and be in doubt when its time is over
         batches: list[ProducerBatch] = []
         size = 0
         for queue in list(self._active):
@@ -342,6 +347,7 @@ class Sender:
             self._waiting_for, self._waiting_nodes = response.waiting_for, response.waiting_nodes
             return
         stream.touch()
+        self._held_until_ms = self._held_back(response.throttle_ms) if response.throttle_ms else 0
         batches, sent_ms = self._requests.pop(response.request_id, ([], 0))
         if not batches or len(batches) != len(response.results):
             raise garbage(stream.address, "a produce response to no request")
@@ -363,6 +369,15 @@ class Sender:
         self._last_error, self._waiting_for, self._failing_since_ms, self._logged = None, "", 0, ""
         stream.confirm()
         self._wake.set()
+
+    def _held_back(self, throttle_ms: int) -> int:
+        """Until when the leader wants nothing."""
+        now_ms = self._stream.last_seen_ms
+        begins_ms, self._throttled_until_ms = max(now_ms, self._throttled_until_ms), now_ms + throttle_ms
+        self._accumulator.throttled_ms += max(0, self._throttled_until_ms - begins_ms)
+        held_ms = min(throttle_ms, THROTTLE_MS)
+        self._loop.call_later(held_ms / 1000, self._wake.set)
+        return now_ms + held_ms
 
     def _handle_result(self, batch: ProducerBatch, result: broker_pb2.BatchResult) -> DledgerError | None:
         """Resolve one batch of a response, or not; returns the error that makes a new stream necessary."""
@@ -470,6 +485,8 @@ class Sender:
         error = self._last_error
         if error is not None:
             return error.message.removesuffix(f"; {NOTHING_STORED}")
+        if self._held_until_ms:
+            return f"a quota is exceeded: the leader of replica group {self.replica_group} takes no more now"
         nodes = f" ({self._waiting_nodes})" if self._waiting_for and self._waiting_nodes else ""
         return f"replica group {self.replica_group} {_WAITS.get(self._waiting_for, 'did not acknowledge in time')}{nodes}"
 

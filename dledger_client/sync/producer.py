@@ -52,6 +52,11 @@ class Producer(ProducerBase):
         """The alarms that messages of this producer wait for, with their nodes; empty while none waits for one."""
         return self._inner.blocked
 
+    @property
+    def throttled_s(self) -> float:
+        """For how many seconds quotas have held this producer back, at all leaders together."""
+        return self._inner.throttled_s
+
     def send(self, message: Message, queue_key: QueueKey = None, queue_id: QueueNumber | None = None) -> SendResult:
         """Send one message and wait until a majority of its replica group has stored it.
 

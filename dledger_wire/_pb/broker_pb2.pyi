@@ -85,11 +85,14 @@ class ProduceResponse(google.protobuf.message.Message):
     RESULTS_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
     WAITING_NODES_FIELD_NUMBER: builtins.int
+    THROTTLE_MS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     waiting_for: builtins.str
     """no answer yet: the send status that tells what keeps the request waiting"""
     waiting_nodes: builtins.str
     """the nodes that are waited for, with what is known of their disks"""
+    throttle_ms: builtins.int
+    """a quota is exceeded: no further request is read for so long"""
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BatchResult]:
         """in the order of the records"""
@@ -101,8 +104,9 @@ class ProduceResponse(google.protobuf.message.Message):
         results: collections.abc.Iterable[global___BatchResult] | None = ...,
         waiting_for: builtins.str = ...,
         waiting_nodes: builtins.str = ...,
+        throttle_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "results", b"results", "waiting_for", b"waiting_for", "waiting_nodes", b"waiting_nodes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "results", b"results", "throttle_ms", b"throttle_ms", "waiting_for", b"waiting_for", "waiting_nodes", b"waiting_nodes"]) -> None: ...
 
 global___ProduceResponse = ProduceResponse
 

@@ -10,7 +10,7 @@ import pytest
 from broker.metrics.node_samples import NodeSamples
 from dledger_client.aio import Admin, ClusterQuota, Message, Producer
 from dledger_wire._pb import admin_pb2
-from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError, UnreachableError
+from dledger_wire.errors import DledgerError, InvalidArgumentError, InvalidNameError, NotLeaderError, NotSentError, UnreachableError
 from dledger_wire.rpc import methods
 from store.commands.quotas import Subject
 from tests.sim.security import APPLICATION
@@ -171,6 +171,30 @@ def test_a_stream_that_breaks_off_gives_back_what_it_held_and_wakes_others() -> 
             await until(lambda: sent.size_bytes == 0)
 
     Rig(secured=True).run(scenario)
+
+
+def test_a_producer_that_floods_learns_how_long_it_is_held_back_and_leaves_nothing_in_doubt() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.admin() as admin, rig.producer(send_timeout_ms=3_000, batch_bytes=20_000, compress_type="none") as producer:
+            await producer.send(Message("t", b"first"))
+            assert producer.throttled_s == 0
+            await admin.set_quota("topic", "t", produce_bytes=100_000)
+            began_s = asyncio.get_running_loop().time()
+            sent = await asyncio.gather(*(producer.send(Message("t", bytes(10_000))) for _ in range(100)), return_exceptions=True)
+            took_s = asyncio.get_running_loop().time() - began_s
+            failed = [each for each in sent if isinstance(each, BaseException)]
+            assert 20 < 100 - len(failed) < 50, "a second's worth at once, and the rate"
+            assert {type(each) for each in failed} == {NotSentError}, "none may be stored"
+            assert "a quota is exceeded: the leader of replica group g0 takes no more now" in str(failed[-1])
+            assert 0.5 * took_s < producer.throttled_s < took_s + 1
+            await admin.delete_quota("topic", "t")
+            await producer.send(Message("t", bytes(10_000)))
+            before_s = producer.throttled_s
+            await producer.send(Message("t", bytes(10_000)))
+            assert producer.throttled_s == before_s
+
+    Rig().run(scenario)
 
 
 def test_a_rule_that_goes_frees_who_waits_for_it() -> None:
