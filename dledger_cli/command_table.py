@@ -34,6 +34,7 @@ TABLE = {
     "expire": (f"{COMMANDS}.expire", "Delete old messages."),
     "backup": (f"{COMMANDS}.backup", "Back up all replica groups."),
     "restore": (f"{COMMANDS}.restore", "Create data folders of a new cluster from a backup."),
+    "import-rocketmq": (f"{COMMANDS}.import_rocketmq", "Import the store of a RocketMQ broker."),
     "verify": (f"{COMMANDS}.verify", "Check logs, index units and queues offline, or backups."),
     "dump": (f"{COMMANDS}.dump", "Print the entries, units or records of a store file."),
     "drill": ("dledger_drill.command.command", "Inject faults into a private cluster and check guarantees."),

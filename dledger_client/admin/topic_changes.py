@@ -21,6 +21,7 @@ from dledger_client.cluster.routes import TopicQueues
 from dledger_client.cluster.topic_creation import resized, spread
 from dledger_wire._pb import admin_pb2, broker_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError, TopicExistsError, TopicNotFoundError, UnsafeShrinkError
+from dledger_wire.names import group_of_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm, unread_queues
 
@@ -156,7 +157,8 @@ async def open_parts(calls: ClusterCalls, seen: TopicParts, counts: Counts, perm
 
     async def create(group: str) -> admin_pb2.TopicReply:
         spec = TopicSpec(name, *counts[group], begins_with)
-        request, again = (spec.request(group, if_not_exists=repeated, groups=everywhere) for repeated in (False, True))
+        first = bool(group_of_topic(name))  # the cluster makes topics of consumer groups, too
+        request, again = (spec.request(group, if_not_exists=repeated, groups=everywhere) for repeated in (first, True))
         return await calls.ask_leader(group, methods.CREATE_TOPIC, request, again=again)
 
     made = await calls.of_all(_any_error(create), counts)

@@ -21,6 +21,7 @@ from dledger_client.admin.topics import (
 )
 from dledger_client.cluster.routes import TopicQueues
 from dledger_wire._pb import routes_pb2
+from dledger_wire.names import check_new_topic
 from dledger_wire.rpc import methods
 from dledger_wire.status import Perm
 
@@ -52,7 +53,7 @@ class TopicAdmin(Subject):
             perm: Permission bits: 2 write, 4 read, 6 both.  Default: both.
             replica_group: The one replica group that stores the topic.
             replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
-            if_not_exists: Do not fail when the topic exists.
+            if_not_exists: Do not fail when the topic exists.  Topics of a consumer group, for its retries and dead letters, need it.
 
         Raises:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.
@@ -64,6 +65,8 @@ class TopicAdmin(Subject):
         """
         spec, calls = TopicSpec.of(name, queues, read_queues, write_queues, perm), self._calls
         spec.request("")  # checked before a node is asked
+        if not if_not_exists:
+            check_new_topic(name)
         topic_changes.check_all_read(spec)
         wanted = await calls.named(named_groups(replica_group, replica_groups))
         seen = await look_at(calls, name)

@@ -100,7 +100,7 @@ class Admin(SyncClient[AsyncAdmin]):
             perm: Permission bits: 2 write, 4 read, 6 both.  Default: both.
             replica_group: The one replica group that stores the topic.
             replica_groups: The replica groups that store it.  Default: all; of more groups than queues those with the fewest queues.
-            if_not_exists: Do not fail when the topic exists.
+            if_not_exists: Do not fail when the topic exists.  Topics of a consumer group, for its retries and dead letters, need it.
 
         Raises:
             TopicExistsError: The topic exists, and ``if_not_exists`` is False.

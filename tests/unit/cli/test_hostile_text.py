@@ -219,6 +219,7 @@ OTHERS = {
     "drill",
     "dump",
     "restore",
+    "import-rocketmq",
     "certs create",
     "certs list",
     "security init",
