@@ -167,8 +167,13 @@ class StoreFolder:
         settings = self._table("subscriptionGroup", "subscriptionGroupTable", needed=False)
         offsets: dict[str, dict[tuple[str, int], int]] = {}
         for place, of_queues in self._offsets.items():
-            topic, _, group = place.partition("@")
-            offsets.setdefault(group, {}).update({(topic, queue_id): offset for queue_id, offset in of_queues.items()})
+            name, _, group = place.partition("@")
+            offsets.setdefault(group, {}).update({(name, queue_id): offset for queue_id, offset in of_queues.items()})
+        for topic in self.topics.values():
+            if topic.name.startswith(RETRY_PREFIX):  # read from its start by a group that has no offset there
+                of_group = offsets.setdefault(topic.name.removeprefix(RETRY_PREFIX), {})
+                for queue_id in range(max(topic.read_queues, topic.write_queues)):
+                    of_group.setdefault((topic.name, queue_id), 0)
         for name in sorted(settings.keys() | offsets.keys()):
             if name and name not in SYSTEM_GROUPS and not name.startswith("CID_RMQ_SYS_"):
                 row = settings.get(name, {})

@@ -181,7 +181,8 @@ def test_what_waits_is_delivered_when_it_is_due(tmp_path: Path) -> None:
 
 
 def test_groups_go_on_where_they_were(tmp_path: Path) -> None:
-    store = OldStore(tmp_path / "store", topics=dict(TOPICS))
+    store = OldStore(tmp_path / "store", topics=TOPICS | {"%RETRY%new": (1, 6)})
+    store.put("%RETRY%new", 0, b"never read", RETRY_TOPIC="orders")
     for number in range(10):
         store.put("orders", 0, b"order %d" % number)
         store.put("%RETRY%audit", 0, b"again %d" % number, RETRY_TOPIC="orders")
@@ -197,17 +198,18 @@ def test_groups_go_on_where_they_were(tmp_path: Path) -> None:
 
     async def scenario(rig: Rig) -> None:
         done = (await run_import(rig, tmp_path / "store")).groups
-        assert (done.groups, done.offsets, done.kept) == (2, 4, 0)
+        assert (done.groups, done.offsets, done.kept) == (4, 5, 0)
         async with rig.admin() as admin:
             positions = {each.key[::2]: each.offset for each in (await admin.describe_group("audit")).queues if each.offset is not None}
             assert positions == {("orders", 0): 4, ("orders", 1): 0, ("%RETRY%audit", 0): 0}
             assert {each.offset for each in (await admin.describe_group("ahead")).queues} == {10, None}
+            assert [each.offset for each in (await admin.describe_group("new")).queues] == [0]
             (letters,) = await admin.dead_letters("audit")
             assert (letters.waiting, letters.readable) == (10, False)
             await admin.reset_offsets("audit", "orders", {0: 6})
         assert bodies(await stored(rig, "%RETRY%audit")) == [b"again 7", b"again 8", b"again 9"]
         again = (await run_import(rig, tmp_path / "store")).groups
-        assert (again.offsets, again.kept) == (0, 4)
+        assert (again.offsets, again.kept) == (0, 5)
 
     Rig().run(scenario)
 
