@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,12 @@ class SourceGroup:
 
 
 class StoreFolder:
-    """A copy of a broker's folder.  ConfigError when it is none, or one that cannot be imported."""
+    """A copy of a broker's folder.  ConfigError when it is none, or one that cannot be imported.
+
+    ``known_groups``: names of groups with settings or offsets.
+    """
+
+    known_groups: Set[str]
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -169,6 +174,7 @@ class StoreFolder:
         for place, of_queues in self._offsets.items():
             name, _, group = place.partition("@")
             offsets.setdefault(group, {}).update({(name, queue_id): offset for queue_id, offset in of_queues.items()})
+        self.known_groups = settings.keys() | offsets.keys()
         for topic in self.topics.values():
             if topic.name.startswith(RETRY_PREFIX):  # read from its start by a group that has no offset there
                 of_group = offsets.setdefault(topic.name.removeprefix(RETRY_PREFIX), {})

@@ -18,11 +18,21 @@ from dledger_offline.rocketmq.folder import SourceGroup, StoreFolder
 from dledger_offline.rocketmq.frames import REAL_TOPIC, UNIQUE_ID, properties_of
 from dledger_wire.errors import InvalidNameError
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS, TIMER_OUT
-from dledger_wire.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, check_group, check_topic, group_of_topic
+from dledger_wire.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    check_group,
+    check_topic,
+    group_of_topic,
+)
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 RECALLED = "TIMER_DEL_UNIQKEY"
+POP_PREFIX = "rmq_sys_REVIVE_LOG_"  # of the topic that says what POP consumers received and acknowledged
 MAX_DAMAGES = 1000  # that are kept; more are counted
 REPORT_BYTES = 64 << 20
 # RocketMQ's messageDelayLevel, in seconds: for a delayed message without a unit in its queue, which says when it is due.
@@ -171,7 +181,7 @@ class _Surveyor:
         self._halves: dict[int, str] = {}  # offset and unique id of those that the broker has not passed
         self._ended: set[int] = set()
         self._halves_from = folder.offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
-        self._has_timers = False
+        self._has_timers = self._has_popped = False
 
     def read(self, on_bytes: Callable[[int], object]) -> None:
         log = self._folder.log
@@ -202,6 +212,7 @@ class _Surveyor:
             self._ended.update(offset for part in body.split(b",") if part.strip().isdigit() and (offset := int(part)) >= self._halves_from)
         elif reason := judge.why_left_out(message):
             found.left_out[reason] += 1
+            self._has_popped |= topic.startswith(POP_PREFIX)
         else:
             self._queued(message)
 
@@ -253,6 +264,17 @@ class _Surveyor:
                 "the broker ran while this was copied, or was killed (abort is there): its newest messages and offsets may be missing; "
                 "what it delivered of delayed messages in its last 10 s may be delivered twice"
             )
+        if self._has_popped:
+            found.notes.append(
+                "consumers used POP: what they received and did not acknowledge lies before their offsets and is not read again; "
+                "expected that they finish before the copy"
+            )
+        for topic, queue_id in sorted(found.queues):
+            if topic.startswith(RETRY_PREFIX) and group_of_topic(topic) not in folder.known_groups:
+                count = found.queues[topic, queue_id].count
+                found.notes.append(
+                    f"{topic}/{queue_id}: {count} retries of no known group (POP has such topics); no consumer will read them"
+                )
         if log.uncommitted:
             found.notes.append(f"{log.uncommitted} entries at the end of the DLedger log are left out: they are not known to be committed")
 

@@ -15,7 +15,14 @@ from dledger_offline.rocketmq.folder import StoreFolder
 from dledger_offline.rocketmq.importing import Import, Imported
 from dledger_offline.rocketmq.progress import Progress
 from dledger_offline.rocketmq.survey import survey
-from dledger_wire.errors import ConfigError, DledgerError, InvalidArgumentError, MessageTooLargeError, OutOfOrderSequenceError
+from dledger_wire.errors import (
+    ConfigError,
+    DledgerError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    StorageDamagedError,
+)
 from dledger_wire.status import Perm
 from tests.unit.cli.rocketmq.old_store import BORN_MS, HALF, IPV4, IPV6, OP, STORED_MS, OldStore, unique_id
 from tests.unit.client.sim_rig import Rig
@@ -341,6 +348,45 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_filled_from_the_middle(tmp_pa
 
     text = "orders/0: .*state.json says that 30 messages are stored, up to offset 30; the cluster knows of 0, and the queue ends at 0"
     refused(tmp_path / "store", prepare, OutOfOrderSequenceError, text)
+
+
+def test_an_import_goes_on_although_the_cluster_forgot_what_it_counted(tmp_path: Path) -> None:
+    """As it does of a producer that was silent for a week."""
+    store, state = filled(tmp_path / "store", 10), tmp_path / "state.json"
+    store.write()
+
+    def forget() -> None:
+        progress = Progress.load(state)
+        assert progress is not None
+        progress.producer_id = f"another-{progress.producer_id}"  # of which it counted nothing
+        progress.save()
+
+    async def scenario(rig: Rig) -> None:
+        await run_import(rig, tmp_path / "store", only_messages=True)
+        for number in (10, 12):
+            forget()
+            store.put("orders", 0, b"order %d" % number, unique=unique_id(number))
+            store.write()
+            await run_import(rig, tmp_path / "store", only_messages=True)
+        assert bodies(await stored(rig, "orders", 0)) == [b"order %d" % number for number in range(0, 14, 2)]
+        assert bodies(await stored(rig, "orders", 1)) == [b"order %d" % number for number in range(1, 10, 2)]
+
+    Rig().run(scenario)
+
+
+def test_a_state_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    for text in ("{", "[]", '{"format": 1}', '{"format":2,"producer_id":"i","cluster":"c","replica_group":"g"}'):
+        path.write_text(text)
+        with pytest.raises(StorageDamagedError, match="no state of an import"):
+            Progress.load(path)
+    Progress(path, "one", "g0").save()
+    assert Progress.opened(path, "one", "g0").producer_id.startswith("import-rocketmq-")
+    with pytest.raises(ConfigError, match="into replica group g0 of cluster one, not into g1 of one; expected another --state"):
+        Progress.opened(path, "one", "g1")
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(StorageDamagedError, match="format 2 of an import, expected 1"):
+        Progress.load(path)
 
 
 def test_two_brokers_fill_two_replica_groups(tmp_path: Path) -> None:

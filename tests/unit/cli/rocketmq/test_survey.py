@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from dledger_offline.rocketmq.commit_log import StoredMessage
 from dledger_offline.rocketmq.folder import StoreFolder, parse_fastjson
 from dledger_offline.rocketmq.survey import Survey, survey
 from dledger_wire.errors import ConfigError
@@ -149,6 +152,25 @@ def test_damage_of_an_entry_is_said_in_one_line(tmp_path: Path, place: int, data
     assert text in damaged(store.write(), at + place, data, "dledger-n0/data/00000000000000000000")[0]
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_whatever_is_damaged_no_body_is_another_one_and_the_end_is_reached(tmp_path: Path, wrapped: bool) -> None:
+    random = Random(7)
+    store = filled(tmp_path, 12, wrapped=wrapped)
+    file = next(store.write().glob("*/**/00000000000000000000"))
+    whole = file.read_bytes()
+    known = {b"order %d" % number for number in range(12)}
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(store.log))
+            content[at : at + 8] = random.choice([bytes(8), b"\xff" * 8, random.randbytes(random.randint(1, 8))])
+        file.write_bytes(content[: random.randint(8, len(content))])
+        found = list(StoreFolder(tmp_path).log.read(dispatched=1 << 40))
+        assert all(before.end <= each.pos < each.end for before, each in pairwise(found))
+        messages = [each for each in found if isinstance(each, StoredMessage)]
+        assert {each.frame[each.body_at : each.topic_at] for each in messages} <= known
+
+
 def test_a_cut_file_is_said_in_one_line(tmp_path: Path) -> None:
     store = filled(tmp_path, 5)
     at = store.put("orders", 1, b"the last one")
@@ -174,6 +196,16 @@ def test_files_made_in_advance_are_no_damage(tmp_path: Path) -> None:
 def test_a_copy_of_a_broker_that_ran_is_noted(tmp_path: Path) -> None:
     (filled(tmp_path, 3).write() / "abort").touch()
     assert "the broker ran while this was copied" in found_in(tmp_path).notes[0]
+
+
+def test_what_pop_leaves_behind_is_noted(tmp_path: Path) -> None:
+    store = OldStore(tmp_path, topics={"orders": (1, 6), "%RETRY%audit": (1, 6), "%RETRY%audit_orders": (1, 6)})
+    store.groups = {"audit": {}}
+    for topic in ("%RETRY%audit", "%RETRY%audit_orders", "rmq_sys_REVIVE_LOG_DefaultCluster"):
+        store.put(topic, 0, b"x")
+    popped, unread = found_in(store.write()).notes
+    assert "what they received and did not acknowledge" in popped
+    assert unread.startswith("%RETRY%audit_orders/0: 1 retries of no known group")
 
 
 def test_timed_messages_need_to_know_how_far_the_broker_came(tmp_path: Path) -> None:
