@@ -18,10 +18,11 @@ from dledger_offline.rocketmq.commit_log import CommitLog, LogFile
 from dledger_offline.rocketmq.consume_queue import ConsumeQueue
 from dledger_wire import strict_json
 from dledger_wire.errors import ConfigError
-from dledger_wire.names import RETRY_PREFIX, SYSTEM_TOPICS, is_system_topic
+from dledger_wire.names import RETRY_PREFIX, is_system_topic
 from dledger_wire.status import Perm
 
 INHERIT = 1  # a permission bit of what new topics copy: TBW102, and the topics named after cluster and broker
+SYSTEM_PREFIX = "RMQ_SYS_"  # releases add topics: 5.5 has those of transactions in RocksDB
 REPLY_SUFFIX = "_REPLY_TOPIC"  # answers to requests; each waits for one client, by its connection
 SYSTEM_GROUPS = frozenset(
     {
@@ -163,7 +164,7 @@ class StoreFolder:
     def _topics(self) -> Iterator[tuple[str, SourceTopic]]:
         for name, row in self._table("topics", "topicConfigTable").items():
             perm = int(row.get("perm", Perm.READ_WRITE))
-            if is_system_topic(name) or name in SYSTEM_TOPICS or name.endswith(REPLY_SUFFIX) or perm & INHERIT:
+            if is_system_topic(name) or name.startswith(SYSTEM_PREFIX) or name.endswith(REPLY_SUFFIX) or perm & INHERIT:
                 continue
             yield name, SourceTopic(name, int(row["readQueueNums"]), int(row["writeQueueNums"]), perm & Perm.READ_WRITE)
 

@@ -33,6 +33,7 @@ from dledger_wire.status import TRANSACTION_MASK, SysFlag
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 RECALLED = "TIMER_DEL_UNIQKEY"
 POP_PREFIX = "rmq_sys_REVIVE_LOG_"  # of the topic that says what POP consumers received and acknowledged
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 MAX_DAMAGES = 1000  # that are kept; more are counted
 REPORT_BYTES = 64 << 20
 # RocketMQ's messageDelayLevel, in seconds: for a delayed message without a unit in its queue, which says when it is due.
@@ -181,7 +182,7 @@ class _Surveyor:
         self._halves: dict[int, str] = {}  # offset and unique id of those that the broker has not passed
         self._ended: set[int] = set()
         self._halves_from = folder.offset(TRANSACTION_GROUP, HALF_TOPIC, 0)
-        self._has_timers = self._has_popped = False
+        self._has_timers = self._has_popped = self._has_uncounted = False
 
     def read(self, on_bytes: Callable[[int], object]) -> None:
         log = self._folder.log
@@ -213,6 +214,7 @@ class _Surveyor:
         elif reason := judge.why_left_out(message):
             found.left_out[reason] += 1
             self._has_popped |= topic.startswith(POP_PREFIX)
+            self._has_uncounted |= topic == ROCKSDB_HALF_TOPIC
         else:
             self._queued(message)
 
@@ -264,6 +266,8 @@ class _Surveyor:
                 "the broker ran while this was copied, or was killed (abort is there): its newest messages and offsets may be missing; "
                 "what it delivered of delayed messages in its last 10 s may be delivered twice"
             )
+        if self._has_uncounted:
+            found.notes.append("transactions are in RocksDB (transRocksDBEnable): those that are open are left out and not counted")
         if self._has_popped:
             found.notes.append(
                 "consumers used POP: what they received and did not acknowledge lies before their offsets and is not read again; "

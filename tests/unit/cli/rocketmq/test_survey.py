@@ -208,6 +208,16 @@ def test_what_pop_leaves_behind_is_noted(tmp_path: Path) -> None:
     assert unread.startswith("%RETRY%audit_orders/0: 1 retries of no known group")
 
 
+def test_system_topics_of_later_releases_are_no_topics(tmp_path: Path) -> None:
+    half = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+    store = OldStore(tmp_path, topics={"orders": (1, 6), half: (1, 6), "Cluster_REPLY_TOPIC": (1, 6)})
+    store.put("orders", 0, b"x")
+    store.put(half, 0, b"open")
+    found = found_in(store.write())
+    assert StoreFolder(tmp_path).topics.keys() == {"orders"}
+    assert found.notes == ["transactions are in RocksDB (transRocksDBEnable): those that are open are left out and not counted"]
+
+
 def test_timed_messages_need_to_know_how_far_the_broker_came(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     store.timed("orders", 0, b"late", due_ms=STORED_MS, unique=unique_id(1))
