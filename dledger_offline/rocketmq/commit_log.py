@@ -113,12 +113,12 @@ class CommitLog:
             self.files.pop()
         self.first = self.files[0].first
         self.end = self.first  # once it was read: behind its last message
-        self.uncommitted = 0  # entries of a DLedger log that were left out, once it was read
+        self.uncommitted = 0  # entries of a DLedger log that the last reading left out
         self._committed_index = committed_index
 
     def read(self, *, pos: int = 0, dispatched: int = 0) -> Iterator[StoredMessage | Damage]:
         """Every message from ``pos`` on, which is where one begins.  ``dispatched``: what consume queues have, which is committed."""
-        expected = self.first
+        expected, self.uncommitted = self.first, 0
         start = max(0, bisect_right([file.first for file in self.files], max(pos, self.first)) - 1)
         for number, file in enumerate(self.files):
             if file.first != expected and number:
@@ -143,8 +143,6 @@ class CommitLog:
                         yield _damage(file, at, file.size_bytes, "zeros, expected a message or the filler of a full file")
                     return not is_last
                 step = self._entry(file, window, at, dispatched) if file.wrapped else _frame(file, window, at, at)
-                if step is None:
-                    return False
                 if isinstance(step, int):
                     at += step
                     continue
@@ -158,8 +156,8 @@ class CommitLog:
             yield _damage(file, at, file.size_bytes, f"{file.size_bytes - at} bytes left, expected a message or zeros")
         return True
 
-    def _entry(self, file: LogFile, window: _Window, at: int, dispatched: int) -> StoredMessage | Damage | int | None:
-        """The message of an entry; how many bytes to go on where there is none; None where the committed log ends."""
+    def _entry(self, file: LogFile, window: _Window, at: int, dispatched: int) -> StoredMessage | Damage | int:
+        """The message of an entry, or how many bytes to go on where there is none that counts."""
         head = window.read(at, ENTRY.size)
         if len(head) < ENTRY.size:
             return _damage(file, at, file.size_bytes, f"{len(head)} bytes left, expected an entry of at least {ENTRY.size}")
@@ -172,7 +170,7 @@ class CommitLog:
             return _damage(file, at, file.size_bytes, f"entry says position {pos}, expected {file.first + at}")
         if file.first + at >= dispatched and (self._committed_index is None or index > self._committed_index):
             self.uncommitted += 1
-            return int(size) if magic == ENTRY_MESSAGE else None
+            return int(size)
         if magic != ENTRY_MESSAGE:
             return int(size)
         return _frame(file, window, at + ENTRY.size, at)

@@ -51,9 +51,10 @@ def test_messages_that_no_queue_has_yet_are_there(tmp_path: Path) -> None:
 
 def test_what_a_dledger_log_has_behind_its_commit_index_is_left_out(tmp_path: Path) -> None:
     store = filled(tmp_path, 4, wrapped=True)
+    store.delayed("orders", 0, b"late", level=3, due_ms=STORED_MS, unique=unique_id(9))
     for number in range(3):
         store.put("orders", 0, b"tail %d" % number, dispatched=False)
-    store.committed_index = 4
+    store.committed_index = 5
     found = found_in(store.write())
     assert found.queues["orders", 0].end == 3
     assert found.notes == ["2 entries at the end of the DLedger log are left out: they are not known to be committed"]
