@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
+from dledger_cli.app import app
 from dledger_offline.rocketmq.commit_log import StoredMessage
 from dledger_offline.rocketmq.folder import StoreFolder, parse_fastjson
 from dledger_offline.rocketmq.survey import Survey, survey
@@ -276,3 +279,26 @@ def test_the_queue_says_when_a_delayed_message_is_due(tmp_path: Path) -> None:
     _, judge = survey(folder)
     waiting = [judge.waiting(each) for each in folder.log.read()]  # type: ignore[arg-type]
     assert [each[0] for each in waiting if each is not None] == [STORED_MS + 77, STORED_MS + 5000]
+
+
+def test_a_dry_run_shows_what_would_come_and_asks_no_cluster(tmp_path: Path) -> None:
+    store = filled(tmp_path, 4)
+    store.put(HALF, 0, b"open", unique=unique_id(9))
+    store.groups = {"audit": {}, "billing": {}}
+    folder = str(store.write())
+    shown = CliRunner().invoke(app, ["import-rocketmq", folder, "--dry-run"])
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines() == [
+        "TOPIC   QUEUES  PERM  MESSAGES  BYTES",
+        "orders       2     6         4    660",
+        "2 consumer groups: audit, billing",
+        "0 delayed messages that are not delivered yet",
+        "left out: 1 messages of transactions that are neither committed nor rolled back",
+    ]
+    answer = json.loads(CliRunner().invoke(app, ["import-rocketmq", folder, "--dry-run", "--json"]).stdout)
+    assert answer["topics"] == [{"topic": "orders", "queues": 2, "perm": 6, "messages": 4, "bytes": 660}]
+    assert (answer["groups"], answer["open_transactions"], answer["problem_count"]) == (["audit", "billing"], 1, 0)
+    damaged(tmp_path, 4, b"\x1b[31m")
+    shown = CliRunner().invoke(app, ["import-rocketmq", folder, "--dry-run"])
+    assert shown.exit_code == 1
+    assert "magic 0x1b5b3331, expected 0xdaa320a7" in shown.stderr
