@@ -85,7 +85,7 @@ def ports_of(config: ClusterConfig) -> Iterator[Port]:
             if config.console is not None and starts_console(config, node.id):
                 owner, address = f"the console of node {node.id}", config.console.address
                 yield Port(owner, _spelling(node.host_label), address, ("console", "address"), Use.CONSOLE)
-            where: Place = (*place, "rocketmq") if node.rocketmq is not None else ("rocketmq", "address")
+            where: Place = (*place, "rocketmq") if node.rocketmq is not None else ("rocketmq",)
             for address in remoting_listens(config, node.id):
                 yield Port(f"node {node.id}", _spelling(node.host_label), address, where, Use.ROCKETMQ)
     for number, spare in enumerate(config.spares):

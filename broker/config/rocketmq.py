@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from broker.config.model import ConfigModel
-from broker.config.values import ListenAddress, split_address
+from broker.config.values import ListenAddress, number, split_address
 from dledger_wire.addresses import host_of
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ class RocketmqConfig(ConfigModel):
     """Of every node.  Without an address, here or of its own, a node does not speak it."""
 
     address: ListenAddress | None = None
+    # So many ports above that of its own address, for nodes that share a host; 0: none.
+    portOffset: Annotated[int, number(0, 60_000)] = 0
     # The same port under another number, for clients whose name servers are to be at the usual one.
     nameserver_address: ListenAddress | None = None
 
@@ -24,6 +26,9 @@ def remoting_listens(config: ClusterConfig, node_id: str) -> tuple[str, ...]:
     """Where node ``node_id`` of the file listens for RocketMQ's clients."""
     node = next((node for _, node in config.all_nodes() if node.id == node_id), None)
     own = node.rocketmq if node is not None else None
+    if own is None and node is not None and config.rocketmq.portOffset:
+        host, port = split_address(node.listen or node.address)
+        own = f"{f'[{host}]' if ':' in host else host}:{port + config.rocketmq.portOffset}"
     first = own or config.rocketmq.address
     if first is None:
         return ()

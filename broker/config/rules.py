@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.config.placement import is_loopback
 from broker.config.ports import Port, Use, ports_of, taken_ports
+from broker.config.rocketmq import remoting_name_servers
 from broker.config.security import Step
 from broker.config.values import MAX_NODES, split_address
 from broker.config.yaml_marks import Problem
@@ -114,16 +115,9 @@ def _console(config: ClusterConfig) -> list[Problem]:
 
 def _rocketmq(config: ClusterConfig) -> list[Problem]:
     """Its clients sign their requests with keys that users do not have yet: they would act without a user's rights."""
-    nodes = [
-        ("groups", number, "nodes", at, "rocketmq")
-        for number, group in enumerate(config.groups)
-        for at, node in enumerate(group.nodes)
-        if node.rocketmq
-    ]
-    place = next(iter(nodes), ("rocketmq", "address") if config.rocketmq.address is not None else None)
-    if place is None or config.security is None or config.security.users is None:
+    if config.security is None or config.security.users is None or not remoting_name_servers(config):
         return []
-    return [Problem(place, "expected no security.users: RocketMQ's clients cannot authenticate as users yet")]
+    return [Problem(("rocketmq",), "expected no security.users: RocketMQ's clients cannot authenticate as users yet")]
 
 
 def _metrics(config: ClusterConfig, ports: list[Port]) -> list[Problem]:

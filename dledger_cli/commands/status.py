@@ -133,7 +133,12 @@ class _View:
             return
         servers = ask_all(self.cluster) if self.cluster.name_server_processes else []
         if json_wanted():
-            print_json(groups_json(self.groups) | {"name_servers": [server_json(server) for server in servers]})
+            from broker.config.rocketmq import remoting_name_servers
+
+            known: dict[str, object] = {"name_servers": [server_json(server) for server in servers]}
+            if rocketmq := remoting_name_servers(self.cluster):
+                known["rocketmq"] = {"name_servers": rocketmq}
+            print_json(groups_json(self.groups) | known)
             return
         show_status(self.cluster, self.groups)
         show_placement(self.cluster)

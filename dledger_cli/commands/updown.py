@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 REFUSED_S = 2.0  # a member that its peers refuse that long stays refused
 STOP_TIMEOUT_S = 30.0
+ROCKETMQ_PORTS = 10_000
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +38,9 @@ def up(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up waiting for leaders after this time.")
     ] = LONG_S,
+    rocketmq: Annotated[
+        bool, typer.Option("--rocketmq", help="Serve RocketMQ's clients, too: 10000 ports above each node's, unless the file says where.")
+    ] = False,
 ) -> None:
     """Start all nodes and name servers in the background.  Wait until every replica group has a leader.  Running nodes are left
     alone.
@@ -49,6 +53,8 @@ def up(
 
     source = config_path(data=data)
     text = read_cluster_text(source)
+    if rocketmq:
+        text = _with_rocketmq(ClusterConfig.parse(text, source), text)
     cluster = LocalCluster(ClusterConfig.parse(text, source), make_data_folder(data))
     with one_at_a_time(cluster.data):
         _check_replaced(cluster, source)
@@ -65,6 +71,18 @@ def up(
         raise typer.Exit(1)
     if new:
         run(_begin_at_newest_level(cluster.config, new))
+
+
+def _with_rocketmq(config: ClusterConfig, text: str) -> str:
+    """The cluster file with ports for RocketMQ's clients, if it has none."""
+    from broker.config.rocketmq import remoting_name_servers
+    from dledger_cli.local.yaml_text import with_value
+
+    if remoting_name_servers(config):
+        return text
+    if "rocketmq" in config.given_names:
+        return with_value(text, "rocketmq", "portOffset", ROCKETMQ_PORTS)
+    return f"{text.rstrip()}\nrocketmq: {{portOffset: {ROCKETMQ_PORTS}}}\n"
 
 
 async def _begin_at_newest_level(config: ClusterConfig, groups: Collection[str]) -> None:

@@ -43,7 +43,7 @@ def without_item(text: str, key: str, number: int) -> str:
     return _checked([text[:begin] + text[end:]], wanted)
 
 
-def with_value(text: str, section: str, key: str, value: str) -> str:
+def with_value(text: str, section: str, key: str, value: str | int) -> str:
     """The mapping ``section`` with that value under ``key``."""
     data, found = yaml.safe_load(text), _value_of(yaml.compose(text), section)
     wanted = data | {section: data[section] | {key: value}}

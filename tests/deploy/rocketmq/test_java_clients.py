@@ -1,0 +1,123 @@
+"""RocketMQ's Java clients, unmodified: every kind of message and consumer, and nothing lost or stored twice when nodes die."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.config.cluster_file import ClusterConfig
+from dledger_cli.local.ports import free_ports
+from dledger_cli.local.processes import LocalCluster
+from tests.cluster.harness import Cluster
+from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
+from tests.waiting import LIMIT_S, wait_until
+
+SHOWN = {
+    *("sync", "async", "batch", "concurrently", "retry", "orderly"),
+    *("transactions", "by id", "by key", "sql", "lite pull"),
+}
+MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
+TIMERS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+
+
+class RocketmqCluster(Cluster):
+    """Its nodes serve RocketMQ's clients, too."""
+
+    def __init__(self, data: Path, **options: Any) -> None:
+        super().__init__(data, **options)
+        content = yaml.safe_load(self.local.file.read_text(encoding="utf-8"))
+        nodes = [node for group in content["groups"] for node in group["nodes"]]
+        for node, port in zip(nodes, free_ports(len(nodes)), strict=True):
+            node["rocketmq"] = f"127.0.0.1:{port}"
+        self.local.file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self.local = LocalCluster(ClusterConfig.load(str(self.local.file)), data)
+
+    @property
+    def name_servers(self) -> str:
+        return ";".join(self.status_json()["rocketmq"]["name_servers"])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RocketmqCluster]:
+    made = RocketmqCluster(tmp_path / "data", settings={"broker": TIMERS})
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
+    return java_client(request.param, tmp_path_factory.mktemp("java"))
+
+
+def test_every_kind_of_message_and_consumer(cluster: RocketmqCluster, client: JavaClient) -> None:
+    cluster.cli_ok("topic", "create", "kinds", "--queues", "4")
+    command = client.command("Kinds", cluster.name_servers, "kinds")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "bad "))]
+    assert not [line for line in lines if line.startswith("bad ")], done.stdout
+    assert {line.removeprefix("ok ") for line in lines} == SHOWN, f"{done.stdout}\n{done.stderr}"
+
+
+@dataclass
+class Account:
+    """What a load did, by what it printed."""
+
+    sent: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+    got: Counter[str] = field(default_factory=Counter)
+    places: set[tuple[str, ...]] = field(default_factory=set)
+
+    def read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            kind, *rest = line.split()
+            if kind == "sent":
+                self.sent.add(rest[0])
+            elif kind == "failed":
+                self.failed.append(line)
+            elif kind == "got":
+                self.got[rest[0]] += 1
+                self.places.add(tuple(rest))
+
+    @property
+    def stored_twice(self) -> list[str]:
+        return [number for number, times in Counter(place[0] for place in self.places).items() if times > 1]
+
+
+def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(cluster: RocketmqCluster, client: JavaClient) -> None:
+    cluster.cli_ok("topic", "create", "load", "--queues", "4")
+    account = Account()
+    command = client.command("Load", cluster.name_servers, "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    reading = threading.Thread(target=account.read, args=[process])
+    reading.start()
+    try:
+        wait_until(lambda: len(account.sent) > MESSAGES // 7, "the load has begun")
+        killed = cluster.leader()
+        cluster.kill(killed)
+        wait_until(lambda: len(account.sent) > 3 * MESSAGES // 7, "the load went on without the killed leader")
+        cluster.start(killed)
+        paused = cluster.leader()
+        cluster.pause(paused)
+        try:
+            wait_until(lambda: len(account.sent) > 5 * MESSAGES // 7, "the load went on without the paused leader")
+        finally:
+            cluster.resume(paused)
+        assert process.wait(2 * LIMIT_S) == 0
+    finally:
+        process.kill()
+        reading.join()
+    assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
+    assert not account.stored_twice
+    assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
