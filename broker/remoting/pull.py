@@ -19,7 +19,7 @@ from broker.remoting.leader import CALL_S, Leader, read
 from broker.remoting.offsets import Offsets
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
-from dledger_wire.errors import DledgerError, OffsetOutOfRangeError
+from dledger_wire.errors import OffsetOutOfRangeError
 from dledger_wire.java_hash import java_hash
 from dledger_wire.rpc import envelope, methods
 from dledger_wire.rpc.error_detail import from_detail
@@ -70,7 +70,12 @@ class Pulls:
         subscription = self._subscription(request, client, flags)
         if subscription is not None:
             add_filter(fetch, subscription)
-        return _answer(fetch, await self._pulled(fetch))
+        try:
+            return _answer(fetch, await self._pulled(fetch))
+        except OffsetOutOfRangeError as error:
+            if error.min_offset < 0:
+                raise
+            return _moved(fetch.offset, error)
 
     def _subscription(self, request: Command, client: RemotingConnection, flags: int) -> Subscription | None:
         """What of the queue is wanted: as the consumer's heartbeats say, or as the request does."""
@@ -129,11 +134,9 @@ def _answer(fetch: broker_pb2.FetchRequest, found: Pulled) -> Command:
     return Command(code, _places(found.next_offset, found.min_offset, found.max_offset), body)
 
 
-def moved(error: DledgerError) -> Command | None:
-    """The answer to a pull of an offset that the queue does not have; None for another error."""
-    if not isinstance(error, OffsetOutOfRangeError) or error.min_offset < 0:
-        return None
-    low, high, wanted = error.min_offset, error.max_offset, error.detail_int("offset", 0)
+def _moved(wanted: int, error: OffsetOutOfRangeError) -> Command:
+    """The answer to a pull of an offset that the queue does not have."""
+    low, high = error.min_offset, error.max_offset
     return Command(Answer.PULL_OFFSET_MOVED, _places(low if wanted < low else high, low, high), remark=error.message)
 
 

@@ -8,15 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from broker.config.cluster_file import ClusterConfig
-from dledger_cli.local.ports import free_ports
-from dledger_cli.local.processes import LocalCluster
-from tests.cluster.harness import Cluster
+from tests.cluster.rocketmq import RocketmqCluster
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
 from tests.waiting import LIMIT_S, wait_until
 
@@ -26,23 +21,6 @@ SHOWN = {
 }
 MESSAGES, PAUSE_MS, REST_S = 700, 20, 60
 TIMERS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
-
-
-class RocketmqCluster(Cluster):
-    """Its nodes serve RocketMQ's clients, too."""
-
-    def __init__(self, data: Path, **options: Any) -> None:
-        super().__init__(data, **options)
-        content = yaml.safe_load(self.local.file.read_text(encoding="utf-8"))
-        nodes = [node for group in content["groups"] for node in group["nodes"]]
-        for node, port in zip(nodes, free_ports(len(nodes)), strict=True):
-            node["rocketmq"] = f"127.0.0.1:{port}"
-        self.local.file.write_text(yaml.safe_dump(content), encoding="utf-8")
-        self.local = LocalCluster(ClusterConfig.load(str(self.local.file)), data)
-
-    @property
-    def name_servers(self) -> str:
-        return ";".join(self.status_json()["rocketmq"]["name_servers"])
 
 
 @pytest.fixture
@@ -62,7 +40,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_every_kind_of_message_and_consumer(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "kinds", "--queues", "4")
-    command = client.command("Kinds", cluster.name_servers, "kinds")
+    command = client.command("Kinds", ";".join(cluster.name_servers), "kinds")
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "bad "))]
     assert not [line for line in lines if line.startswith("bad ")], done.stdout
@@ -98,7 +76,7 @@ class Account:
 def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "load", "--queues", "4")
     account = Account()
-    command = client.command("Load", cluster.name_servers, "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S))
+    command = client.command("Load", ";".join(cluster.name_servers), "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     reading = threading.Thread(target=account.read, args=[process])
     reading.start()

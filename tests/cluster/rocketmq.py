@@ -1,0 +1,58 @@
+"""Clusters that serve RocketMQ's clients, and requests of such a client, one connection each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from broker.config.cluster_file import ClusterConfig
+from broker.remoting.command import Command, decode, encode, frame_size
+from dledger_cli.local.ports import free_ports
+from dledger_cli.local.processes import LocalCluster
+from tests.cluster.harness import Cluster
+from tests.waiting import LIMIT_S
+
+
+class RocketmqCluster(Cluster):
+    """Its nodes serve RocketMQ's clients, too."""
+
+    def __init__(self, data: Path, **options: Any) -> None:
+        super().__init__(data, **options)
+        content = yaml.safe_load(self.local.file.read_text(encoding="utf-8"))
+        nodes = [node for group in content["groups"] for node in group["nodes"]]
+        for node, port in zip(nodes, free_ports(len(nodes)), strict=True):
+            node["rocketmq"] = f"127.0.0.1:{port}"
+        self.local.file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self.local = LocalCluster(ClusterConfig.load(str(self.local.file)), data)
+
+    @property
+    def name_servers(self) -> list[str]:
+        return list(self.status_json()["rocketmq"]["name_servers"])
+
+    def remoting(self, node_id: str) -> str:
+        """Where a node serves RocketMQ's clients."""
+        return str(self.config.node(node_id).node.rocketmq)
+
+
+def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> Command:
+    """The answer to one request."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+        connection.sendall(encode(Command(code, fields, body, opaque=7)))
+        answer = decode(_frame(connection))
+    assert answer.is_response
+    assert answer.opaque == 7
+    return answer
+
+
+def _frame(connection: socket.socket) -> bytes:
+    data = b""
+    while len(data) < 8 or len(data) < frame_size(data[:8]):
+        part = connection.recv(1 << 20)
+        assert part, "the connection was closed before an answer came"
+        data += part
+    return data
