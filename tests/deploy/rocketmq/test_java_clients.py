@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dledger_client import Action, ConsumeContext, PushConsumer, ReceivedMessage
 from tests.cluster.rocketmq import RocketmqCluster
 from tests.deploy.rocketmq.clients import VERSIONS, JavaClient, java_client
 from tests.waiting import LIMIT_S, wait_until
@@ -76,7 +77,7 @@ class Account:
 def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(cluster: RocketmqCluster, client: JavaClient) -> None:
     cluster.cli_ok("topic", "create", "load", "--queues", "4")
     account = Account()
-    command = client.command("Load", ";".join(cluster.name_servers), "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S))
+    command = client.command("Load", ";".join(cluster.name_servers), "load", "readers", str(MESSAGES), str(PAUSE_MS), str(REST_S), "m")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     reading = threading.Thread(target=account.read, args=[process])
     reading.start()
@@ -99,3 +100,35 @@ def test_nothing_is_lost_or_stored_twice_when_leaders_are_killed_and_paused(clus
     assert account.sent <= account.got.keys(), sorted(account.sent - account.got.keys())
     assert not account.stored_twice
     assert len(account.failed) < MESSAGES // 5, Counter(line.split()[-1] for line in account.failed)
+
+
+def test_members_of_two_versions_and_a_native_one_share_a_group(cluster: RocketmqCluster, tmp_path: Path) -> None:
+    """RocketMQ's clients share queues out by themselves, by the list of members that they get: it is one for all kinds of members."""
+    cluster.cli_ok("topic", "create", "shared", "--queues", "6")
+    accounts, servers = [Account(), Account()], ";".join(cluster.name_servers)
+    processes, readers = list[subprocess.Popen[str]](), list[threading.Thread]()
+    received: Counter[str] = Counter()
+
+    def note(messages: list[ReceivedMessage], _context: ConsumeContext) -> Action:
+        received.update(message.body.decode() for message in messages)
+        return Action.COMMIT
+
+    native = PushConsumer(cluster.bootstrap, "shared", note)
+    native.subscribe("shared")
+    with native:
+        try:
+            for prefix, account, version in zip("ab", accounts, VERSIONS, strict=True):
+                command = java_client(version, tmp_path).command("Load", servers, "shared", "shared", "300", "20", "5", prefix)
+                processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+                readers.append(threading.Thread(target=account.read, args=[processes[-1]]))
+                readers[-1].start()
+            for process in processes:
+                assert process.wait(LIMIT_S) == 0
+            sent = accounts[0].sent | accounts[1].sent
+            wait_until(lambda: sent <= received.keys() | accounts[0].got.keys() | accounts[1].got.keys(), "all was consumed")
+        finally:
+            for process, reader in zip(processes, readers, strict=True):
+                process.kill()
+                reader.join()
+    assert len(sent) == 600
+    assert all(share for share in (received, accounts[0].got, accounts[1].got)), "each had queues"

@@ -12,15 +12,17 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Sends numbered messages one after the other, and consumes them.  A line for each: "sent N", "failed N REASON", "got N QUEUE OFFSET".
+ * Sends numbered messages one after the other, and consumes them.  A line for each: "sent N", "failed N REASON", "got N QUEUE OFFSET".  N begins with
+ * the last argument.
  *
- * Arguments: name server, topic, consumer group, how many messages, pause between them in ms, seconds to wait for all in the end
+ * Arguments: name server, topic, consumer group, how many messages, pause between them in ms, seconds to wait for all in the end, prefix
  * (a client of 4.9 notices only after 30 s that a node it waits for has died).
  */
 public class Load {
     public static void main(String[] arguments) throws Exception {
         String nameServer = arguments[0], topic = arguments[1], group = arguments[2];
         int messages = Integer.parseInt(arguments[3]), pauseMs = Integer.parseInt(arguments[4]), waitS = Integer.parseInt(arguments[5]);
+        String prefix = arguments[6];
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(1000);
@@ -41,16 +43,16 @@ public class Load {
         producer.setPollNameServerInterval(1000);
         producer.start();
         for (int number = 0; number < messages; number++) {
-            String body = Integer.toString(number);
+            String body = prefix + number;
             try {
                 SendResult result = producer.send(new Message(topic, "t", body, body.getBytes(StandardCharsets.UTF_8)));
                 boolean isSent = result.getSendStatus() == SendStatus.SEND_OK;
                 if (isSent) {
                     sent.add(body);
                 }
-                say((isSent ? "sent " : "failed ") + number);
+                say((isSent ? "sent " : "failed ") + body);
             } catch (Exception error) {
-                say("failed " + number + " " + error.getClass().getSimpleName());
+                say("failed " + body + " " + error.getClass().getSimpleName());
             }
             Thread.sleep(pauseMs);
         }
