@@ -20,7 +20,8 @@ from dledger_wire.checksum import Buffer
 from dledger_wire.errors import InvalidArgumentError
 
 MAX_FRAME_BYTES = 16_777_216
-MAX_HEADER_BYTES = 1 << 20
+MAX_HEADER_BYTES = 256 << 10  # parsing it takes a millisecond or two; all properties of a message take less, escaped
+MAX_CONTENT_BYTES = 256 << 10  # of a body in JSON
 MAX_FIELDS = 1_000
 VERSION = 479  # of RocketMQ, which these answers are those of: 5.3.3; clients refuse SQL filters without one
 JSON, BINARY = 0, 1
@@ -88,6 +89,8 @@ class Command:
 
     def content(self) -> dict[str, object]:
         """The body as a JSON object."""
+        if len(self.body) > MAX_CONTENT_BYTES:
+            raise InvalidArgumentError(f"request {self.code}: a body of {len(self.body)} bytes; expected at most {MAX_CONTENT_BYTES}")
         try:
             found = strict_json.parse(bytes(self.body))
         except ValueError as error:

@@ -17,6 +17,7 @@ from broker.remoting.dispatcher import Handlers
 from broker.remoting.group_member import Subscription
 from broker.remoting.leader import CALL_S, Leader, read
 from broker.remoting.offsets import Offsets
+from broker.support.limits import at_most
 from dledger_wire._pb import broker_pb2
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import OffsetOutOfRangeError
@@ -29,6 +30,7 @@ DEFAULT_BYTES = 256 << 10
 MOST_BYTES = 12 << 20  # with its largest message an answer still fits a frame
 MOST_SUSPEND_MS = 25_000  # clients give up after 30 s
 EVERYTHING = "*"
+MAX_EXPRESSION_CHARS = 16_384  # tags of it are hashed for each pull
 TAG, SQL92 = "TAG", "SQL92"
 
 
@@ -121,6 +123,7 @@ def add_filter(fetch: broker_pb2.FetchRequest, wanted: Subscription) -> None:
     if wanted.kind == SQL92:
         fetch.sql = wanted.expression
         return
+    at_most(len(wanted.expression), "characters of a subscription", MAX_EXPRESSION_CHARS)
     tags = [tag.strip() for tag in wanted.expression.split("||")]
     if wanted.expression and EVERYTHING not in tags:
         fetch.tag_hashes.extend(java_hash(tag) for tag in tags if tag)

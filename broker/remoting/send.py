@@ -43,7 +43,7 @@ class Senders:
         return await self._send(request, client, compact=True)
 
     async def _send(self, request: Command, client: RemotingConnection, *, compact: bool) -> Command:
-        sending = sending_of(request, client.peer, self._ids, compact=compact)
+        sending = await sending_of(request, client.peer, self._ids, compact=compact)
         request.body = b""  # the frames have it now
         if sending.is_half:
             self._clients.attends(client, sending.group)
@@ -70,7 +70,7 @@ class Senders:
         """The queue that has the messages or will have them, where they are stored now, and the sizes of their frames."""
         if sending.queue_id < 0:
             sending = sending.in_queue(self._any_queue(sending.topic))
-        batch = batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
+        batch = await batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
 
         async def attempt(left_s: float) -> broker_pb2.BatchResult:
             return await self._link.send(batch.parts, left_s)
