@@ -43,6 +43,7 @@ class RaftNode:
         self._replica = replica
         self.room = replica.proposer.room  # where streams of proposals wait for their turn; there is always room where no leader is
         self.window = replica.proposer.window
+        self.bulk = replica.bulk  # turns of those who read what is old
         self.identity = replica.identity
         self.failed: asyncio.Future[BaseException] = replica.failed
         self.clocks: ClockMonitor = replica.clocks

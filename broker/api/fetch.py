@@ -98,6 +98,8 @@ class _Answer:
             fetch_filter=self._wanted,
             given=self._given,
         )
+        if 0 < chunk.first_pos < self._raft.log.cached_pos:
+            await self._raft.bulk.take(max(chunk.frames_bytes, chunk.looked_at))
         self.topic_epoch = self._current_topic_epoch(topic_epoch)
         if request.verify:
             await store.reader.verify(request.topic, request.queue_id, chunk.first_offset, chunk.next_offset)

@@ -425,6 +425,17 @@ class Log(LogContents):
         return self._stored.ranges(ranges) if all(pos + size <= end for pos, size in ranges) else None
 
     @property
+    def cached_index(self) -> int:
+        """The first entry of those that memory holds, which are the newest; one past the last one when it holds none."""
+        return self._cache.first_index
+
+    @property
+    def cached_pos(self) -> int:
+        """Where that entry begins."""
+        first_pos = self._cache.first_pos
+        return self.end_pos if first_pos is None else first_pos
+
+    @property
     def written_pos(self) -> int:
         """Where what is in the files ends; behind it lies what only memory has."""
         return min(self._writer.end_pos, self.end_pos)

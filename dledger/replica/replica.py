@@ -29,9 +29,10 @@ from dledger.core.effects import (
     UnregisteredMember,
 )
 from dledger.core.events import Applied, Deprioritize, LeftBehind, PeerLost, ReadRequested, SnapshotInstalled
-from dledger.core.messages import HeartbeatResponse, Message
+from dledger.core.messages import AppendRequest, HeartbeatResponse, Message
 from dledger.core.types import EntryId, EntryKind, Membership, NodeId, Role
 from dledger.driver import Driver
+from dledger.log.bulk_turns import MOST_S, BulkTurns
 from dledger.log.entry import RawEntry
 from dledger.membership.configuration import Configuration
 from dledger.membership.configuration_file import PATH as CONFIGURATION_PATH
@@ -49,7 +50,7 @@ from dledger.replica.transfer import LeadershipTransfer
 from dledger.snapshot import install
 from dledger.snapshot.catch_up import CatchUp
 from dledger.snapshot.plan import SnapshotPlan
-from dledger.snapshot.source import Captured, SnapshotSource
+from dledger.snapshot.source import Budget, Captured, SnapshotSource
 from dledger.transport.link import RaftLinks
 from dledger_wire.check import require
 from dledger_wire.errors import (
@@ -66,12 +67,13 @@ from dledger_wire.tasks import BackgroundTasks
 
 # How long queued writes may take to reach the disk before a snapshot is installed.
 INSTALL_PAUSE_S = 10.0
+STUCK_S = 0.1  # writes that wait longer wait for a disk, or for the very follower that is being sent old entries
 
 _logger = logging.getLogger(__name__)
 
 
 class Replica:
-    """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget``, ``ProposerOwner``).  ``start`` it once.
+    """Implements the protocols of its parts (``DriverOwner``, ``LinkOwner``, ``SnapshotTarget`` and others).  ``start`` it once.
 
     What one part asks for and another one answers is that one's method: ``step``, ``make_body``, ``handshake`` ...
     """
@@ -112,8 +114,9 @@ class Replica:
         self.reads = ReadBarriers()
         self.repairer = LogRepairer(self.new_repair, lambda: self.log, self.tasks)
         self.applier = Applier(self.log, self.machine, self._committed, self._applied, self.repairer.repair)
-        bytes_per_s = settings.snapshot_bytes_per_s
-        self.source = SnapshotSource(identity, env.clock, env.random, bytes_per_s, self.capture, self._check_copier, self.read_barrier)
+        self.bulk = BulkTurns(self)
+        budget = Budget(env.clock, settings.snapshot_bytes_per_s, self.bulk)
+        self.source = SnapshotSource(identity, env.clock, env.random, budget, self.capture, self._check_copier, self.read_barrier)
         self.catch_up = CatchUp(identity, env, self.tasks, self, unfinished=folder.unfinished_snapshot)
 
     # Lifecycle
@@ -341,8 +344,23 @@ class Replica:
 
     # The links' owner
 
+    @property
+    def writes_wait(self) -> bool:
+        since_s = self.proposer.window.waits_since_s
+        return self.measures.stopwatch() - since_s < STUCK_S if since_s else self.log.unwritten_bytes > 0
+
+    @property
+    def commit_s(self) -> float:
+        return self.proposer.window.recent_s(self.measures.stopwatch())
+
+    @property
+    def end_pos(self) -> int:
+        return self.log.end_pos
+
     async def encode(self, message: Message) -> bytes | None:
         try:
+            if isinstance(message, AppendRequest) and message.entries and message.prev.index + 1 < self.log.cached_index:
+                await self.bulk.take(sum(meta.size_bytes for meta in message.entries), MOST_S)  # heartbeats wait behind it
             return await self.driver.encoder.encode(message)
         except StorageDamagedError as damage:
             self.repairer.found(damage)

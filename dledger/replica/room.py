@@ -27,6 +27,7 @@ LEAST_BYTES = 4 << 20  # less costs throughput where a commit takes a few millis
 RESERVE_BYTES = 256 << 10  # beyond the window, for a flow that has not had its share
 SLOT_S = 0.1  # of time, at least, in which the rate is measured
 SLOTS = 32
+RECENT_S = 0.1
 PROBE_EVERY_S = 10.0
 PROBE_SHARE = 50  # probes take so small a part of the time when commits take long
 
@@ -41,7 +42,7 @@ class Window:
         self._most_bytes = most_bytes
         self._least_bytes = min(LEAST_BYTES, most_bytes)
         self.size_bytes = self._least_bytes
-        self.took_s = self.waits_since_s = 0.0
+        self.took_s = self.waits_since_s = self._committed_s = 0.0
         self._shortest_s = 0.0  # since the last probe; 0: not known
         self._slot_since_s = 0.0
         self._slot_bytes = 0
@@ -53,9 +54,13 @@ class Window:
         """How long a commit takes now: as long as the last one, or longer when the oldest that is under way already takes longer."""
         return max(self.took_s, now_s - self.waits_since_s) if self.waits_since_s else 0.0
 
+    def recent_s(self, now_s: float) -> float:
+        """How long the last commit took; 0 when it was some time ago."""
+        return self.took_s if now_s - self._committed_s < RECENT_S else 0.0
+
     def committed(self, now_s: float, took_s: float, size_bytes: int) -> None:
         """A round of ``size_bytes`` was committed ``took_s`` after it was proposed."""
-        self.took_s = took_s
+        self.took_s, self._committed_s = took_s, now_s
         self._slot_bytes += size_bytes
         slot_s = now_s - self._slot_since_s
         if slot_s >= max(SLOT_S, 2 * took_s):

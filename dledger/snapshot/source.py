@@ -2,7 +2,7 @@
 
 Owns the snapshots being served: each pins the head of the log and holds the state machine's files of its moment in memory, until it has
 been idle for a while.  Bytes are sent with a checksum per piece only; the receiver checks every entry.  One budget of bytes per second is
-shared by all snapshots, so that the group keeps serving.
+shared by all snapshots, and they give way to writes, so that the group keeps serving.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from dledger.log.bulk_turns import MOST_S, BulkTurns
 from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.runtime.env import Clock, Random
@@ -61,20 +62,23 @@ class _Copy:
 
 
 class Budget:
-    """So many bytes a second; 0: as many as there are."""
+    """So many bytes a second; 0: as many as there are.  A node has ``turns``, too, which writes leave."""
 
-    def __init__(self, clock: Clock, bytes_per_s: int) -> None:
+    def __init__(self, clock: Clock, bytes_per_s: int, turns: BulkTurns | None = None) -> None:
         self._clock = clock
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
+        self._turns = turns
         self._free_at_ms = 0.0
 
     async def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may go."""
-        if not self._bytes_per_s:
+        if self._turns is not None:
+            await self._turns.take(size, MOST_S)
+        if not self.bytes_per_s:
             return
         now_ms = self._clock.monotonic_ms()
         due_ms = max(self._free_at_ms, now_ms - BURST_S * 1000)
-        self._free_at_ms = due_ms + size / self._bytes_per_s * 1000
+        self._free_at_ms = due_ms + size / self.bytes_per_s * 1000
         if due_ms > now_ms:
             await asyncio.sleep((due_ms - now_ms) / 1000)
 
@@ -87,7 +91,7 @@ class SnapshotSource:
         identity: NodeIdentity,
         clock: Clock,
         random: Random,
-        bytes_per_s: int,
+        budget: Budget,
         capture: Callable[[], Awaitable[Captured]],
         check_copier: Callable[[str, str], None],
         read_barrier: Callable[[float], Awaitable[object]],
@@ -98,7 +102,7 @@ class SnapshotSource:
         self._random = random
         self._capture = capture
         self._read_barrier = read_barrier
-        self._budget = Budget(clock, bytes_per_s)
+        self._budget, bytes_per_s = budget, budget.bytes_per_s
         self._piece_bytes = min(PIECE_BYTES, max(SMALLEST_PIECE, bytes_per_s // PIECES_PER_S)) if bytes_per_s else PIECE_BYTES
         self._copies: dict[str, _Copy] = {}
         self._logs: dict[str, Log] = {}

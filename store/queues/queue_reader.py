@@ -117,13 +117,13 @@ class QueueReader:
         max_units = min(max_messages or READ_UNITS, READ_UNITS, max(16, max_bytes >> 7)) if fetch_filter.everything else READ_UNITS
         units = await queue.read(offset, max_units)
         seen = len(units)
-        next_offset, looked_at = offset + seen, 0
+        next_offset, looked_at, first_pos = offset + seen, 0, int(units["pos"][0]) if seen else 0
         offsets = np.arange(offset, next_offset, dtype=np.int64)
         if fetch_filter.tag_hashes is not None:
             chosen = fetch_filter.by_tag(units)
             units, offsets, looked_at = units[chosen], offsets[chosen], seen * QUEUE_UNIT_SIZE
         if not len(units):
-            return Chunk(offset, next_offset, 0, b"", looked_at=looked_at)
+            return Chunk(offset, next_offset, 0, b"", looked_at=looked_at, first_pos=first_pos)
         if fetch_filter.sql is not None:
             return await self._matching(fetch_filter, fetch_filter.sql, (units, offsets, next_offset), max_messages, max_bytes)
         taken = min(fit(units["size"], max_bytes), max_messages or len(units))
@@ -167,7 +167,7 @@ class QueueReader:
         looked_at = max(len(frames), len(units) * sql.cost * COST_BYTES)
         chosen = await choose(fetch_filter, sql, frames, units, offsets)
         if not len(chosen):
-            return Chunk(int(offsets[0]), next_offset, 0, b"", looked_at=looked_at)
+            return Chunk(int(offsets[0]), next_offset, 0, b"", looked_at=looked_at, first_pos=int(units["pos"][0]))
         wanted = min(fit(units["size"][chosen], max_bytes), max_messages or len(chosen))
         if wanted < len(chosen):
             chosen = chosen[:wanted]

@@ -53,9 +53,9 @@ class Chunk:
     """Part of an answer: frames back to back in ``frames``, their sizes as big-endian u32.
 
     ``offsets`` is empty when the messages are contiguous from ``first_offset``, else big-endian u64.  Reading goes on at ``next_offset``.
-    ``looked_at``: what a filter cost, in bytes read or as many that take as long.  ``first_pos``: of the first frame, in the log.
-    ``pieces``: where to read for the frames, for a reader on this machine, which finds them there at ``places`` (log positions, big-endian
-    u64); then ``frames`` is empty.  It is empty too when the frames are ``stored``, to be sent without being read.
+    ``looked_at``: what a filter cost, in bytes read or as many that take as long.  ``first_pos``: of the first frame that was looked at,
+    in the log.  ``pieces``: where to read for the frames, for a reader on this machine, which finds them there at ``places`` (log
+    positions, big-endian u64); then ``frames`` is empty.  It is empty too when the frames are ``stored``, to be sent without being read.
     """
 
     first_offset: int

@@ -14,7 +14,7 @@ from dledger.log.log import Log
 from dledger.membership.configuration import Configuration
 from dledger.runtime.real_disk import RealDisk
 from dledger.snapshot.plan import StateSnapshot
-from dledger.snapshot.source import Captured, SnapshotSource
+from dledger.snapshot.source import Budget, Captured, SnapshotSource
 from dledger.transport.link import NodeIdentity
 from dledger_cli.local.ports import free_ports
 from dledger_client.admin.replica_comparison import Replica
@@ -91,7 +91,10 @@ async def source(folder: Path, network: Callable[[], TcpNetwork] = TcpNetwork) -
     address = f"127.0.0.1:{port}"
     made = Source(log, address)
     identity = NodeIdentity(CLUSTER, GROUP, NodeId("n0"), "a" * 32, address)
-    serving = SnapshotSource(identity, SystemClock(), system_random(), 0, made.capture, lambda _node, _lineage: None, made.read_barrier)
+    budget = Budget(SystemClock(), 0)
+    serving = SnapshotSource(
+        identity, SystemClock(), system_random(), budget, made.capture, lambda _node, _lineage: None, made.read_barrier
+    )
     server = network().serve(address)
     serving.register(server)
     await server.start()
