@@ -23,7 +23,7 @@ from dledger.settings import PeerStatus, RaftStatus
 from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotSentError
 from dledger_wire.rpc import envelope, methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, Server
+from dledger_wire.rpc.transport import ByteStream, CallContext, Server, TimedStream
 from dledger_wire.security.principal import Principal
 from dledger_wire.status import SendStatus
 from store.append.prepared import BatchOutcome
@@ -81,6 +81,7 @@ class _ProduceStream:
     def __init__(self, context: ServiceContext, stream: ByteStream, caller: Principal, quota: ProduceQuota) -> None:
         self._context, self._measures = context, context.measures
         self._stream, self._quotas, self._quota = stream, context.quotas, quota
+        self._timed = stream if isinstance(stream, TimedStream) else None
         self._flow = Flow(caller.name)
         self._unacknowledged = quota.unacknowledged
         self._loop = asyncio.get_running_loop()
@@ -144,7 +145,10 @@ class _ProduceStream:
         header, payload = envelope.decode(broker_pb2.ProduceRequest, message)
         slices = slices_of(payload)
         timeout_s = header.timeout_ms / 1000
-        pending = Request(header.request_id, len(message), payload, slices, [], self._measures.stopwatch(), timeout_s)
+        since_s = self._measures.stopwatch()
+        if self._timed is not None and self._timed.since_s:  # a large one, which had to wait until it was read
+            since_s -= self._loop.time() - self._timed.since_s
+        pending = Request(header.request_id, len(message), payload, slices, [], since_s, timeout_s)
         if self._ended or len(slices) > 1 or not self._context.raft.room.has_room:
             pending.was_held, self._held = True, pending
             return False

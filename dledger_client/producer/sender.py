@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
 from dledger_client.cluster.leader_stream import PRODUCE_SILENCE, LeaderStream
 from dledger_client.cluster.responses import garbage
@@ -57,6 +58,7 @@ REGISTER_SILENCE_S = 0.3
 GIVE_UP_MS = 1000  # without a leader for so long: messages without a key that were never sent go to another replica group
 QUEUE_WINDOW = 16  # batches of one queue in flight; the broker remembers more
 SWEEP_S = 0.02
+LATE_S, READ_FIRST_S = 0.02, 0.001
 NOTHING_STORED = "nothing was stored"
 _WAITS = {  # what a leader says that it waits for, in words
     SendStatus.FLUSH_DISK_TIMEOUT.value: "waits for its leader's disk, which is full or slow",
@@ -100,6 +102,7 @@ class Sender:
         self._in_flight_bytes, self._window_bytes = 0, FIRST_WINDOW_BYTES
         self._held_until_ms = 0  # a quota is exceeded: nothing before, and then one request; 0: it is not
         self._throttled_until_ms = 0
+        self._answer_ms = 0  # what has less time left is not sent: while answers are slow it would end in doubt
         self._last_error: DledgerError | None = None
         self._logged = ""  # of the last error that another attempt alone will not help
         self._failing_since_ms = 0  # when the first of the failures was that no response has followed yet; 0: none
@@ -271,10 +274,14 @@ class Sender:
         """While there is work, a timer looks at deadlines and lingering batches, whatever the sender waits for."""
         if self._timer is None and not self.is_idle:
             interval_s = max(0.001, min(SWEEP_S, self._options.linger_ms / 1000 or SWEEP_S))
-            self._timer = self._loop.call_later(interval_s, self._on_timer)
+            self._timer = self._loop.call_later(interval_s, self._on_timer, self._loop.time() + interval_s)
 
-    def _on_timer(self) -> None:
+    def _on_timer(self, due_s: float) -> None:
         self._timer = None
+        if self._loop.time() - due_s > LATE_S:
+            # This process was held up itself.  Some loops call timers before they read: answers that have come are first.
+            self._timer = self._loop.call_later(READ_FIRST_S, self._on_timer, math.inf)
+            return
         self._sweep()
         self._wake.set()
         self._schedule_sweep()
@@ -285,6 +292,8 @@ class Sender:
         """The next produce request: one batch of each queue that has one ready."""
         if self._in_flight_bytes >= self._window_bytes or len(self._requests) >= WINDOW_REQUESTS:
             return None
+        if self._answer_ms:
+            self._sweep()
         now_ms = self._clock.monotonic_ms()
         if self._held_until_ms and (self._requests or now_ms < self._held_until_ms):
             return None  # it would wait unread, and be in doubt when its time is over
@@ -355,6 +364,7 @@ class Sender:
         self._latency.responded(self.replica_group, took_ms)
         # What is in flight when its time is over is in doubt; what waits here is not.
         is_slow = took_ms * SLOW_SHARE > self._options.send_timeout_ms
+        self._answer_ms = self._options.send_timeout_ms // SLOW_SHARE if is_slow else 0
         self._window_bytes = (
             max(REQUEST_BYTES, self._window_bytes // 2) if is_slow else min(WINDOW_BYTES, self._window_bytes + REQUEST_BYTES)
         )
@@ -438,7 +448,7 @@ class Sender:
                     when = f"after {batch.attempts} attempts" if out_of_attempts else "in time"
                     text = f"{topic}: not acknowledged {when}; it may be stored ({self._reason()})"
                     batch.time_out(self._caused(DeadlineExceededError(text, send_status=self._send_status())))
-            for batch in self._accumulator.expire(queue.batcher, now_ms):
+            for batch in self._accumulator.expire(queue.batcher, now_ms + self._answer_ms):
                 batch.fail(self._caused(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})")))
 
     def _fail_unresolvable(self, queue: InFlightQueue) -> None:

@@ -67,6 +67,16 @@ class ByteStream(Protocol):
         ...
 
 
+@runtime_checkable
+class TimedStream(Protocol):
+    """A ``ByteStream`` that knows how long its messages are under way: a large one may have waited to be read.
+
+    ``since_s``: when that given last began to come, by the clock of the event loop; 0: just now.
+    """
+
+    since_s: float
+
+
 class Channel(Protocol):
     """A connection to one address; reconnects by itself."""
 

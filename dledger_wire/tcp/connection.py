@@ -90,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self.prologue: Callable[[memoryview], int] | None = None
         self.raw: Callable[[bytes], None] | None = None
         self.last_received_s = self._loop.time()  # when the last bytes came
+        self.frame_since_s = 0.0  # when the frame that is given to the receiver began to come; 0: just now
         self._begun_s = self.last_received_s  # when the frame that is not complete began, or last brought as much as it must
         self._large_seen = 0  # how much of a large one was there at that time
         self._reading_paused = False
@@ -220,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             elif not is_scarce or self._credits or self._uncredited:
                 return False
             self._credit = self.ask_credit(length)
+            self._credit.since_s = self.last_received_s
         self._credit.filled = begun
         return not self._credit.granted
 
@@ -243,7 +245,9 @@ class Connection(asyncio.BufferedProtocol):
     def _whole(self, credit: Credit, kind: int, payload: bytes) -> None:
         """A frame that has credit is complete: it counts as a message that waits, if it does, before others get what it had."""
         self._end(credit)
+        self.frame_since_s = credit.since_s
         self.receiver.frame(kind, payload)
+        self.frame_since_s = 0.0
         self._memory.give()
 
     def eof_received(self) -> bool:

@@ -34,10 +34,11 @@ _TOO_MANY = "too many bytes received and not yet taken over all connections; not
 class Credit:
     """The room of one message, from its beginning to its end.  Its owner notes in ``filled`` how much of it has come."""
 
-    __slots__ = ("connection", "filled", "granted", "idle", "seen", "size")
+    __slots__ = ("connection", "filled", "granted", "idle", "seen", "since_s", "size")
 
     def __init__(self, connection: Connection, size: int) -> None:
         self.connection, self.size, self.granted = connection, size, False
+        self.since_s = 0.0  # when the frame began to come
         self.filled = self.seen = self.idle = 0
 
 

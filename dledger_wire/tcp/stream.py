@@ -33,6 +33,8 @@ class Stream(Receiver):
         self.connection = connection
         self._dialled = dialled
         self._queue: deque[bytes] = deque()
+        self._since: deque[float] = deque()  # when each of them began to come
+        self.since_s = 0.0  # see ``TimedStream``
         self._queued_bytes = 0  # with what keeping each of them takes: empty messages take memory, too
         self._last_bytes = 0  # of the message that ``receive`` ended with: it waits for what its reader waits for
         self._paused_reading = False
@@ -50,11 +52,13 @@ class Stream(Receiver):
             if self._parted:
                 return
             if self._delivery is not None and self._delivery.is_open:
+                self.since_s = self.connection.frame_since_s
                 self._delivery.deliver(payload)
                 if self._delivery.stopped:
                     self._count_last(payload)
                 return
             self._queue.append(payload)
+            self._since.append(self.connection.frame_since_s or self.connection.last_received_s)
             self._queued_bytes += MESSAGE_OVERHEAD_BYTES + len(payload)
             self.connection.took_in(MESSAGE_OVERHEAD_BYTES + len(payload))
             if self._queued_bytes > self.connection.waiting_bytes and not self._paused_reading:
@@ -119,7 +123,7 @@ class Stream(Receiver):
         return self._ended
 
     def _next(self) -> bytes:
-        message = self._queue.popleft()
+        message, self.since_s = self._queue.popleft(), self._since.popleft()
         self._queued_bytes -= MESSAGE_OVERHEAD_BYTES + len(message)
         self.connection.took_in(-MESSAGE_OVERHEAD_BYTES - len(message))
         if self._paused_reading and self._queued_bytes <= self.connection.waiting_bytes // 2:
@@ -191,6 +195,7 @@ class Stream(Receiver):
         self._parted = True
         self._last_taken()
         self._queue.clear()
+        self._since.clear()
         self.connection.took_in(-self._queued_bytes)
         self._queued_bytes = 0
         if self._paused_reading:

@@ -37,6 +37,7 @@ class Slow:
     """A stream whose client takes nothing for a while."""
 
     def __init__(self) -> None:
+        self.since_s = 0.0
         self.takes, self.waits, self.whole = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.written: list[broker_pb2.ProduceResponse] = []
 
@@ -57,18 +58,23 @@ class Slow:
             self.whole.set()
 
 
+def stream_of(stream: Slow) -> produce._ProduceStream:
+    """Its requests, at a leader that has no room for more."""
+    anything = SimpleNamespace(require_topic=print, require_producer=print)
+    context: Any = SimpleNamespace(access=anything, is_out_of_disk=False, raft=SimpleNamespace(room=SimpleNamespace(has_room=False)))
+    context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
+    context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
+    context.quotas = Quotas(QuotaState(), time.monotonic)
+    quota = ProduceQuota(context.quotas, SimpleNamespace(principal=ANONYMOUS, metadata={}, peer=""))
+    return produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS, quota)
+
+
 def test_what_is_decided_while_its_client_is_told_what_it_waits_for_is_answered_behind_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "LOOK_S", 1e6)
     monkeypatch.setattr(produce, "waiting_for", lambda _context: (SendStatus.FLUSH_DISK_TIMEOUT, "n0: its disk is full"))
 
     async def scenario() -> None:
-        stream, anything = Slow(), SimpleNamespace(require_topic=print, require_producer=print)
-        context: Any = SimpleNamespace(access=anything, is_out_of_disk=False)
-        context.measures = SimpleNamespace(stopwatch=time.monotonic, request=lambda *_: None)
-        context.settings = SimpleNamespace(cluster=SimpleNamespace(store=SimpleNamespace(syncFlushTimeout=1e9)))
-        context.quotas = Quotas(QuotaState(), time.monotonic)
-        quota = ProduceQuota(context.quotas, SimpleNamespace(principal=ANONYMOUS, metadata={}, peer=""))
-        requests = produce._ProduceStream(cast("ServiceContext", context), cast("ByteStream", stream), ANONYMOUS, quota)
+        requests = stream_of(stream := Slow())
         answering = asyncio.create_task(requests.answer())
         part = Slice([BatchOutcome()])
         part.waiting = requests._decided
@@ -95,6 +101,22 @@ class Seen(bytes):
 
     def __del__(self) -> None:
         Seen.freed += 1
+
+
+def test_the_time_that_a_request_waited_to_be_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one that waited for credit for as long as its client waits for an answer is refused: else it would be left in doubt."""
+
+    async def scenario() -> None:
+        loop, requests = asyncio.get_running_loop(), stream_of(stream := Slow())
+        message = envelope.encode(broker_pb2.ProduceRequest(request_id=1, timeout_ms=3000), [b"record"])
+        for waited_s in (0.0, 2.0):
+            stream.since_s = loop.time() - waited_s if waited_s else 0.0
+            assert not requests.take(message)
+            held, requests._held = requests._held, None
+            assert held is not None
+            assert 2.7 - waited_s - LIMIT_S < held.left_s(time.monotonic()) <= 2.7 - waited_s
+
+    asyncio.run(scenario())
 
 
 def test_a_batch_that_is_refused_is_freed_without_the_collector() -> None:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from dledger_client.aio import Message, Producer
-from dledger_client.producer.sender import WINDOW_BYTES
+from dledger_client.producer.sender import LATE_S, SLOW_SHARE, WINDOW_BYTES, Sender
+from dledger_wire._pb import broker_pb2
 from dledger_wire.errors import DledgerError, NotSentError
+from dledger_wire.rpc import envelope
 from tests.unit.client.sim_rig import Rig
 
 
@@ -91,5 +93,54 @@ def test_a_producer_keeps_less_in_flight_while_answers_take_long(sync_s: float, 
                 await outcomes([producer], [b"%d" % number for number in range(20)], 0.1)
             (sender,) = producer._core._senders.values()
             assert sender._window_bytes <= WINDOW_BYTES // 4 if is_small else sender._window_bytes == WINDOW_BYTES
+
+    Rig().run(scenario)
+
+
+def test_what_has_little_time_left_is_not_sent_while_answers_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be under way when its time is over, which leaves it in doubt."""
+    left_ms: list[int] = []
+    next_request = Sender._next_request
+
+    def noted(sender: Sender) -> bytes | None:
+        request = next_request(sender)
+        if request is not None and sender._answer_ms:
+            left_ms.append(envelope.decode(broker_pb2.ProduceRequest, request)[0].timeout_ms)
+        return request
+
+    monkeypatch.setattr(Sender, "_next_request", noted)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer(send_timeout_ms=600, linger_ms=0) as producer:
+            await producer.send(Message("t", b"first"))
+            slow_down(rig, 0.15)
+            ends = await outcomes([producer], [b"%d" % number * 100_000 for number in range(200)], 0.02)
+            assert any(isinstance(error, NotSentError) for error in ends.values())
+            assert len(left_ms) > 3
+            assert min(left_ms) >= 600 // SLOW_SHARE
+            slow_down(rig, 0.001)
+            await asyncio.sleep(2)
+            for _ in range(3):
+                await producer.send(Message("t", b"last"))
+            (sender,) = producer._core._senders.values()
+            assert sender._answer_ms == 0
+
+    Rig().run(scenario)
+
+
+def test_a_process_that_was_held_up_reads_answers_before_it_looks_whose_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        async with rig.producer() as producer:
+            await producer.send(Message("t", b"first"))
+            (sender,) = producer._core._senders.values()
+            looks: list[float] = []
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(sender, "_sweep", lambda: looks.append(loop.time()))
+            sender._on_timer(loop.time() - 2 * LATE_S)
+            assert looks == []
+            await asyncio.sleep(LATE_S)
+            assert looks
 
     Rig().run(scenario)

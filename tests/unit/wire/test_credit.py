@@ -16,7 +16,7 @@ from dledger_cli.local.ports import free_ports
 from dledger_wire.errors import BusyError, DledgerError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext
+from dledger_wire.rpc.transport import ByteStream, CallContext, TimedStream
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.tcp import received_bytes
@@ -64,6 +64,7 @@ class Rig:
         self.server = TcpServer(self.address, security, self.memory)
         self.takes = asyncio.Event()
         self.takes.set()
+        self.since = list[float]()  # of the messages taken
         self.server.add_unary(CALL, self.call)
         self.server.add_stream(STREAM, self.take_slowly)
         self.server.add_stream(LINK, self.take_all)
@@ -77,6 +78,8 @@ class Rig:
 
         def take(message: bytes) -> bool:
             taken.append(message)
+            assert isinstance(stream, TimedStream)
+            self.since.append(stream.since_s)
             return False
 
         while await stream.receive(take):
@@ -191,6 +194,23 @@ def test_credit_is_given_in_the_order_of_asking(loop: Loop) -> None:
 
     memory = run(4 * MIB, scenario, loop)
     assert memory.granted == memory.asked
+
+
+@LOOPS
+def test_a_message_that_waited_for_credit_is_known_to_have_waited(loop: Loop) -> None:
+    async def scenario(rig: Rig) -> None:
+        holder = await rig.occupied(MIB)
+        reader, writer = await rig.dial()
+        writer.write(frame(MIB))
+        await until(lambda: rig.waiting == 1)
+        asked_s = asyncio.get_running_loop().time()
+        rig.takes.set()
+        await answer(reader)
+        assert 0 < rig.since[-1] <= asked_s
+        for each in (holder, writer):
+            each.close()
+
+    run(2 * MIB, scenario, loop)
 
 
 @LOOPS
