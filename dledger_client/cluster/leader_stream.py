@@ -31,7 +31,7 @@ from dledger_wire.errors import (
     UnreachableError,
 )
 from dledger_wire.rpc.methods import StreamMethod
-from dledger_wire.rpc.transport import ByteStream
+from dledger_wire.rpc.transport import ByteStream, RecallingStream
 from dledger_wire.tasks import let_go
 
 LONG_MS = 5_000
@@ -191,6 +191,10 @@ class LeaderStream:
 
     async def write(self, message: bytes) -> None:
         await self._opened().write(message)
+
+    def recall(self) -> bool:
+        """See ``RecallingStream``."""
+        return isinstance(self._stream, RecallingStream) and self._stream.recall()
 
     async def read(self) -> bytes:
         """The next message.  UnreachableError when the stream has ended."""

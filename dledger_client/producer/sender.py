@@ -440,6 +440,7 @@ class Sender:
     def _sweep(self) -> None:
         """Report timeouts.  What was sent stays in flight until its result is known, so that the order is kept."""
         now_ms = self._clock.monotonic_ms()
+        self._recall_late(now_ms)
         for queue in self._active:
             topic = queue.batcher.topic
             for batch in queue.sent:
@@ -450,6 +451,16 @@ class Sender:
                     batch.time_out(self._caused(DeadlineExceededError(text, send_status=self._send_status())))
             for batch in self._accumulator.expire(queue.batcher, now_ms + self._answer_ms):
                 batch.fail(self._caused(NotSentError(f"{topic}: could not be sent in time; {NOTHING_STORED} ({self._reason()})")))
+
+    def _recall_late(self, now_ms: int) -> None:
+        """The newest request is late and has not left whole: its stream is given up, so no leader ever gets it, and it is not in doubt."""
+        newest = self._next_request_id - 1
+        batches, _sent_ms = self._requests.get(newest, ([], 0))
+        if any(now_ms >= batch.deadline_ms for batch in batches) and self._stream.recall():
+            del self._requests[newest]
+            for batch in batches:
+                self._in_flight_bytes -= batch.size_bytes
+                self._queue_of(batch).not_sent(batch)
 
     def _fail_unresolvable(self, queue: InFlightQueue) -> None:
         unresolvable, queue.unresolvable = queue.unresolvable, []

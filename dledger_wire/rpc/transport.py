@@ -77,6 +77,15 @@ class TimedStream(Protocol):
     since_s: float
 
 
+@runtime_checkable
+class RecallingStream(Protocol):
+    """A ``ByteStream`` that knows what has not left yet."""
+
+    def recall(self) -> bool:
+        """Break the connection if the message written last has not left whole: then the other side never gets it.  Whether that was so."""
+        ...
+
+
 class Channel(Protocol):
     """A connection to one address; reconnects by itself."""
 

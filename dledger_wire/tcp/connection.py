@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import socket
 import struct
@@ -415,6 +416,10 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._drained)
 
     @property
+    def is_encrypted(self) -> bool:
+        return self.transport is not None and self.transport.get_extra_info("ssl_object") is not None
+
+    @property
     def is_connected(self) -> bool:
         """Whether what was written can still go out."""
         return self.transport is not None and not self.transport.is_closing()
@@ -535,6 +540,19 @@ class Connection(asyncio.BufferedProtocol):
             self._closes_behind = True
         elif self.transport is not None:
             self.transport.close()
+
+    def shut(self) -> bool:
+        """Have the kernel take nothing more to be sent, from now on; whether it does not.  Some loops go on writing for a moment after
+        ``abort``."""
+        found = self.socket
+        if found is None:
+            return False
+        try:
+            with socket.fromfd(found.fileno(), found.family, found.type) as same:
+                same.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            return error.errno == errno.ENOTCONN
+        return True
 
     def abort(self) -> None:
         if self.transport is not None:

@@ -13,12 +13,14 @@ import contextlib
 import errno
 import json
 import os
+import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from dledger_wire.errors import AuthenticationFailedError, DeadlineExceededError, MessageTooLargeError, UnreachableError
+from dledger_wire.rpc import methods
 from dledger_wire.rpc.delivery import Take
 from dledger_wire.rpc.methods import request_limit
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", Stream, Calls)
 CONNECT_TIMEOUT_S = 2.0
 AUTHENTICATION_S = 5.0
+UNSENT_BYTES = 1 << 20  # what the kernel takes of a producer's requests before it can send it: what it has cannot be recalled
 CALLS_IDLE_S = 20.0  # without a call, before the connection is closed: less than clients look at routes; a server waits longer
 
 
@@ -75,6 +78,10 @@ class _Dialled:
         if not dialled.done() or dialled.cancelled() or dialled.exception() is not None:
             return False
         return dialled.result().write_now(message)
+
+    def recall(self) -> bool:
+        dialled = self._connecting
+        return dialled.done() and not dialled.cancelled() and dialled.exception() is None and dialled.result().recall()
 
     async def close(self) -> None:
         try:
@@ -172,7 +179,11 @@ class TcpChannel:
         return Connection(self._address, self._memory)
 
     async def dial_stream(self, opening: dict[str, object]) -> Stream:
-        return await self._begun(opening, lambda connection: Stream(connection, dialled=True))
+        stream = await self._begun(opening, lambda connection: Stream(connection, dialled=True))
+        if opening["method"] == methods.PRODUCE.path and (dialled := stream.connection.socket) is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        return stream
 
     async def _begun(self, opening: dict[str, object], made: Callable[[Connection], C]) -> C:
         """What a new connection carries, begun.  A member that refuses the own secret is asked once more by certificate alone."""

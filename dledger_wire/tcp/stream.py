@@ -164,6 +164,14 @@ class Stream(Receiver):
         connection.put(MESSAGE, message)
         return True
 
+    def recall(self) -> bool:
+        """See ``RecallingStream``.  What encryption has taken in cannot be counted: there it never is so."""
+        connection = self.connection
+        if connection.is_encrypted or not connection.is_open or not connection.unsent or not connection.shut():
+            return False
+        connection.abort()
+        return True
+
     @property
     def sends_stored(self) -> bool:
         return sends_stored(self.connection)

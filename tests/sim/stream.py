@@ -153,6 +153,12 @@ class Side:
     def is_stalled(self) -> bool:
         return bool(self._stalled)
 
+    def drop_stalled(self) -> bool:
+        """Never send what waits for the cable; whether anything does."""
+        dropped, self._stalled = self._stalled, deque()
+        self.other.unread -= sum(len(item) for item in dropped if not isinstance(item, _End))
+        return bool(dropped)
+
     def flow_again(self) -> None:
         """The cable is back: what was stalled is sent again, as TCP does a while later."""
         stalled, self._stalled = self._stalled, deque()
@@ -377,6 +383,13 @@ class Connection:
                 else:
                     self.break_up()
 
+    def recall(self) -> bool:
+        """Break from the caller if what it wrote last still waits for the cable; whether it does."""
+        if not self.caller.drop_stalled():
+            return False
+        self.break_from(self.caller, "recalled")
+        return True
+
     def side_broke(self, side: Side) -> None:
         if side is self.caller:
             if not self.established.done():
@@ -429,6 +442,9 @@ class ClientStream:
 
     def write_now(self, message: bytes) -> bool:
         return self._connection.established.done() and self._connection.caller.write_now(message)
+
+    def recall(self) -> bool:
+        return self._connection.caller.broken is None and self._connection.recall()
 
     async def close(self) -> None:
         if not self._closed and self._connection.caller.broken is None and self._connection.caller.end is None:

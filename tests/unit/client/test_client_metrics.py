@@ -20,7 +20,7 @@ from dledger_client.metrics.prometheus import PrometheusMetrics
 from dledger_client.producer.accumulator import RecordAccumulator
 from dledger_client.producer.core import ProducerCore, buffered_by
 from dledger_wire.errors import MessageTooLargeError, TopicNotFoundError
-from tests.unit.client.sim_rig import Rig, until
+from tests.unit.client.sim_rig import CLIENT_IP, Rig, until
 from tests.unit.client.test_accumulator import accumulator, put
 from tests.unit.client.test_tracing import GROUP, push
 
@@ -84,7 +84,7 @@ def test_what_is_sent_again_and_what_nobody_knows_is_counted(registry: Collector
         async with rig.producer(send_timeout_ms=500) as producer:
             await producer.send(Message("t", b"third"))
             for node in rig.cluster.groups["g0"].node_ids:
-                rig.isolate(node)
+                rig.cluster.net.cut(rig.cluster.hosts[node].ip, CLIENT_IP)  # the message leaves, and no answer comes
             future = producer.send_async(Message("t", b"fourth"))
             await until(future.done)
         assert value(registry, metrics.SENT, topic="t", result="unknown") == 1

@@ -11,9 +11,9 @@ import pytest
 from dledger_client.aio import Message, Producer
 from dledger_client.producer.sender import LATE_S, SLOW_SHARE, WINDOW_BYTES, Sender
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError, NotSentError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, NotSentError
 from dledger_wire.rpc import envelope
-from tests.unit.client.sim_rig import Rig
+from tests.unit.client.sim_rig import CLIENT_IP, Rig
 
 
 def slow_down(rig: Rig, sync_s: float) -> None:
@@ -142,5 +142,39 @@ def test_a_process_that_was_held_up_reads_answers_before_it_looks_whose_time_is_
             assert looks == []
             await asyncio.sleep(LATE_S)
             assert looks
+
+    Rig().run(scenario)
+
+
+def test_a_request_that_has_not_left_when_its_time_is_over_is_recalled_and_not_in_doubt() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        net, master = rig.cluster.net, rig.cluster.hosts[rig.master].ip
+        async with rig.producer(send_timeout_ms=500) as producer:
+            await producer.send(Message("t", b"first"))
+            net.cut(CLIENT_IP, master)
+            late = [producer.send_async(Message("t", b"late %d" % number)) for number in range(3)]
+            for error in await asyncio.gather(*late, return_exceptions=True):
+                assert isinstance(error, NotSentError), error
+            net.heal(CLIENT_IP, master)
+            for _ in range(5):
+                await producer.send(Message("t", b"then"))
+        assert await stored(rig) == {b"first": 1, b"then": 5}
+
+    Rig().run(scenario)
+
+
+def test_a_request_that_has_left_is_not_recalled() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.topic()
+        net, master = rig.cluster.net, rig.cluster.hosts[rig.master].ip
+        async with rig.producer(send_timeout_ms=500) as producer:
+            await producer.send(Message("t", b"first"))
+            net.cut(master, CLIENT_IP)
+            with pytest.raises(DeadlineExceededError, match="may be stored"):
+                await producer.send(Message("t", b"left"))
+            net.heal(master, CLIENT_IP)
+            await producer.send(Message("t", b"then"))
+        assert await stored(rig) == {b"first": 1, b"left": 1, b"then": 1}
 
     Rig().run(scenario)

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from dledger_cli.local.ports import free_ports
-from dledger_wire.errors import BusyError, DledgerError
+from dledger_wire.errors import BusyError, DledgerError, UnreachableError
 from dledger_wire.event_loop import new_event_loop
 from dledger_wire.rpc import methods
-from dledger_wire.rpc.transport import ByteStream, CallContext, TimedStream
+from dledger_wire.rpc.transport import ByteStream, CallContext, RecallingStream, TimedStream
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.tcp import received_bytes
@@ -64,7 +64,7 @@ class Rig:
         self.server = TcpServer(self.address, security, self.memory)
         self.takes = asyncio.Event()
         self.takes.set()
-        self.since = list[float]()  # of the messages taken
+        self.taken, self.since = list[int](), list[float]()  # sizes of messages, and when each began to come
         self.server.add_unary(CALL, self.call)
         self.server.add_stream(STREAM, self.take_slowly)
         self.server.add_stream(LINK, self.take_all)
@@ -79,6 +79,7 @@ class Rig:
         def take(message: bytes) -> bool:
             taken.append(message)
             assert isinstance(stream, TimedStream)
+            self.taken.append(len(message))
             self.since.append(stream.since_s)
             return False
 
@@ -418,3 +419,56 @@ def test_no_credit_is_lost_or_made(seed: int) -> None:
             memory._timer.cancel()
 
     asyncio.run(scenario())
+
+
+@LOOPS
+def test_a_message_that_has_not_left_whole_is_recalled_and_never_taken(loop: Loop) -> None:
+    size, taken = 32 * MIB, list[int]()
+
+    async def scenario(rig: Rig) -> None:
+        rig.taken = taken
+        holder = await rig.occupied(MIB)
+        channel = TcpNetwork().connect(rig.address)
+        stream = channel.open(STREAM)
+        assert isinstance(stream, RecallingStream)
+        assert not stream.recall(), "it is not connected yet"
+        await stream.write(bytes(10))
+        assert not stream.recall(), "all of it has left"
+        await stream.write(bytes(size))
+        await until(lambda: any(credit.size >= MIB for credit in rig.memory.queue))
+        assert stream.recall()
+        with pytest.raises(UnreachableError):
+            await stream.read()
+        assert not stream.recall(), "the connection is gone"
+        rig.takes.set()
+        await channel.close()
+        holder.close()
+
+    run(2 * MIB, scenario, loop)
+    assert sorted(taken) == [10, MIB]
+
+
+@LOOPS
+@pytest.mark.parametrize("steps", range(0, 60, 4))
+def test_a_message_is_recalled_or_taken_whenever_it_is_recalled(steps: int, loop: Loop) -> None:
+    """While it is being read: the loop has some of it to write in the moment in which the connection is given up."""
+    size, taken, recalled = 8 * MIB, list[int](), False
+
+    async def scenario(rig: Rig) -> None:
+        nonlocal recalled
+        rig.taken = taken
+        channel = TcpNetwork().connect(rig.address)
+        stream = channel.open(STREAM)
+        await stream.write(bytes(10))
+        await stream.read()
+        await stream.write(bytes(size))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert isinstance(stream, RecallingStream)
+        recalled = stream.recall()
+        with contextlib.suppress(UnreachableError):
+            await stream.read()
+        await channel.close()
+
+    run(64 * MIB, scenario, loop)
+    assert taken == ([10] if recalled else [10, size])
