@@ -9,13 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 from broker.context import ServiceContext
-from broker.groups.group_topics import ensure_retry_topic
 from broker.groups.term_sessions import TermSessions
 from broker.security.guarded_stream import GuardedStream
 from broker.support.limits import at_most, in_slices
 from dledger_wire._pb import sessions_pb2
 from dledger_wire.errors import InvalidArgumentError, NotLeaderError, NotReadyError
-from dledger_wire.names import check_group, retry_topic
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream, CallContext, Server
 from dledger_wire.security.principal import Principal
@@ -66,15 +64,9 @@ class SessionService:
             raise InvalidArgumentError("a session begins with a join")
         guarded = GuardedStream(stream, self._context.access, partial(self._check_member, caller.principal, first.join))
         try:
-            await self._ensure_retries(first.join)
             await self._sessions().join(first.join, guarded, caller.peer)
         finally:
             guarded.release()
-
-    async def _ensure_retries(self, join: sessions_pb2.SessionJoin) -> None:
-        """A member that wants the retries of its group by name finds them from its start, before there is one."""
-        if join.group and any(each.topic == retry_topic(join.group) for each in join.subscriptions):
-            await ensure_retry_topic(self._context, check_group(join.group))
 
     def _check_member(self, caller: Principal, join: sessions_pb2.SessionJoin) -> None:
         access = self._context.access

@@ -17,9 +17,9 @@ from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.group_member import GroupMember, Subscription
 from broker.remoting.leader import Leader
-from dledger_wire._pb import sessions_pb2
+from dledger_wire._pb import admin_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
-from dledger_wire.names import check_group
+from dledger_wire.names import check_group, retry_topic
 from dledger_wire.rpc import methods
 from store.queues.sql92 import parser as sql_parser
 
@@ -97,6 +97,7 @@ class Clients:
         if len(client.producers) + len(client.consumers) > MAX_GROUPS:
             raise InvalidArgumentError(f"a client of more than {MAX_GROUPS} groups")
         if self._is_leader:
+            await asyncio.gather(*(self._ensure_retries(member) for member in joining))
             await asyncio.gather(*(member.joined(JOIN_S) for member in joining))
         return Command(Answer.SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
 
@@ -119,6 +120,15 @@ class Clients:
         if self._is_leader:
             member.start()
         return member
+
+    async def _ensure_retries(self, member: GroupMember) -> None:
+        """A consumer looks for its group's retries at its start, and else half a minute later."""
+        name, store = retry_topic(member.group), self._node.store
+        if name not in member.subscriptions or store.topics.get(name) is not None:
+            return
+        queues = store.subscription_groups.of(member.group).retryQueueNums
+        wanted = admin_pb2.TopicSpec(name=name, read_queues=queues, write_queues=queues, if_not_exists=True)
+        await self._leader.call(methods.CREATE_TOPIC, wanted)
 
     @property
     def _is_leader(self) -> bool:
