@@ -14,6 +14,7 @@ from broker.config.memory_shares import MemoryShares
 from broker.config.rocketmq import remoting_listens
 from broker.node import BrokerNode
 from broker.process.machine import Machine
+from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.clients import Clients
 from broker.remoting.connection import Budget, RemotingConnection
 from broker.remoting.dispatcher import Dispatcher
@@ -79,6 +80,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
             **queries.handlers(),
             **SendBacks(leader, queries).handlers(),
             **transactions.handlers(),
+            **AdminTopics(node, leader).handlers(),
         }
     )
     tasks = BackgroundTasks("remoting", node.fail)
