@@ -27,6 +27,7 @@ MAX_GROUPS = 1_000  # of one client
 JOIN_S = 1.0  # an answer to a heartbeat waits so long for the group to have the consumer
 SILENT_S = 120.0
 LOOK_S = 5.0
+_WAYS = ("consumeType", "messageModel", "consumeFromWhere")  # what tools show of a consumer
 
 
 @dataclass(slots=True)
@@ -69,6 +70,15 @@ class Clients:
 
     def member(self, group: str, client_id: str) -> GroupMember | None:
         return self._members.get((group, client_id))
+
+    def consumers_of(self, group: str) -> list[GroupMember]:
+        """The members of a group that are here."""
+        return [member for (of, _), member in self._members.items() if of == group]
+
+    @property
+    def producers(self) -> list[tuple[str, str, RemotingConnection]]:
+        """(Group, client id, connection) of every producer."""
+        return [(group, client.client_id, at) for at, client in self._connections.items() for group in sorted(client.producers)]
 
     def producers_of(self, group: str) -> list[RemotingConnection]:
         """The connections of producers of a group."""
@@ -115,6 +125,7 @@ class Clients:
             member = self._members[group, client.client_id] = GroupMember(self._leader, group, client.client_id)
         member.connection, member.seen_s = connection, asyncio.get_running_loop().time()
         client.consumers[group] = member
+        member.says = {name: str(row[name]) for name in _WAYS if isinstance(row.get(name), str)}
         wanted = {} if content.get("withoutSub") is True else _subscriptions(row)
         member.subscribe(wanted or member.subscriptions, broadcast=str(row.get("messageModel", "")) in ("BROADCASTING", "0"))
         if self._is_leader:

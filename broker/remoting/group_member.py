@@ -45,6 +45,7 @@ class GroupMember:
         self.connection: RemotingConnection | None = None
         self.seen_s = 0.0
         self.subscriptions: dict[str, Subscription] = {}
+        self.says: dict[str, str] = {}  # how it consumes, in the words of its heartbeats
         self.members: tuple[str, ...] = ()
         self.held: dict[Queue, int] = {}
         self._broadcast = self._orderly = False

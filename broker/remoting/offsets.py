@@ -1,13 +1,16 @@
 """Offsets of RocketMQ's consumer groups, and those of queues: read at the leader, committed through its log.
 
 Owns what is committed and not in the log yet.  Consumers send an offset with each pull and every few seconds; what comes within
-``GATHER_S`` goes into the log as one command for a group.
+``GATHER_S`` goes into the log as one command for a group.  A commit names the generation of the position that the consumer began with: one
+from before a reset counts for nothing, and the consumers are asked to begin again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Sequence
 
 from broker.node import BrokerNode
 from broker.remoting.clients import Clients
@@ -16,10 +19,12 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import Leader
+from broker.remoting.resets import Resets
 from dledger_wire._pb import broker_pb2
-from dledger_wire.errors import DledgerError
+from dledger_wire.errors import DledgerError, OffsetsResetError
 from dledger_wire.names import group_of_topic
 from dledger_wire.rpc import methods
+from dledger_wire.rpc.error_detail import from_detail
 
 GATHER_S = 0.1
 MAX_PENDING = 200_000  # queues of groups: what is beyond is committed with the next pull
@@ -32,10 +37,12 @@ Queue = tuple[str, int]
 class Offsets:
     """Serves them for one node; ``run`` it until it is cancelled."""
 
-    def __init__(self, node: BrokerNode, leader: Leader, clients: Clients, memory_bytes: int) -> None:
-        self._node, self._leader, self._clients = node, leader, clients
+    def __init__(self, node: BrokerNode, leader: Leader, clients: Clients, resets: Resets, memory_bytes: int) -> None:
+        self._node, self._leader, self._clients, self._resets = node, leader, clients, resets
         self._memory_bytes = memory_bytes * node.settings.cluster.broker.accessMessageInMemoryMaxRatio / 100
         self._pending: dict[str, dict[Queue, int]] = {}
+        self._generations: dict[tuple[str, str, int], int] = {}  # of positions that consumers began with, by group, topic and queue
+        self._term = leader.term  # in which they did
         self._changed = asyncio.Event()
 
     def handlers(self) -> Handlers:
@@ -66,22 +73,39 @@ class Offsets:
         await self._commit(group)
         reply = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
         rows = (row for each in reply.groups for row in each.offsets)
-        found = next((row.offset for row in rows if (row.topic, row.queue_id) == (topic, queue_id)), None)
-        if found is None:
-            found = await self._beginning(topic, queue_id)
+        row = next((row for row in rows if (row.topic, row.queue_id) == (topic, queue_id)), None)
+        if row is not None:
+            generation, found = row.generation, row.offset
+        else:
+            queue = await self._queue(topic, queue_id)
+            generation, found = int(queue.incarnation, 16), self._beginning(queue)
+        self._begins((group, topic, queue_id), generation)
         if found is None:
             return Command(Answer.QUERY_NOT_FOUND, remark=f"group {group} has no offset in queue {queue_id} of topic {topic}")
         return Command(Answer.SUCCESS, {"offset": str(found)})
 
-    async def _beginning(self, topic: str, queue_id: int) -> int | None:
+    def _begins(self, place: tuple[str, str, int], generation: int) -> None:
+        known = self._known_generations()
+        known.pop(place, None)
+        if len(known) >= MAX_PENDING:
+            del known[next(iter(known))]
+        known[place] = generation
+
+    def _known_generations(self) -> dict[tuple[str, str, int], int]:
+        """Not those of another term: another leader may have answered since."""
+        if self._term != self._leader.term:
+            self._term = self._leader.term
+            self._generations.clear()
+        return self._generations
+
+    def _beginning(self, queue: broker_pb2.QueueOffsets) -> int | None:
         """Where a group begins in a queue that has all its messages, as long as they fit into memory: with the first, as RocketMQ does.
 
         None: the consumer decides.
         """
-        queue = await self._queue(topic, queue_id)
         log = self._node.raft.log
         is_small = log.end_pos - log.first_pos < self._memory_bytes
-        return 0 if queue.min_offset == 0 and (is_small or not queue.max_offset or group_of_topic(topic)) else None
+        return 0 if queue.min_offset == 0 and (is_small or not queue.max_offset or group_of_topic(queue.topic)) else None
 
     async def run(self) -> None:
         """Commit what is noted, until cancelled."""
@@ -97,18 +121,39 @@ class Offsets:
         queues = self._pending.pop(group, None)
         if not queues:
             return
-        request = broker_pb2.CommitOffsetsRequest(group=group)
-        for (topic, queue_id), offset in queues.items():
-            epoch = self._clients.lock_epoch(group, topic, queue_id)
-            request.offsets.add(topic=topic, queue_id=queue_id, offset=offset, lock_epoch=epoch)
         try:
-            await self._leader.call(methods.COMMIT_OFFSETS, request)
+            generations = await self._generations_of(group, list(queues))
+            request = broker_pb2.CommitOffsetsRequest(group=group)
+            for (topic, queue_id), offset in queues.items():
+                epoch, generation = self._clients.lock_epoch(group, topic, queue_id), generations.get((topic, queue_id))
+                request.offsets.add(topic=topic, queue_id=queue_id, offset=offset, lock_epoch=epoch, generation=generation)
+            reply = await self._leader.call(methods.COMMIT_OFFSETS, request)
         except DledgerError as error:
             if not error.retriable:
                 _logger.info("offsets of group %s were not committed: %s", group, error.message)
                 return
             for (topic, queue_id), offset in queues.items():
                 self.note(group, topic, queue_id, offset)
+            return
+        for topic in {row.topic for row in reply.refused if isinstance(from_detail(row.error), OffsetsResetError)}:
+            with contextlib.suppress(DledgerError):  # the next commit is refused, too
+                await self._resets.announce(group, topic)
+
+    async def _generations_of(self, group: str, queues: Sequence[Queue]) -> dict[Queue, int]:
+        """Those that a commit in these queues names.
+
+        A consumer that began in an earlier term does not ask again: its position is taken to be of the generation of its first commit in
+        this one.  Only the leader has all questions for positions; elsewhere a commit names none.
+        """
+        if self._leader.term[0] != self._node.settings.node.id:
+            return {}
+        if any((group, *queue) not in self._known_generations() for queue in queues):
+            reply = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
+            for row in (row for each in reply.groups for row in each.offsets):
+                if (group, row.topic, row.queue_id) not in self._known_generations():
+                    self._begins((group, row.topic, row.queue_id), row.generation)
+        known = self._known_generations()
+        return {queue: known[group, *queue] for queue in queues if (group, *queue) in known}
 
     # Of queues
 

@@ -14,6 +14,8 @@ from broker.config.memory_shares import MemoryShares
 from broker.config.rocketmq import remoting_listens
 from broker.node import BrokerNode
 from broker.process.machine import Machine
+from broker.remoting.admin_clients import AdminClients
+from broker.remoting.admin_groups import AdminGroups
 from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.clients import Clients
 from broker.remoting.connection import Budget, RemotingConnection
@@ -25,6 +27,7 @@ from broker.remoting.offsets import Offsets
 from broker.remoting.produce_link import ProduceLink
 from broker.remoting.pull import Pulls
 from broker.remoting.query import Queries
+from broker.remoting.resets import Resets
 from broker.remoting.routes import Routes
 from broker.remoting.send import Senders
 from broker.remoting.send_back import SendBacks
@@ -68,7 +71,8 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     """Serve RocketMQ's clients at these addresses of an open node."""
     leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
     link, clients, forwards, queries = ProduceLink(leader), Clients(node, leader), Forwards(node, leader), Queries(leader)
-    offsets, transactions = Offsets(node, leader, clients, memory), Transactions(node, leader, clients)
+    resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
+    offsets = Offsets(node, leader, clients, resets, memory)
     dispatcher = Dispatcher(
         {
             **Routes(node, leader).handlers(),
@@ -81,6 +85,9 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
             **SendBacks(leader, queries).handlers(),
             **transactions.handlers(),
             **AdminTopics(node, leader).handlers(),
+            **AdminGroups(node, leader).handlers(),
+            **forwards.at_leader(AdminClients(node, leader, clients, queries).handlers()),
+            **forwards.at_leader(resets.handlers()),
         }
     )
     tasks = BackgroundTasks("remoting", node.fail)

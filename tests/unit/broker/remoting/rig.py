@@ -41,14 +41,23 @@ def content(answer: Command) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
+async def leader_of(rig: Rig, node_id: str) -> AsyncIterator[Leader]:
+    """The way to the leader from a node."""
+    node, process = node_of(rig, node_id), rig.cluster.hosts[node_id].process
+    assert process is not None
+    leader = Leader(node, rig.cluster.net.of(process))
+    try:
+        yield leader
+    finally:
+        await leader.close()
+
+
+@contextlib.asynccontextmanager
 async def at_each_node(rig: Rig, processor: Callable[[BrokerNode, Leader], Processor]) -> AsyncIterator[list[Handlers]]:
     """The handlers of a processor at the leader, then at its followers."""
     async with contextlib.AsyncExitStack() as stack:
         found = []
         for node_id in (rig.master, *rig.followers):
-            node, host = node_of(rig, node_id), rig.cluster.hosts[node_id]
-            assert host.process is not None
-            leader = Leader(node, rig.cluster.net.of(host.process))
-            stack.push_async_callback(leader.close)
-            found.append(processor(node, leader).handlers())
+            leader = await stack.enter_async_context(leader_of(rig, node_id))
+            found.append(processor(node_of(rig, node_id), leader).handlers())
         yield found

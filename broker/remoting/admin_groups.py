@@ -1,0 +1,146 @@
+"""What RocketMQ's tools ask about consumer groups: their settings, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.node import BrokerNode
+from broker.remoting.admin_topics import times_of, topic_bounds
+from broker.remoting.codes import Answer, Request
+from broker.remoting.command import Command
+from broker.remoting.connection import RemotingConnection
+from broker.remoting.dispatcher import Handlers
+from broker.remoting.json_body import MessageQueue, answer
+from broker.remoting.leader import Leader
+from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
+from dledger_wire.errors import InvalidArgumentError
+from dledger_wire.names import check_group
+from dledger_wire.rpc import methods
+from store.commands.consumer_groups import SubscriptionGroup
+
+TOOLS_GROUP = "TOOLS_CONSUMER"  # listed always, as RocketMQ does: a tool expects that there are groups
+MAX_GROUPS = 1_000  # of one request
+
+
+class AdminGroups:
+    """Serves them for one node."""
+
+    def __init__(self, node: BrokerNode, leader: Leader) -> None:
+        self._node, self._leader = node, leader
+        self._broker = node.settings.group.name
+
+    def handlers(self) -> Handlers:
+        return {
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put,
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_list,
+            Request.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
+            Request.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            Request.GET_CONSUME_STATS: self.stats,
+        }
+
+    # Settings
+
+    async def put(self, request: Command, _client: RemotingConnection) -> Command:
+        await self._leader.call(methods.PUT_GROUP, settings_of(request.content()))
+        return Command(Answer.SUCCESS)
+
+    async def put_list(self, request: Command, _client: RemotingConnection) -> Command:
+        rows = request.content().get("groupConfigList")
+        if not isinstance(rows, list) or len(rows) > MAX_GROUPS or not all(isinstance(row, dict) for row in rows):
+            raise InvalidArgumentError(f"groupConfigList: expected a list of at most {MAX_GROUPS} objects")
+        for row in rows:
+            await self._leader.call(methods.PUT_GROUP, settings_of(row))
+        return Command(Answer.SUCCESS)
+
+    async def delete(self, request: Command, _client: RemotingConnection) -> Command:
+        """With its positions.  One that is not there is deleted: a tool asks each replica group."""
+        name = check_group(request.text("groupName"))
+        described = await self._leader.call(methods.DESCRIBE_MEMBERS, sessions_pb2.DescribeMembersRequest(groups=[name]))
+        if ids := sorted(member.client_id for each in described.groups for member in each.members):
+            raise InvalidArgumentError(f"consumer group {name} has members: {', '.join(ids)}; stop them first")
+        listed = await self._leader.call(methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
+        if name in await self._known():
+            await self._leader.call(methods.DELETE_GROUP, retry_pb2.GroupSettings(name=name, seen_index=listed.applied_index))
+        return Command(Answer.SUCCESS)
+
+    async def _known(self) -> dict[str, retry_pb2.GroupSettings]:
+        """The groups with settings or positions."""
+        listed = await self._leader.call(methods.LIST_GROUPS, retry_pb2.GroupSettings())
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
+        return {each.group: _defaults(each.group) for each in positions.groups} | {each.name: each for each in listed.groups}
+
+    async def all_configs(self, _request: Command, _client: RemotingConnection) -> Command:
+        known = {TOOLS_GROUP: _defaults(TOOLS_GROUP)} | await self._known()
+        version = {"counter": self._node.store.applied_index, "stateVersion": self._leader.term[1], "timestamp": 0}
+        rows = {name: _config(known[name]) for name in sorted(known)}
+        return await answer({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": rows})
+
+    async def config(self, request: Command, _client: RemotingConnection) -> Command:
+        """Those of a group that is not configured are the defaults."""
+        name = check_group(request.text("group"))
+        listed = await self._leader.call(methods.LIST_GROUPS, retry_pb2.GroupSettings(name=name))
+        return await answer(_config(next(iter(listed.groups), _defaults(name))))
+
+    # Positions
+
+    async def stats(self, request: Command, _client: RemotingConnection) -> Command:
+        """Of every queue of the topics that the group has a position in, or of one of them."""
+        group, only = request.text("consumerGroup"), request.text("topic", "")
+        positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
+        committed = {(row.topic, row.queue_id): row.offset for each in positions.groups for row in each.offsets if only in ("", row.topic)}
+        topics = sorted({topic for topic, _ in committed})
+        bounds = await topic_bounds(self._leader, topics)
+        passed = [(topic, queue_id, offset - 1) for (topic, queue_id), offset in committed.items() if offset]
+        times = await times_of(self._leader, passed)
+        rows = {
+            MessageQueue(self._broker, queue_id, topic): {
+                "brokerOffset": high,
+                "consumerOffset": committed.get((topic, queue_id), 0),
+                "lastTimestamp": times.get((topic, queue_id), 0),
+                "pullOffset": committed.get((topic, queue_id), 0),
+            }
+            for topic in topics
+            for queue_id, (_, high) in enumerate(bounds.get(topic, []))
+        }
+        return await answer({"consumeTps": 0.0, "offsetTable": rows})
+
+
+def _defaults(name: str) -> retry_pb2.GroupSettings:
+    group = SubscriptionGroup(groupName=name)
+    return retry_pb2.GroupSettings(
+        name=name, retry_max_times=group.retryMaxTimes, retry_queue_nums=group.retryQueueNums, consume_enable=group.consumeEnable
+    )
+
+
+def settings_of(wanted: Mapping[str, object]) -> retry_pb2.GroupSettings:
+    """The settings of a group that this cluster has; it keeps those that a request does not name."""
+    settings = retry_pb2.GroupSettings(name=check_group(str(wanted.get("groupName", ""))))
+    enabled, queues, times = (wanted.get(name) for name in ("consumeEnable", "retryQueueNums", "retryMaxTimes"))
+    if isinstance(enabled, bool):
+        settings.consume_enable = enabled
+    for name, number in (("retry_queue_nums", queues), ("retry_max_times", times)):
+        if number is None:
+            continue
+        if not isinstance(number, int) or not 0 <= number < 1 << 31:
+            raise InvalidArgumentError(f"group {settings.name}: {name} {str(number)[:40]}: expected a number of at least 0")
+        setattr(settings, name, number)
+    return settings
+
+
+def _config(settings: retry_pb2.GroupSettings) -> dict[str, object]:
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": settings.consume_enable,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": settings.name,
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": settings.retry_max_times,
+        "retryQueueNums": settings.retry_queue_nums,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
