@@ -14,6 +14,7 @@ from broker.config.memory_shares import MemoryShares
 from broker.config.rocketmq import remoting_listens
 from broker.node import BrokerNode
 from broker.process.machine import Machine
+from broker.remoting.admin_brokers import AdminBrokers
 from broker.remoting.admin_clients import AdminClients
 from broker.remoting.admin_groups import AdminGroups
 from broker.remoting.admin_topics import AdminTopics
@@ -31,6 +32,7 @@ from broker.remoting.resets import Resets
 from broker.remoting.routes import Routes
 from broker.remoting.send import Senders
 from broker.remoting.send_back import SendBacks
+from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
 from dledger_wire.security.network_security import NetworkSecurity
 from dledger_wire.security.tls import TlsContexts
@@ -72,7 +74,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
     link, clients, forwards, queries = ProduceLink(leader), Clients(node, leader), Forwards(node, leader), Queries(leader)
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
-    offsets = Offsets(node, leader, clients, resets, memory)
+    offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
     dispatcher = Dispatcher(
         {
             **Routes(node, leader).handlers(),
@@ -84,6 +86,7 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
             **queries.handlers(),
             **SendBacks(leader, queries).handlers(),
             **transactions.handlers(),
+            **AdminBrokers(node, leader, windows).handlers(),
             **AdminTopics(node, leader).handlers(),
             **AdminGroups(node, leader).handlers(),
             **forwards.at_leader(AdminClients(node, leader, clients, queries).handlers()),
@@ -91,8 +94,8 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
         }
     )
     tasks = BackgroundTasks("remoting", node.fail)
-    for work, name in ((clients.run(), "clients"), (offsets.run(), "offsets"), (transactions.run(), "transactions")):
-        tasks.spawn(work, name)
+    for work in (clients, offsets, transactions, windows):
+        tasks.spawn(work.run(), type(work).__name__.lower())
     security, arrivals = _open_to_clients(machine.network.security), Arrivals(machine.network.security.limits)
     budget = Budget(MemoryShares.of(node.settings.cluster, memory).received // 4)
 
