@@ -22,6 +22,7 @@ VERSION_TEXT = "V5_3_3"
 _OF_TOPIC = {"TOPIC_PUT_NUMS": 0, "TOPIC_PUT_SIZE": 1}
 _OF_BROKER = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 2}
 _QUEUES = ("sendThreadPoolQueue", "pullThreadPoolQueue", "litePullThreadPoolQueue", "queryThreadPoolQueue", "ackThreadPoolQueue")
+_NO_VALUES = "this cluster keeps no key-value configuration"
 _TRUTH = {"True": "true", "False": "false"}
 _ZERO = (
     "putMessageFailedTimes",
@@ -59,6 +60,8 @@ class AdminBrokers:
             Request.VIEW_BROKER_STATS_DATA: self.stats,
             Request.GET_KV_CONFIG: self.no_value,
             Request.GET_KVLIST_BY_NAMESPACE: self.no_value,
+            Request.DELETE_KV_CONFIG: self.nothing_to_delete,
+            Request.PUT_KV_CONFIG: self.refuse_value,
             Request.UPDATE_BROKER_CONFIG: self.refuse_settings,
             Request.UPDATE_NAMESRV_CONFIG: self.refuse_settings,
             Request.WIPE_WRITE_PERM_OF_BROKER: self.refuse_permission,
@@ -136,7 +139,14 @@ class AdminBrokers:
         return Command(Answer.SUCCESS, {"version": "{}"}, text.encode())
 
     async def no_value(self, _request: Command, _client: RemotingConnection) -> Command:
-        return Command(Answer.QUERY_NOT_FOUND, remark="this cluster keeps no key-value configuration")
+        return Command(Answer.QUERY_NOT_FOUND, remark=_NO_VALUES)
+
+    async def refuse_value(self, _request: Command, _client: RemotingConnection) -> Command:
+        return Command(Answer.SYSTEM_ERROR, remark=_NO_VALUES)
+
+    async def nothing_to_delete(self, _request: Command, _client: RemotingConnection) -> Command:
+        """A tool that deletes a topic deletes its order, too."""
+        return Command(Answer.SUCCESS)
 
     async def refuse_settings(self, _request: Command, _client: RemotingConnection) -> Command:
         return Command(Answer.SYSTEM_ERROR, remark="settings are in the cluster file: change them there, and restart the nodes one by one")

@@ -12,6 +12,7 @@ from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.json_body import MessageQueue, answer
 from broker.remoting.leader import Leader
+from broker.support.limits import in_slices
 from dledger_wire._pb import broker_pb2, retry_pb2, sessions_pb2
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.names import check_group
@@ -68,12 +69,14 @@ class AdminGroups:
         """The groups with settings or positions."""
         listed = await self._leader.call(methods.LIST_GROUPS, retry_pb2.GroupSettings())
         positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
-        return {each.group: _defaults(each.group) for each in positions.groups} | {each.name: each for each in listed.groups}
+        return {each.group: _defaults(each.group) async for each in in_slices(positions.groups)} | {
+            each.name: each for each in listed.groups
+        }
 
     async def all_configs(self, _request: Command, _client: RemotingConnection) -> Command:
         known = {TOOLS_GROUP: _defaults(TOOLS_GROUP)} | await self._known()
         version = {"counter": self._node.store.applied_index, "stateVersion": self._leader.term[1], "timestamp": 0}
-        rows = {name: _config(known[name]) for name in sorted(known)}
+        rows = {name: _config(known[name]) async for name in in_slices(sorted(known))}
         return await answer({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": rows})
 
     async def config(self, request: Command, _client: RemotingConnection) -> Command:
@@ -88,21 +91,25 @@ class AdminGroups:
         """Of every queue of the topics that the group has a position in, or of one of them."""
         group, only = request.text("consumerGroup"), request.text("topic", "")
         positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest(groups=[group]))
-        committed = {(row.topic, row.queue_id): row.offset for each in positions.groups for row in each.offsets if only in ("", row.topic)}
-        topics = sorted({topic for topic, _ in committed})
-        bounds = await topic_bounds(self._leader, topics)
-        passed = [(topic, queue_id, offset - 1) for (topic, queue_id), offset in committed.items() if offset]
-        times = await times_of(self._leader, passed)
-        rows = {
-            MessageQueue(self._broker, queue_id, topic): {
-                "brokerOffset": high,
-                "consumerOffset": committed.get((topic, queue_id), 0),
-                "lastTimestamp": times.get((topic, queue_id), 0),
-                "pullOffset": committed.get((topic, queue_id), 0),
-            }
-            for topic in topics
-            for queue_id, (_, high) in enumerate(bounds.get(topic, []))
+        committed = {
+            (row.topic, row.queue_id): row.offset
+            async for row in in_slices(row for each in positions.groups for row in each.offsets)
+            if only in ("", row.topic)
         }
+        topics = sorted({topic async for topic, _ in in_slices(committed)})
+        bounds = await topic_bounds(self._leader, topics)
+        passed = [(*queue, offset - 1) async for queue, offset in in_slices(committed.items()) if offset]
+        times = await times_of(self._leader, passed)
+        rows: dict[MessageQueue, object] = {}
+        queues = ((topic, queue_id, high) for topic in topics for queue_id, (_, high) in enumerate(bounds.get(topic, [])))
+        async for topic, queue_id, high in in_slices(queues):
+            offset = committed.get((topic, queue_id), 0)
+            rows[MessageQueue(self._broker, queue_id, topic)] = {
+                "brokerOffset": high,
+                "consumerOffset": offset,
+                "lastTimestamp": times.get((topic, queue_id), 0),
+                "pullOffset": offset,
+            }
         return await answer({"consumeTps": 0.0, "offsetTable": rows})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker.node import BrokerNode
 from broker.remoting.codes import Answer, Request
@@ -84,7 +84,7 @@ class AdminTopics:
 
     async def all_configs(self, _request: Command, _client: RemotingConnection) -> Command:
         listed = await self._leader.call(methods.LIST_TOPICS, admin_pb2.Empty())
-        rows = {topic.name: _config(topic) for topic in listed.topics}
+        rows = {topic.name: _config(topic) async for topic in in_slices(listed.topics)}
         version = {"counter": self._node.store.applied_index, "stateVersion": self._leader.term[1], "timestamp": 0}
         return await answer({"dataVersion": version, "topicConfigTable": rows})
 
@@ -110,29 +110,23 @@ class AdminTopics:
     async def stats(self, request: Command, _client: RemotingConnection) -> Command:
         name = request.text("topic")
         bounds = (await topic_bounds(self._leader, [name]))[name]
-        newest = await times_of(self._leader, [(name, queue_id, high - 1) for queue_id, (low, high) in enumerate(bounds) if high > low])
-        rows = {
-            MessageQueue(self._group, queue_id, name): {
-                "lastUpdateTimestamp": newest.get((name, queue_id), 0),
-                "maxOffset": high,
-                "minOffset": low,
-            }
-            for queue_id, (low, high) in enumerate(bounds)
-        }
+        last = [(name, queue_id, high - 1) async for queue_id, (low, high) in in_slices(enumerate(bounds)) if high > low]
+        newest = await times_of(self._leader, last)
+        rows: dict[MessageQueue, object] = {}
+        async for queue_id, (low, high) in in_slices(enumerate(bounds)):
+            stored_ms = newest.get((name, queue_id), 0)
+            rows[MessageQueue(self._group, queue_id, name)] = {"lastUpdateTimestamp": stored_ms, "maxOffset": high, "minOffset": low}
         return await answer({"offsetTable": rows, "topicPutTps": 0.0})
 
     async def groups(self, request: Command, _client: RemotingConnection) -> Command:
         """Those that have a position in the topic, and those with a member that wants it."""
         name = request.text("topic")
         positions = await self._leader.call(methods.GROUP_OFFSETS, broker_pb2.GroupOffsetsRequest())
-        found = set()
-        async for each in in_slices(positions.groups):
-            if any(row.topic == name for row in each.offsets):
-                found.add(each.group)
+        pairs = ((each.group, row.topic) for each in positions.groups for row in each.offsets)
+        found = {group async for group, topic in in_slices(pairs) if topic == name}
         members = await self._leader.call(methods.DESCRIBE_MEMBERS, sessions_pb2.DescribeMembersRequest())
-        for described in members.groups:
-            if any(row.topic == name for member in described.members for row in member.subscriptions):
-                found.add(described.group)
+        wanted = ((each.group, row.topic) for each in members.groups for member in each.members for row in member.subscriptions)
+        found |= {group async for group, topic in in_slices(wanted) if topic == name}
         return await answer({"groupList": sorted(found)})
 
 
@@ -145,14 +139,14 @@ async def topic_bounds(leader: Leader, topics: Sequence[str]) -> dict[str, list[
 async def times_of(leader: Leader, places: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int], int]:
     """When the messages at these places (topic, queue id, offset) were stored, as far as one request may ask."""
     wanted = broker_pb2.OffsetsRequest()
-    for topic, queue_id, offset in places[:MAX_ITEMS]:
+    async for topic, queue_id, offset in in_slices(places[:MAX_ITEMS]):
         wanted.queues.add(topic=topic, queue_id=queue_id, timestamp_ms=-1, at_offset=max(0, offset))
     reply = await leader.call(methods.QUEUE_OFFSETS, wanted)
-    return {(queue.topic, queue.queue_id): queue.stored_ms for queue in reply.queues}
+    return {(queue.topic, queue.queue_id): queue.stored_ms async for queue in in_slices(reply.queues)}
 
 
-def _numbers(packed: bytes) -> Iterator[int]:
-    return (number for (number,) in struct.iter_unpack(">Q", packed))
+def _numbers(packed: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(packed) // 8}Q", packed)
 
 
 def spec_of(name: str, wanted: Mapping[str, object]) -> admin_pb2.TopicSpec:

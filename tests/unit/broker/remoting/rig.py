@@ -19,6 +19,16 @@ class Processor(Protocol):
     def handlers(self) -> Handlers: ...
 
 
+class Several:
+    """Processors as one."""
+
+    def __init__(self, parts: list[Handlers]) -> None:
+        self._parts = parts
+
+    def handlers(self) -> Handlers:
+        return {code: handler for part in self._parts for code, handler in part.items()}
+
+
 def stranger() -> RemotingConnection:
     """A connection that has said nothing yet."""
 

@@ -79,10 +79,11 @@ def test_settings_are_shown_and_not_changed() -> None:
             rows = dict(row.split("=", 1) for row in bytes(answer.body).decode().splitlines())
             assert (rows["brokerName"], answer.fields["version"]) == ("g0", "{}")
             assert (rows["autoCreateTopicEnable"], rows["flushDiskType"]) == ("false", "SYNC_FLUSH")
-            for code in (Request.UPDATE_BROKER_CONFIG, Request.UPDATE_NAMESRV_CONFIG, Request.WIPE_WRITE_PERM_OF_BROKER):
+            for code in (Request.UPDATE_BROKER_CONFIG, Request.PUT_KV_CONFIG, Request.WIPE_WRITE_PERM_OF_BROKER):
                 refused = await ask(node, code, b"a=b")
                 assert refused.code == Answer.SYSTEM_ERROR
                 assert refused.remark
+            assert (await ask(node, Request.DELETE_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="t")).code == Answer.SUCCESS
             assert (await ask(node, Request.GET_KV_CONFIG, namespace="n", key="k")).code == Answer.QUERY_NOT_FOUND
 
     Rig().run(scenario)

@@ -10,19 +10,25 @@ from typing import Any
 
 import pytest
 
+from broker.node import BrokerNode
 from broker.remoting.admin_clients import AdminClients
 from broker.remoting.admin_groups import AdminGroups, settings_of
+from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.clients import Clients
 from broker.remoting.codes import Answer, Request
 from broker.remoting.command import Command, decode
 from broker.remoting.dispatcher import Handlers
+from broker.remoting.leader import Leader
 from broker.remoting.offsets import Offsets
 from broker.remoting.query import Queries
 from broker.remoting.resets import AGAIN_S, Resets
 from dledger_client.aio import Message
 from dledger_wire.errors import InvalidArgumentError
-from tests.unit.broker.remoting.rig import ask, at_each_node, content, leader_of, stranger
+from tests.unit.broker.remoting.rig import Processor, Several, ask, at_each_node, content, leader_of, stranger
+from tests.unit.broker.turns import Longest, measured
 from tests.unit.client.sim_rig import Rig, node_of
+
+MOST_INSTRUCTIONS = 220_000  # GroupOffsets of 1024 queues alone takes 180 000
 
 
 @pytest.mark.parametrize("wrong", [{"groupName": "g", "retryMaxTimes": -1}, {"groupName": "g", "retryQueueNums": "1"}])
@@ -161,3 +167,36 @@ def test_a_consumer_that_runs_begins_again_where_its_group_was_reset_to() -> Non
             assert await commit(3) == 3
 
     Rig().run(scenario)
+
+
+def test_no_question_about_a_large_topic_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the native services do for it counts, too."""
+    longest = Longest()
+    over: list[tuple[int, int, str]] = []
+    asks: list[tuple[int, dict[str, Any]]] = [
+        (Request.GET_TOPIC_STATS_INFO, {"topic": "t"}),
+        (Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "t"}),
+        (Request.GET_CONSUME_STATS, {"consumerGroup": "audit"}),
+        (Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}),
+    ]
+
+    def processors(node: BrokerNode, leader: Leader) -> Processor:
+        found: list[Processor] = [AdminTopics(node, leader), AdminGroups(node, leader)]
+        return Several([processor.handlers() for processor in found])
+
+    async def scenario(rig: Rig) -> None:
+        await rig.topic(queues=1_024)
+        async with rig.consumer(group="audit") as consumer, at_each_node(rig, processors) as (node, *_):
+            await consumer.commit({("t", queue_id): 0 for queue_id in range(1_024)})
+            process = rig.cluster.hosts[rig.master].process
+            assert process is not None
+            for code, fields in asks:
+                longest.begin(process)
+                await rig.cluster.loop.spawn(process, ask(node, code, **fields), "ask")
+                longest.end()
+                if longest.instructions > MOST_INSTRUCTIONS:
+                    over.append((code, longest.instructions, longest.what))
+
+    with measured(monkeypatch, longest):
+        Rig().run(scenario)
+    assert over == []
