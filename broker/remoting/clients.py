@@ -23,7 +23,8 @@ from dledger_wire.names import check_group, retry_topic
 from dledger_wire.rpc import methods
 from store.queues.sql92 import parser as sql_parser
 
-MAX_GROUPS = 1_000  # of one client
+MAX_GROUPS = 100  # of one client, of either kind: each is a session with heartbeats of its own
+MAX_SUBSCRIPTIONS = 1_000  # of one group
 JOIN_S = 1.0  # an answer to a heartbeat waits so long for the group to have the consumer
 SILENT_S = 120.0
 LOOK_S = 5.0
@@ -86,7 +87,9 @@ class Clients:
 
     def attends(self, connection: RemotingConnection, group: str) -> None:
         """A producer of ``group`` is there: its half messages may come before its first heartbeat."""
-        self._client(connection).producers.add(group)
+        client = self._client(connection)
+        if len(client.producers) < MAX_GROUPS:
+            client.producers.add(group)
 
     @property
     def producer_groups(self) -> set[str]:
@@ -103,9 +106,10 @@ class Clients:
         client.client_id = client_id
         groups = [str(row.get("groupName", "")) for row in _rows(content, "producerDataSet")]
         client.producers = {check_group(group) for group in groups}
-        joining = [self._consumer(client, connection, row, content) for row in _rows(content, "consumerDataSet")]
-        if len(client.producers) + len(client.consumers) > MAX_GROUPS:
-            raise InvalidArgumentError(f"a client of more than {MAX_GROUPS} groups")
+        consumers = _rows(content, "consumerDataSet")
+        if len(client.consumers.keys() | {str(row.get("groupName", "")) for row in consumers}) > MAX_GROUPS:
+            raise InvalidArgumentError(f"a client of more than {MAX_GROUPS} consumer groups")
+        joining = [self._consumer(client, connection, row, content) for row in consumers]
         if self._is_leader:
             await asyncio.gather(*(self._ensure_retries(member) for member in joining))
             await asyncio.gather(*(member.joined(JOIN_S) for member in joining))
@@ -203,16 +207,16 @@ class Clients:
         return Command(Answer.SUCCESS)
 
 
-def _rows(content: dict[str, object], name: str) -> list[dict[str, object]]:
+def _rows(content: dict[str, object], name: str, most: int = MAX_GROUPS) -> list[dict[str, object]]:
     rows = content.get(name) or []
-    if not isinstance(rows, list) or len(rows) > MAX_GROUPS or not all(isinstance(row, dict) for row in rows):
-        raise InvalidArgumentError(f"{name} of a heartbeat: expected a list of at most {MAX_GROUPS} objects")
+    if not isinstance(rows, list) or len(rows) > most or not all(isinstance(row, dict) for row in rows):
+        raise InvalidArgumentError(f"{name} of a heartbeat: expected a list of at most {most} objects")
     return rows
 
 
 def _subscriptions(row: dict[str, object]) -> dict[str, Subscription]:
     found: dict[str, Subscription] = {}
-    for each in _rows(row, "subscriptionDataSet"):
+    for each in _rows(row, "subscriptionDataSet", MAX_SUBSCRIPTIONS):
         kind = each.get("expressionType")
         found[str(each.get("topic", ""))] = Subscription(str(each.get("subString", "*")), kind if isinstance(kind, str) and kind else "TAG")
     return found

@@ -15,6 +15,7 @@ from broker.remoting.dispatcher import Handler, Handlers
 from broker.remoting.leader import CALL_S, Leader
 from dledger.core.types import NodeId
 from dledger_wire.errors import NotLeaderError, UnreachableError
+from dledger_wire.security.network_security import NetworkSecurity
 
 CONNECT_S = 1.0
 
@@ -22,8 +23,8 @@ CONNECT_S = 1.0
 class Forwards:
     """Wraps handlers: beside the leader they are called, elsewhere the request goes there.  ``close`` it once."""
 
-    def __init__(self, node: BrokerNode, leader: Leader) -> None:
-        self._node, self._leader = node, leader
+    def __init__(self, node: BrokerNode, leader: Leader, security: NetworkSecurity) -> None:
+        self._node, self._leader, self._security = node, leader, security
         self._connections: dict[str, RemotingConnection] = {}
         self._connecting = asyncio.Lock()
 
@@ -56,6 +57,8 @@ class Forwards:
 
     async def _connect(self, address: str) -> RemotingConnection:
         host, _, port = address.rpartition(":")
+        host, security = host.strip("[]"), self._security
+        tls = security.tls.client() if security.tls is not None and security.dials_tls else None
 
         async def refuse(_connection: RemotingConnection, _request: Command) -> None:
             return None
@@ -65,7 +68,8 @@ class Forwards:
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await asyncio.get_running_loop().create_connection(made, host.strip("[]"), int(port))
+                loop, name = asyncio.get_running_loop(), host if tls is not None else None
+                _, connection = await loop.create_connection(made, host, int(port), ssl=tls, server_hostname=name)
         except (OSError, TimeoutError) as error:
             raise UnreachableError(f"{address}: {error or 'no connection in time'}", address=address) from None
         return connection

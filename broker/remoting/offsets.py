@@ -27,7 +27,8 @@ from dledger_wire.rpc import methods
 from dledger_wire.rpc.error_detail import from_detail
 
 GATHER_S = 0.1
-MAX_PENDING = 200_000  # queues of groups: what is beyond is committed with the next pull
+MAX_PENDING = 10_000  # queues of a group, as many as one commit takes, and groups: what is beyond comes again with the next pull
+MAX_GENERATIONS = 200_000
 
 _logger = logging.getLogger(__name__)
 
@@ -59,8 +60,10 @@ class Offsets:
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset soon; one behind what is noted already counts for nothing."""
+        if group not in self._pending and len(self._pending) >= MAX_PENDING:
+            return
         queues = self._pending.setdefault(group, {})
-        if len(queues) < MAX_PENDING:
+        if len(queues) < MAX_PENDING or (topic, queue_id) in queues:
             queues[topic, queue_id] = max(offset, queues.get((topic, queue_id), 0))
             self._changed.set()
 
@@ -87,7 +90,7 @@ class Offsets:
     def _begins(self, place: tuple[str, str, int], generation: int) -> None:
         known = self._known_generations()
         known.pop(place, None)
-        if len(known) >= MAX_PENDING:
+        if len(known) >= MAX_GENERATIONS:
             del known[next(iter(known))]
         known[place] = generation
 

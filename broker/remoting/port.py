@@ -72,7 +72,8 @@ class RemotingNode:
 async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) -> AsyncIterator[None]:
     """Serve RocketMQ's clients at these addresses of an open node."""
     leader, memory = Leader(node, machine.network), machine.stats().memory_bytes
-    link, clients, forwards, queries = ProduceLink(leader), Clients(node, leader), Forwards(node, leader), Queries(leader)
+    link, clients, queries = ProduceLink(leader), Clients(node, leader), Queries(leader)
+    forwards = Forwards(node, leader, machine.network.security)
     resets, transactions = Resets(node, leader, clients), Transactions(node, leader, clients)
     offsets, windows = Offsets(node, leader, clients, resets, memory), TrafficWindows(node)
     dispatcher = Dispatcher(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,11 @@ class RocketmqCluster(Cluster):
         return str(self.config.node(node_id).node.rocketmq)
 
 
-def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> Command:
+def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:
     """The answer to one request."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as plain:
+        connection = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         connection.sendall(encode(Command(code, fields, body, opaque=7)))
         answer = decode(_frame(connection))
     assert answer.is_response
