@@ -42,8 +42,8 @@ class RocketmqCluster(Cluster):
 def ask(address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, tls: ssl.SSLContext | None = None) -> Command:
     """The answer to one request."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=LIMIT_S) as plain:
-        connection = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+    plain = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+    with plain if tls is None else tls.wrap_socket(plain, server_hostname=host) as connection:
         connection.sendall(encode(Command(code, fields, body, opaque=7)))
         answer = decode(_frame(connection))
     assert answer.is_response
