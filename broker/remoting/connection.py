@@ -1,71 +1,48 @@
 """One connection of a RocketMQ client: its bytes, its requests and their answers.
 
-Owns framing and bounds.  Requests are served side by side, as many as ``MAX_REQUESTS`` and as long as what they hold fits ``Budget``; else
-the connection is not read.  Answers go out as they come.  A connection that says nothing for ``IDLE_S`` is closed, as RocketMQ does.
+Owns framing and bounds.  Requests are served side by side; the connection is not read while there are ``MAX_REQUESTS``, or while they hold
+more than its share of ``ReceivedBytes``, which gives credit for a large frame before more of it is read.  Answers go out as they come.  A
+connection that says nothing for ``IDLE_S`` is closed, as RocketMQ does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import cast
 
 from broker.remoting.command import ONEWAY, RESPONSE, Command, decode, encode, frame_size
-from dledger_wire.errors import DeadlineExceededError, InvalidArgumentError, UnreachableError
+from dledger_wire.errors import DeadlineExceededError, DledgerError, InvalidArgumentError, UnreachableError
 from dledger_wire.tcp.counted import Counted
 from dledger_wire.tcp.listener import named
 from dledger_wire.tcp.rare_warning import RareWarning
+from dledger_wire.tcp.received_bytes import Credit, ReceivedBytes
 
 MAX_REQUESTS = 20_000  # a consumer has one pull under way for each of its queues
 IDLE_S = 120.0
 LOOK_S = 10.0
 HEAD_BYTES = 8
+SMALL_FRAME_BYTES = 64 << 10  # needs no credit
 
-_logger = logging.getLogger(__name__)
+_strangers = RareWarning()
 
 Serve = Callable[["RemotingConnection", Command], Awaitable[Command | None]]
-
-
-class Budget:
-    """Bytes of requests that are served now, over all connections of a port."""
-
-    def __init__(self, limit: int) -> None:
-        self.held, self._limit = 0, limit
-        self._paused: dict[RemotingConnection, None] = {}
-        self.warning = RareWarning()
-
-    @property
-    def is_used_up(self) -> bool:
-        return self.held >= self._limit
-
-    def take(self, size_bytes: int) -> None:
-        self.held += size_bytes
-
-    def give_back(self, size_bytes: int) -> None:
-        """The connections that waited go on, in the order in which they were paused."""
-        self.held -= size_bytes
-        while self._paused and not self.is_used_up:
-            first = next(iter(self._paused))
-            del self._paused[first]
-            first.go_on()
-
-    def pause(self, connection: RemotingConnection) -> None:
-        self._paused[connection] = None
-
-    def forget(self, connection: RemotingConnection) -> None:
-        self._paused.pop(connection, None)
 
 
 class RemotingConnection(asyncio.Protocol):
     """``serve`` returns the answer to a request; ``on_close`` are called once it is gone.  ``counted``: of one that was accepted."""
 
-    def __init__(self, counted: Counted | None, serve: Serve, budget: Budget) -> None:
+    is_members = False
+
+    def __init__(self, counted: Counted | None, serve: Serve, memory: ReceivedBytes) -> None:
         self.peer, self.local = "", ""
         self.language, self.version, self.form = "OTHER", 0, 0
         self.on_close: list[Callable[[], object]] = []
-        self._counted, self._serve, self._budget = counted, serve, budget
+        self._counted, self._serve, self._memory = counted, serve, memory
+        self._served_bytes = self._rest_bytes = 0  # counted there: of requests, and of a frame without credit that is not complete
+        self._is_released = False
+        self._credit: Credit | None = None  # for the frame that is not complete
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []  # of a frame that is not complete
@@ -74,7 +51,7 @@ class RemotingConnection(asyncio.Protocol):
         self._serving: set[asyncio.Task[None]] = set()
         self._asked: dict[int, asyncio.Future[Command]] = {}
         self._numbers = count(1)
-        self._is_paused = False
+        self._is_waiting = False  # not read
         self._writable = asyncio.Event()
         self._writable.set()
         self._seen_s = self._loop.time()
@@ -97,7 +74,7 @@ class RemotingConnection(asyncio.Protocol):
         self._transport = None
         if self._counted is not None:
             self._counted.lost()
-        self._budget.forget(self)
+        self._release()
         self._writable.set()
         if self._look is not None:
             self._look.cancel()
@@ -116,7 +93,7 @@ class RemotingConnection(asyncio.Protocol):
         self._writable.set()
 
     def _look_at_silence(self) -> None:
-        if self._loop.time() - self._seen_s > IDLE_S and not self._is_paused:
+        if self._loop.time() - self._seen_s > IDLE_S and not self._is_waiting:
             self.abort()
             return
         self._look = self._loop.call_later(LOOK_S, self._look_at_silence)
@@ -125,8 +102,11 @@ class RemotingConnection(asyncio.Protocol):
         self._seen_s = self._loop.time()
         self._parts.append(data)
         self._part_bytes += len(data)
+        if self._credit is not None:
+            self._credit.filled = self._part_bytes
         if self._part_bytes >= self._wanted:
             self._take_frames()
+        self._count_rest()
 
     def _take_frames(self) -> None:
         """Serve every whole frame, and keep the rest."""
@@ -138,29 +118,72 @@ class RemotingConnection(asyncio.Protocol):
                 if len(data) - at < size:
                     wanted = size
                     break
+                self._end_credit()
                 self._received(decode(data[at : at + size]), size)
                 at += size
         except InvalidArgumentError as error:
-            self._budget.warning.log(f"{self.peer}: closed: no RocketMQ client: {error.message}")
+            _strangers.log(f"{self.peer}: closed: no RocketMQ client: {error.message}")
             self.abort()
             return
         rest = bytes(data[at:])
         self._parts, self._part_bytes, self._wanted = [rest] if rest else [], len(rest), wanted
-        if len(self._serving) >= MAX_REQUESTS or self._budget.is_used_up:
-            self._pause()
+        if wanted > SMALL_FRAME_BYTES and self._credit is None and not self._is_released:
+            self._credit = self._memory.ask(self, wanted)
+        self._memory.give()
+        self._pause_or_go_on()
 
-    def _pause(self) -> None:
-        if self._transport is not None and not self._is_paused:
-            self._is_paused = True
+    def _count_rest(self) -> None:
+        rest_bytes = self._part_bytes if self._credit is None else 0
+        if rest_bytes != self._rest_bytes and not self._is_released:
+            change, self._rest_bytes = rest_bytes - self._rest_bytes, rest_bytes
+            self._memory.wait(self, change)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._serving) >= MAX_REQUESTS or self._served_bytes > self._memory.waiting_bytes
+
+    def _pause_or_go_on(self) -> None:
+        """Read on as long as there is room for requests and credit for the frame that has begun."""
+        if self._transport is None:
+            return
+        waits = self._is_full or (self._credit is not None and not self._credit.granted)
+        if waits and not self._is_waiting:
             self._transport.pause_reading()
-            self._budget.pause(self)
-
-    def go_on(self) -> None:
-        """There is room again."""
-        if self._transport is not None and self._is_paused:
-            self._is_paused = False
+        elif self._is_waiting and not waits:
             self._seen_s = self._loop.time()
             self._transport.resume_reading()
+        self._is_waiting = waits
+
+    def credited(self, _credit: Credit) -> None:
+        self._pause_or_go_on()
+
+    def drop(self, _error: DledgerError) -> None:
+        """Close it, and keep nothing of it: its client learns of it by that."""
+        self._release()
+        self.abort()
+
+    def _end_credit(self) -> None:
+        credit, self._credit = self._credit, None
+        if credit is not None:
+            self._memory.end(credit)
+
+    def _hold(self, change: int) -> None:
+        """A request is served, or was."""
+        if not self._is_released:
+            self._served_bytes += change
+            self._memory.wait(self, change)
+
+    def _release(self) -> None:
+        """Nothing of it counts any more."""
+        if not self._is_released:
+            self._end_credit()
+            self._memory.wait(self, -self._served_bytes - self._rest_bytes)
+            self._is_released = True
+            self._memory.give()
 
     def abort(self) -> None:
         """Close it at once."""
@@ -178,14 +201,15 @@ class RemotingConnection(asyncio.Protocol):
             if waiting is not None and not waiting.done():
                 waiting.set_result(command)
             return
-        self._budget.take(size_bytes)
+        self._hold(size_bytes)
         task = self._loop.create_task(self._answer(command), name=f"remoting {command.code}")
         self._serving.add(task)
         task.add_done_callback(lambda done: self._served(done, size_bytes))
 
     def _served(self, task: asyncio.Task[None], size_bytes: int) -> None:
         self._serving.discard(task)
-        self._budget.give_back(size_bytes)
+        self._hold(-size_bytes)
+        self._pause_or_go_on()
 
     async def _answer(self, request: Command) -> None:
         answer = await self._serve(self, request)

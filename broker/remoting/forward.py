@@ -10,14 +10,16 @@ import asyncio
 from broker.config.rocketmq import remoting_address
 from broker.node import BrokerNode
 from broker.remoting.command import Command
-from broker.remoting.connection import Budget, RemotingConnection
+from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handler, Handlers
 from broker.remoting.leader import CALL_S, Leader
 from dledger.core.types import NodeId
 from dledger_wire.errors import NotLeaderError, UnreachableError
 from dledger_wire.security.network_security import NetworkSecurity
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 CONNECT_S = 1.0
+ANSWER_BYTES = 32 << 20  # of the leader, that are not complete
 
 
 class Forwards:
@@ -26,6 +28,7 @@ class Forwards:
     def __init__(self, node: BrokerNode, leader: Leader, security: NetworkSecurity) -> None:
         self._node, self._leader, self._security = node, leader, security
         self._connections: dict[str, RemotingConnection] = {}
+        self._received = ReceivedBytes(ANSWER_BYTES)
         self._connecting = asyncio.Lock()
 
     def at_leader(self, handlers: Handlers) -> Handlers:
@@ -64,7 +67,7 @@ class Forwards:
             return None
 
         def made() -> RemotingConnection:
-            return RemotingConnection(None, refuse, Budget(1 << 20))
+            return RemotingConnection(None, refuse, self._received)
 
         try:
             async with asyncio.timeout(CONNECT_S):

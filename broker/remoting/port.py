@@ -19,7 +19,7 @@ from broker.remoting.admin_clients import AdminClients
 from broker.remoting.admin_groups import AdminGroups
 from broker.remoting.admin_topics import AdminTopics
 from broker.remoting.clients import Clients
-from broker.remoting.connection import Budget, RemotingConnection
+from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Dispatcher
 from broker.remoting.forward import Forwards
 from broker.remoting.leader import Leader
@@ -40,6 +40,7 @@ from dledger_wire.tasks import BackgroundTasks
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.counted import Counted
 from dledger_wire.tcp.listener import Listener
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 
 
 class RemotingNode:
@@ -98,10 +99,10 @@ async def _served(node: BrokerNode, machine: Machine, addresses: Sequence[str]) 
     for work in (clients, offsets, transactions, windows):
         tasks.spawn(work.run(), type(work).__name__.lower())
     security, arrivals = _open_to_clients(machine.network.security), Arrivals(machine.network.security.limits)
-    budget = Budget(MemoryShares.of(node.settings.cluster, memory).received // 4)
+    received = ReceivedBytes(MemoryShares.of(node.settings.cluster, memory).received // 4)
 
     def made(arrival: Arrival) -> RemotingConnection:
-        return RemotingConnection(Counted(arrivals, arrival), dispatcher.serve, budget)
+        return RemotingConnection(Counted(arrivals, arrival), dispatcher.serve, received)
 
     listeners = [Listener(address, security, arrivals, made) for address in addresses]
     try:

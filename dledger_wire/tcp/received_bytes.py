@@ -12,14 +12,11 @@ was given for long, the connection that holds the most; one of a member of the c
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from dledger_wire.errors import BusyError
+from dledger_wire.errors import BusyError, DledgerError
 from dledger_wire.security.limits import DEFAULT_LIMITS
 from dledger_wire.tcp.rare_warning import RareWarning
-
-if TYPE_CHECKING:
-    from dledger_wire.tcp.connection import Connection
 
 RECEIVED_BYTES_LIMIT = 512 << 20
 WAITING_BYTES = 8 << 20  # complete messages of one stream
@@ -31,12 +28,32 @@ STARVED_LOOKS = 30  # that the first of those who wait may see nothing given
 _TOO_MANY = "too many bytes received and not yet taken over all connections; nothing of what waited was kept"
 
 
+class Receiving(Protocol):
+    """A connection that reads messages; hashable by itself."""
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def is_members(self) -> bool:
+        """Whether a member of the cluster is at the other side: then nothing of it waits."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is not read now, for a reason of its own."""
+
+    def credited(self, credit: Credit) -> None:
+        """A message may be read on."""
+
+    def drop(self, error: DledgerError) -> None:
+        """End the connection for that reason, and keep nothing of what has come."""
+
+
 class Credit:
     """The room of one message, from its beginning to its end.  Its owner notes in ``filled`` how much of it has come."""
 
     __slots__ = ("connection", "filled", "granted", "idle", "seen", "since_s", "size")
 
-    def __init__(self, connection: Connection, size: int) -> None:
+    def __init__(self, connection: Receiving, size: int) -> None:
         self.connection, self.size, self.granted = connection, size, False
         self.since_s = 0.0  # when the frame began to come
         self.filled = self.seen = self.idle = 0
@@ -54,7 +71,7 @@ class ReceivedBytes:
         self.queue: dict[Credit, None] = {}  # those who wait, in the order of asking
         self._limit = limit
         self._given: dict[Credit, None] = {}
-        self._by: dict[Connection, int] = {}
+        self._by: dict[Receiving, int] = {}
         self._warning = RareWarning()
         self._timer: asyncio.TimerHandle | None = None
         self._looks = 0  # since anything was given
@@ -67,11 +84,11 @@ class ReceivedBytes:
             return 0
         return WAITING_BYTES if 2 * self.held <= self._limit else SCARCE_BYTES
 
-    def held_of(self, connection: Connection) -> int:
+    def held_of(self, connection: Receiving) -> int:
         """What of it is held, and credit."""
         return self._by.get(connection, 0)
 
-    def wait(self, connection: Connection, change: int) -> None:
+    def wait(self, connection: Receiving, change: int) -> None:
         """So many bytes of ``connection`` wait more than before, or, negative, less."""
         self._count(connection, change)
         if change > 0:
@@ -79,7 +96,7 @@ class ReceivedBytes:
         elif self.queue:
             self.give()
 
-    def _count(self, connection: Connection, change: int) -> None:
+    def _count(self, connection: Receiving, change: int) -> None:
         self.held += change
         held = self._by.pop(connection, 0) + change
         if held:
@@ -87,7 +104,7 @@ class ReceivedBytes:
 
     # -- credit
 
-    def ask(self, connection: Connection, size: int) -> Credit:
+    def ask(self, connection: Receiving, size: int) -> Credit:
         """Credit for a message of ``size`` bytes, ``granted`` at once or later: ``connection`` is then notified by ``credited``.
 
         A message of more than the room counts as much as that: it is read when there is no other one.
@@ -100,7 +117,7 @@ class ReceivedBytes:
             self._watch()
         return credit
 
-    def has_room(self, connection: Connection, size: int) -> bool:
+    def has_room(self, connection: Receiving, size: int) -> bool:
         """Whether a message of ``size`` bytes would get credit at once."""
         return connection.is_members or (not self.queue and self._fits(size))
 
@@ -146,7 +163,7 @@ class ReceivedBytes:
         largest = max(self._by, key=lambda each: (not each.is_members, self._by[each]))
         self._drop(largest, f"{self.held >> 20} MiB received and not yet taken over all connections", _TOO_MANY)
 
-    def _drop(self, connection: Connection, why: str, error: str) -> None:
+    def _drop(self, connection: Receiving, why: str, error: str) -> None:
         self._warning.log(f"{connection.peer}: refused: {why}")
         connection.drop(BusyError(error))
         self.held -= self._by.pop(connection, 0)

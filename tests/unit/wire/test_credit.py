@@ -20,9 +20,8 @@ from dledger_wire.rpc.transport import ByteStream, CallContext, RecallingStream,
 from dledger_wire.security.limits import Limits
 from dledger_wire.security.network_security import OPEN, NetworkSecurity
 from dledger_wire.tcp import received_bytes
-from dledger_wire.tcp.connection import Connection
 from dledger_wire.tcp.network import TcpNetwork
-from dledger_wire.tcp.received_bytes import Credit, ReceivedBytes
+from dledger_wire.tcp.received_bytes import Credit, ReceivedBytes, Receiving
 from dledger_wire.tcp.server import TcpServer
 from tests.waiting import until
 
@@ -40,12 +39,12 @@ class Watched(ReceivedBytes):
         super().__init__(limit)
         self.most, self.asked, self.granted = 0, list[Credit](), list[Credit]()
 
-    def _count(self, connection: Connection, change: int) -> None:
+    def _count(self, connection: Receiving, change: int) -> None:
         super()._count(connection, change)
         self.most = max(self.most, self.held)
         assert self.held == sum(self._by.values()) >= sum(each.size for each in self._given) >= 0
 
-    def ask(self, connection: Connection, size: int) -> Credit:
+    def ask(self, connection: Receiving, size: int) -> Credit:
         credit = super().ask(connection, size)
         self.asked.append(credit)
         return credit
@@ -373,7 +372,7 @@ class Party:
     def drop(self, _error: DledgerError) -> None:
         kept, self.kept = self.kept, 0
         if kept:
-            self.memory.wait(self, -kept)  # type: ignore[arg-type]
+            self.memory.wait(self, -kept)
         self.leave()
 
     def leave(self) -> None:
@@ -396,16 +395,16 @@ def test_no_credit_is_lost_or_made(seed: int) -> None:
         for _ in range(3000):
             each = draw.choice(parties)
             if each.credit is None and draw.random() < 0.6:
-                each.credit = memory.ask(each, draw.randint(1, 900))  # type: ignore[arg-type]
+                each.credit = memory.ask(each, draw.randint(1, 900))
             elif each.credit is not None and each.credit.granted and draw.random() < 0.5:
                 size, credit, each.credit = each.credit.size, each.credit, None
                 memory.end(credit)
                 each.kept += size
-                memory.wait(each, size)  # type: ignore[arg-type]
+                memory.wait(each, size)
                 memory.give()
             elif each.kept and draw.random() < 0.7:
                 each.kept, size = 0, each.kept
-                memory.wait(each, -size)  # type: ignore[arg-type]
+                memory.wait(each, -size)
             elif draw.random() < 0.05:
                 each.drop(BusyError("drawn"))
             granted = sum(one.credit.size for one in parties if one.credit is not None and one.credit.granted)

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from broker.node import BrokerNode
 from broker.remoting.command import Command
-from broker.remoting.connection import Budget, RemotingConnection
+from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import Leader
+from dledger_wire.tcp.received_bytes import ReceivedBytes
 from tests.unit.client.sim_rig import Rig, node_of
 
 
@@ -35,7 +36,7 @@ def stranger() -> RemotingConnection:
     async def refuse(_connection: RemotingConnection, _request: Command) -> None:
         return None
 
-    return RemotingConnection(None, refuse, Budget(1))
+    return RemotingConnection(None, refuse, ReceivedBytes(1 << 20))
 
 
 async def ask(handlers: Handlers, code: int, body: bytes = b"", **fields: object) -> Command:
