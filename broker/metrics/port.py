@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from broker.config.cluster_file import ClusterConfig
@@ -79,10 +79,7 @@ async def metrics_port(cluster: ClusterConfig, address: str | None, security: Ne
 
 def _https(security: NetworkSecurity) -> TlsContexts | None:
     """With the files of the process.  No client certificate is required here: probes have none."""
-    if security.tls is None:
-        return None
-    settings = replace(security.tls.settings, client_auth="none")
-    return TlsContexts(settings, alpn=("http/1.1",), check=security.tls.check)
+    return None if security.tls is None else security.tls.without_client_certificates(("http/1.1",))
 
 
 class _ProcessSource:

@@ -7,7 +7,6 @@ session, as members of other clients do, so that both kinds share a group's queu
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass, field
 
 from broker.node import BrokerNode
@@ -16,6 +15,7 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.group_member import GroupMember, Subscription
+from broker.remoting.json_body import answer
 from broker.remoting.leader import Leader
 from dledger_wire._pb import admin_pb2, sessions_pb2
 from dledger_wire.errors import DledgerError, InvalidArgumentError
@@ -195,7 +195,7 @@ class Clients:
         ids = [member.client_id for each in reply.groups for member in each.members]
         if not ids:
             return Command(Answer.SYSTEM_ERROR, remark=f"no consumer of group {group}")
-        return Command(Answer.SUCCESS, body=json.dumps({"consumerIdList": ids}, separators=(",", ":")).encode())
+        return await answer({"consumerIdList": ids})
 
     async def check_config(self, request: Command, _client: RemotingConnection) -> Command:
         data = request.content().get("subscriptionData")

@@ -80,7 +80,6 @@ class Answer(IntEnum):
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
-    SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
     MESSAGE_ILLEGAL = 13
     SERVICE_NOT_AVAILABLE = 14
@@ -91,10 +90,7 @@ class Answer(IntEnum):
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
     SUBSCRIPTION_PARSE_FAILED = 23
-    SUBSCRIPTION_NOT_EXIST = 24
-    SUBSCRIPTION_GROUP_NOT_EXIST = 26
     CONSUMER_NOT_ONLINE = 206
-    INVALID_PARAMETER = 29
 
 
 # Nothing was stored, or a client that sends again is recognised: SERVICE_NOT_AVAILABLE is the one that all versions of all clients retry.

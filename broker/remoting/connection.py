@@ -36,7 +36,7 @@ class RemotingConnection(asyncio.Protocol):
     is_members = False
 
     def __init__(self, counted: Counted | None, serve: Serve, memory: ReceivedBytes) -> None:
-        self.peer, self.local = "", ""
+        self.peer = ""
         self.language, self.version, self.form = "OTHER", 0, 0
         self.on_close: list[Callable[[], object]] = []
         self._counted, self._serve, self._memory = counted, serve, memory
@@ -65,7 +65,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer, self.local = named(transport.get_extra_info("peername")), named(transport.get_extra_info("sockname"))
+        self.peer = named(transport.get_extra_info("peername"))
         if self._counted is not None:
             self._counted.opened(self._transport)
         self._look = self._loop.call_later(LOOK_S, self._look_at_silence)
@@ -140,17 +140,13 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def is_paused(self) -> bool:
-        return self._is_full
-
-    @property
-    def _is_full(self) -> bool:
         return len(self._serving) >= MAX_REQUESTS or self._served_bytes > self._memory.waiting_bytes
 
     def _pause_or_go_on(self) -> None:
         """Read on as long as there is room for requests and credit for the frame that has begun."""
         if self._transport is None:
             return
-        waits = self._is_full or (self._credit is not None and not self._credit.granted)
+        waits = self.is_paused or (self._credit is not None and not self._credit.granted)
         if waits and not self._is_waiting:
             self._transport.pause_reading()
         elif self._is_waiting and not waits:

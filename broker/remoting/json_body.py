@@ -1,7 +1,7 @@
 """Bodies of answers in the JSON that RocketMQ's tools read: compact, and with objects as the keys of maps of queues.
 
 Owns that dialect, which is fastjson's, ``{{"brokerName":"g0","queueId":0,"topic":"t"}:{...}}``.  A body may tell of all queues of a large
-topic: it is made in slices.
+topic: it is made in slices.  There are no spaces: a client takes the addresses of brokers out of the text of a route.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ request every 20 s and gets the same answer.
 
 from __future__ import annotations
 
-import json
-
 from broker.node import BrokerNode
 from broker.remoting.clients import Clients
 from broker.remoting.codes import Answer, Request
@@ -15,6 +13,7 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.group_member import GroupMember, Queue
+from broker.remoting.json_body import answer
 from dledger_wire.errors import InvalidArgumentError
 from store.commands.queue_locks import MAX_LOCKED_QUEUES
 
@@ -34,8 +33,7 @@ class Locks:
         content = request.content()
         member, queues = self._member(content), self._queues(content)
         locked = set(await member.lock(list(queues), LOCK_S)) if member is not None else set()
-        body = {"lockOKMQSet": [row for queue, row in queues.items() if queue in locked]}
-        return Command(Answer.SUCCESS, body=json.dumps(body, separators=(",", ":")).encode())
+        return await answer({"lockOKMQSet": [row for queue, row in queues.items() if queue in locked]})
 
     async def unlock(self, request: Command, _client: RemotingConnection) -> Command:
         content = request.content()

@@ -35,7 +35,6 @@ from broker.remoting.send_back import SendBacks
 from broker.remoting.traffic_windows import TrafficWindows
 from broker.remoting.transactions import Transactions
 from dledger_wire.security.network_security import NetworkSecurity
-from dledger_wire.security.tls import TlsContexts
 from dledger_wire.tasks import BackgroundTasks
 from dledger_wire.tcp.arrivals import Arrival, Arrivals
 from dledger_wire.tcp.counted import Counted
@@ -125,5 +124,4 @@ def _open_to_clients(security: NetworkSecurity) -> NetworkSecurity:
     """As the node's other ports, without a certificate of the client; RocketMQ's clients choose TLS by their first byte."""
     if security.tls is None:
         return security
-    settings = replace(security.tls.settings, client_auth="none")
-    return replace(security, tls=TlsContexts(settings, alpn=(), check=security.tls.check))
+    return replace(security, tls=security.tls.without_client_certificates(()))

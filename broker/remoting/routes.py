@@ -6,15 +6,15 @@ leaders the last one keeps the id 0: each node takes every request, and without 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from broker.config.rocketmq import remoting_address
 from broker.node import BrokerNode
-from broker.remoting.codes import Answer, Request
+from broker.remoting.codes import Request
 from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
+from broker.remoting.json_body import answer
 from broker.remoting.leader import CALL_S, Leader
 from dledger_wire._pb import routes_pb2
 from dledger_wire.errors import DledgerError, NotReadyError, TopicNotFoundError
@@ -45,23 +45,23 @@ class Routes:
     async def topic_route(self, request: Command, _client: RemotingConnection) -> Command:
         name = request.text("topic")
         if name == AUTO_CREATE_TOPIC and self._cluster.broker.autoCreateTopicEnable:
-            return _json(await self._default_route())
+            return await answer(await self._default_route())
         reply = await self._routes([name])
         topic = next((topic for topic in reply.topics if topic.found), None)
         if topic is None:
             raise TopicNotFoundError(f"no route of topic {name!r}: it does not exist", topic=name)
         queues = [(each.group, each.read_queues, each.write_queues, each.perm) for each in topic.queues]
         wanted = {each.group for each in topic.queues}
-        return _json(self._route(queues, [group for group in reply.groups if group.name in wanted]))
+        return await answer(self._route(queues, [group for group in reply.groups if group.name in wanted]))
 
     async def cluster_info(self, _request: Command, _client: RemotingConnection) -> Command:
         brokers = {group.name: self._broker(group) for group in await self._groups()}
         table = {"brokerAddrTable": brokers, "clusterAddrTable": {self._cluster.cluster: sorted(brokers)}}
-        return _json(table)
+        return await answer(table)
 
     async def topics(self, _request: Command, _client: RemotingConnection) -> Command:
         names = sorted(topic.name for topic in self._node.store.topics)
-        return _json({"topicList": names, "brokerAddr": ""})
+        return await answer({"topicList": names, "brokerAddr": ""})
 
     # Groups as brokers
 
@@ -134,8 +134,3 @@ class Routes:
             except DledgerError as error:
                 failed = error
         raise failed
-
-
-def _json(content: object) -> Command:
-    """An answer with a body, without spaces: a client takes the addresses of brokers out of its text."""
-    return Command(Answer.SUCCESS, body=json.dumps(content, separators=(",", ":")).encode())

@@ -24,12 +24,12 @@ from dledger_wire.frames.frame import Frame, decode_frame, encode_frame
 from dledger_wire.frames.message_id import offset_message_id
 from dledger_wire.rpc import methods
 from dledger_wire.rpc.transport import ByteStream
+from store.append.half_messages import REAL_QUEUE, REAL_TOPIC, transaction_id
 
 LOOK_S = 0.2  # for producer groups that are new
 RETRY_S = 0.5
 HEARTBEAT_S = 1.0
 _ENDS = {8: transaction_pb2.TRANSACTION_COMMIT, 12: transaction_pb2.TRANSACTION_ROLLBACK, 0: transaction_pb2.TRANSACTION_UNKNOWN}
-_REAL_TOPIC, _REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 
 _logger = logging.getLogger(__name__)
 
@@ -100,11 +100,11 @@ class Transactions:
             return
         half = decode_frame(check.frame)
         fields = {
-            "topic": half.properties.get(_REAL_TOPIC, ""),
+            "topic": half.properties.get(REAL_TOPIC, ""),
             "tranStateTableOffset": str(check.half_offset),
             "commitLogOffset": str(half.physical_offset),
-            "msgId": half.properties.get("UNIQ_KEY", ""),
-            "transactionId": half.properties.get("UNIQ_KEY", ""),
+            "msgId": transaction_id(half),
+            "transactionId": transaction_id(half),
             "offsetMsgId": offset_message_id(self._store_host, half.physical_offset),
         }
         producer = producers[next(self._turns) % len(producers)]
@@ -121,5 +121,5 @@ async def _beat(stream: ByteStream, join: bytes) -> None:
 
 def _as_sent(half: Frame) -> Frame:
     """The message as its producer knows it."""
-    queue = half.properties.get(_REAL_QUEUE, "0")
-    return replace(half, topic=half.properties.get(_REAL_TOPIC, ""), queue_id=int(queue) if queue.isdecimal() else 0)
+    queue = half.properties.get(REAL_QUEUE, "0")
+    return replace(half, topic=half.properties.get(REAL_TOPIC, ""), queue_id=int(queue) if queue.isdecimal() else 0)

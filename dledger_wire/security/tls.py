@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
@@ -91,6 +91,10 @@ class TlsContexts:
             loaded.expires_at_ms = int(expiry(self.settings.cert).timestamp() * 1000)
             self._server = loaded
         return loaded.context
+
+    def without_client_certificates(self, alpn: tuple[str, ...]) -> TlsContexts:
+        """Contexts with the same files, for a port whose clients have no certificates of the cluster and speak ``alpn``."""
+        return TlsContexts(replace(self.settings, client_auth="none"), alpn=alpn, check=self.check)
 
     @property
     def trouble(self) -> str:
