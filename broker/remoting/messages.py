@@ -9,22 +9,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import numpy as np
 
 from broker.remoting.command import Command
 from broker.support.limits import at_most, in_slices
-from dledger_wire.batches.batch import encode_batch_parts, stamp_unique
+from dledger_wire.batches.batch import stamp_unique
+from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.checksum import Buffer
 from dledger_wire.errors import InvalidArgumentError
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import UNIQUE_ID_SIZE, decode_properties
 from dledger_wire.frames.message_id import UniqueIds
 from dledger_wire.frames.timer import TIMER_DELIVER, TIMER_OUT
-from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
+from store.append.redelivery import DELAY
+from store.append.staged_check import PREPARED, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC
 
 MAX_BATCH = 10_000  # messages
 AT_ONCE = 25  # before other work runs: each takes up to 50 us
@@ -44,9 +43,8 @@ _COMPACT = {
 }
 _PART = struct.Struct(">iiiii")  # of a batch's body: size, magic, CRC, flag, length of the body
 _SHORT = struct.Struct(">h")
-_DELAY, _REAL_TOPIC, _REAL_QUEUE, _PREPARED, _GROUP = "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"
 _TIMER_SECONDS, _TIMER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
-_NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", _REAL_TOPIC, _REAL_QUEUE})
+_NOT_KEPT = frozenset({"POP_CK", "RECONSUME_TIME", REAL_TOPIC, REAL_QUEUE})
 _MOST_RETRIES = 16
 
 
@@ -142,55 +140,32 @@ class Staging:
     now_ms: int
 
 
-class Batch(NamedTuple):
-    """A batch in parts, the sizes of its frames, and the topic that it is stored in."""
-
-    parts: list[Buffer]
-    sizes: list[int]
-    topic: str
-
-
-async def batch_of(sending: Sending, staging: Staging) -> Batch:
+async def batch_of(sending: Sending, staging: Staging) -> FrameBatch:
     """A batch of the Produce stream.  InvalidArgumentError for delays that cannot be."""
     first = _staged(sending, sending.frames[0], staging)
-    topic, queue_id = first.topic, first.queue_id
-    encoded: list[bytes] = []
-    tags: list[int] = []
-    unique: list[int] = []
-    owners: list[int] = []
-    keys: list[int] = []
+    batch = FrameBatch(first.topic, first.queue_id)
     async for each in in_slices(sending.frames, AT_ONCE):
         frame = _staged(sending, each, staging)
-        if (frame.topic, frame.queue_id) != (topic, queue_id):
+        if (frame.topic, frame.queue_id) != (first.topic, first.queue_id):
             raise InvalidArgumentError("the messages of a batch are delayed differently; expected one delay for all")
-        words = key_words(frame.properties.get("KEYS", ""))
-        owners += [len(encoded)] * len(words)
-        keys += [key_hash(topic, word) for word in words]
-        tags.append(cached_java_hash(frame.properties["TAGS"]) if "TAGS" in frame.properties else 0)
-        unique.append(key_hash(topic, frame.properties["UNIQ_KEY"]))
-        encoded.append(encode_frame(frame))
-    sizes = [len(frame) for frame in encoded]
-    parts = encode_batch_parts(
-        topic,
-        queue_id,
-        b"".join(encoded),
-        np.array(sizes, np.uint32),
-        np.array(tags, np.int32),
-        np.array(unique, np.int32),
-        key_owners=np.array(owners, np.uint32),
-        key_hashes=np.array(keys, np.int32),
-    )
+        batch.add(encode_frame(frame), frame.properties)
+    return batch
+
+
+def record_of(sending: Sending, batch: FrameBatch) -> list[Buffer]:
+    """The record in parts; recognised by its keys when it is sent again, unless it is a retry."""
+    parts = batch.parts()
     if not sending.topic.startswith(RETRY_PREFIX):  # a message comes there once for each attempt, with the same key
         stamp_unique(parts)
-    return Batch(parts, sizes, topic)
+    return parts
 
 
 def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
     """The message as it is stored now: itself, or in the topic where it waits."""
-    properties, place = frame.properties, {_REAL_TOPIC: sending.topic, _REAL_QUEUE: str(sending.queue_id)}
+    properties, place = frame.properties, {REAL_TOPIC: sending.topic, REAL_QUEUE: str(sending.queue_id)}
     if _is_half(frame):
-        kept = {name: value for name, value in properties.items() if name not in (_PREPARED, _GROUP, _DELAY)}
-        half = {_PREPARED: "true", _GROUP: properties.get(_GROUP) or sending.group}
+        kept = {name: value for name, value in properties.items() if name not in (PREPARED, PRODUCER_GROUP, DELAY)}
+        half = {PREPARED: "true", PRODUCER_GROUP: properties.get(PRODUCER_GROUP) or sending.group}
         return replace(frame, topic=HALF_TOPIC, queue_id=0, properties=kept | half | place)
     if (due_ms := _due_ms(properties, staging.now_ms)) is not None:
         unique = properties["UNIQ_KEY"]
@@ -199,14 +174,14 @@ def _staged(sending: Sending, frame: Frame, staging: Staging) -> Frame:
         kept = {name: value for name, value in properties.items() if name not in ("UNIQ_KEY", TIMER_OUT)}
         timed = {"UNIQ_KEY": unique, TIMER_OUT: str(due_ms)} | kept | place
         return replace(frame, topic=TIMER_TOPIC, queue_id=0, properties=timed)
-    level = _number(properties, _DELAY)
+    level = _number(properties, DELAY)
     if level is not None and level > 0:
         return replace(frame, topic=SCHEDULE_TOPIC, queue_id=min(level, staging.levels) - 1, properties=properties | place)
     return replace(frame, topic=sending.topic, queue_id=sending.queue_id)
 
 
 def _is_half(frame: Frame) -> bool:
-    return frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or frame.properties.get(_PREPARED) == "true"
+    return frame.sys_flag & TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED or frame.properties.get(PREPARED) == "true"
 
 
 def _due_ms(properties: dict[str, str], now_ms: int) -> int | None:

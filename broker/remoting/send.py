@@ -12,7 +12,7 @@ from broker.remoting.command import Command
 from broker.remoting.connection import RemotingConnection
 from broker.remoting.dispatcher import Handlers
 from broker.remoting.leader import CALL_S, Leader
-from broker.remoting.messages import Sending, Staging, batch_of, sending_of
+from broker.remoting.messages import Sending, Staging, batch_of, record_of, sending_of
 from broker.remoting.produce_link import ProduceLink
 from dledger_wire._pb import broker_pb2, topics_pb2
 from dledger_wire.errors import DledgerError, TopicNotFoundError
@@ -71,9 +71,10 @@ class Senders:
         if sending.queue_id < 0:
             sending = sending.in_queue(self._any_queue(sending.topic))
         batch = await batch_of(sending, Staging(self._levels, self._node.store.time.now_ms()))
+        record = record_of(sending, batch)
 
         async def attempt(left_s: float) -> broker_pb2.BatchResult:
-            return await self._link.send(batch.parts, left_s)
+            return await self._link.send(record, left_s)
 
         left_s = end_s - asyncio.get_running_loop().time()
         # What became of an attempt may be unknown: the messages are recognised by their keys, unless they are retries.

@@ -7,13 +7,10 @@ Places and store times are stamped by the new leader.  Messages that wait for a 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from dledger_offline.rocketmq.commit_log import WIDER, StoredMessage
-from dledger_wire.batches.batch import encode_batch
+from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.frames.frame_layout import (
     BORN_HOST_AT,
     IPV4_HOST_SIZE,
@@ -25,11 +22,11 @@ from dledger_wire.frames.frame_layout import (
 )
 from dledger_wire.frames.frames import magic_of, topic_field
 from dledger_wire.frames.timer import TIMER_OUT
-from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import TIMER_TOPIC
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
+from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
 
-REAL_TOPIC, REAL_QUEUE, UNIQUE_ID = "REAL_TOPIC", "REAL_QID", "UNIQ_KEY"
+UNIQUE_ID = "UNIQ_KEY"
 # What the old broker wrote on a message that waited, and takes off when it is delivered.
 _OF_WAITING = frozenset(
     {REAL_TOPIC, REAL_QUEUE, UNIQUE_ID, "DELAY", TIMER_OUT}
@@ -120,19 +117,7 @@ class OpenBatch:
 
     def record(self) -> bytes:
         """The batch as a client sends it, still without a sequence."""
-        topic = self.topic
-        keys = [(number, word) for number, each in enumerate(self.properties) for word in key_words(each.get("KEYS", ""))]
-        return encode_batch(
-            topic,
-            self.queue_id,
-            b"".join(self.frames),
-            np.array([len(frame) for frame in self.frames], np.uint32),
-            np.array([cached_java_hash(each["TAGS"]) if "TAGS" in each else 0 for each in self.properties], np.int32),
-            np.array(_unique_hashes(topic, self.properties), np.int32),
-            key_owners=np.array([number for number, _ in keys], np.uint32),
-            key_hashes=np.array([key_hash(topic, word) for _, word in keys], np.int32),
-        )
-
-
-def _unique_hashes(topic: str, properties: Sequence[dict[str, str]]) -> list[int]:
-    return [key_hash(topic, each[UNIQUE_ID]) if UNIQUE_ID in each else 0 for each in properties]
+        batch = FrameBatch(self.topic, self.queue_id)
+        for frame, properties in zip(self.frames, self.properties, strict=True):
+            batch.add(frame, properties)
+        return b"".join(batch.parts())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dledger_client.runtime.argument_ranges import FIRST_TIME_MS
 from dledger_offline.rocketmq.commit_log import Damage, StoredMessage
 from dledger_offline.rocketmq.folder import SourceGroup, StoreFolder
-from dledger_offline.rocketmq.frames import REAL_TOPIC, UNIQUE_ID, properties_of
+from dledger_offline.rocketmq.frames import UNIQUE_ID, properties_of
 from dledger_wire.errors import InvalidNameError
 from dledger_wire.frames.timer import MAX_TIMER_DELAY_MS, TIMER_OUT
 from dledger_wire.names import (
@@ -29,6 +29,7 @@ from dledger_wire.names import (
     group_of_topic,
 )
 from dledger_wire.status import TRANSACTION_MASK, SysFlag
+from store.append.staged_check import REAL_TOPIC
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 RECALLED = "TIMER_DEL_UNIQKEY"

@@ -11,19 +11,16 @@ removed; everything else (body, unique id, keys, birth) stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from dledger.runtime.env import Buffer
-from dledger_wire.batches.batch import encode_batch
+from dledger_wire.batches.frame_batch import FrameBatch
 from dledger_wire.frames.frame import Frame, encode_frame
 from dledger_wire.frames.frame_layout import MAX_PROPERTIES_BYTES, UNIQUE_ID_SIZE
 from dledger_wire.frames.timer import TIMER_OUT
-from dledger_wire.java_hash import cached_java_hash, key_hash, key_words
 from dledger_wire.names import SCHEDULE_TOPIC
 from store.append.prepared import PreparedBatches, PreparedCommand
 from store.append.staged_check import REAL_QUEUE, REAL_TOPIC
@@ -193,21 +190,11 @@ def batches_of(messages: Sequence[Frame]) -> bytes:
     """Batch records of messages for any queues, in order within each queue."""
     ordered = sorted(messages, key=lambda message: (message.topic, message.queue_id))
     groups = groupby(ordered, key=lambda message: (message.topic, message.queue_id, len(message.born_host) > len("255.255.255.255:65535")))
-    return b"".join(_batch(topic, queue_id, list(group)) for (topic, queue_id, _), group in groups)
+    return b"".join(_batch(topic, queue_id, group) for (topic, queue_id, _), group in groups)
 
 
-def _batch(topic: str, queue_id: int, messages: list[Frame]) -> bytes:
-    frames = [encode_frame(message) for message in messages]
-    tags = [cached_java_hash(message.properties["TAGS"]) if "TAGS" in message.properties else 0 for message in messages]
-    unique = [key_hash(topic, message.properties["UNIQ_KEY"]) if "UNIQ_KEY" in message.properties else 0 for message in messages]
-    keys = [(number, word) for number, message in enumerate(messages) for word in key_words(message.properties.get("KEYS", ""))]
-    return encode_batch(
-        topic,
-        queue_id,
-        b"".join(frames),
-        np.array([len(frame) for frame in frames], np.uint32),
-        np.array(tags, np.int32),
-        np.array(unique, np.int32),
-        key_owners=np.array([number for number, _ in keys], np.uint32),
-        key_hashes=np.array([key_hash(topic, word) for _, word in keys], np.int32),
-    )
+def _batch(topic: str, queue_id: int, messages: Iterable[Frame]) -> bytes:
+    batch = FrameBatch(topic, queue_id)
+    for message in messages:
+        batch.add(encode_frame(message), message.properties)
+    return b"".join(batch.parts())

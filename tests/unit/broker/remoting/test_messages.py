@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from broker.remoting.command import Command
-from broker.remoting.messages import AT_ONCE, Sending, Staging, batch_of, sending_of
+from broker.remoting.messages import AT_ONCE, Sending, Staging, batch_of, record_of, sending_of
 from dledger_wire.batches.batch import BatchView, check_batch
 from dledger_wire.clock import SystemClock
 from dledger_wire.errors import InvalidArgumentError
@@ -33,8 +33,9 @@ def sending(given: Command) -> Sending:
 
 def stored(given: Command, levels: int = 18) -> tuple[BatchView, list[Frame]]:
     """The batch as the leader takes it, checked as it checks those of its own clients."""
-    batch = asyncio.run(batch_of(sending(given), Staging(levels, NOW_MS)))
-    view = BatchView(memoryview(b"".join(batch.parts)))
+    sent = sending(given)
+    batch = asyncio.run(batch_of(sent, Staging(levels, NOW_MS)))
+    view = BatchView(memoryview(b"".join(record_of(sent, batch))))
     check_batch(view, 1 << 20)
     assert batch.sizes == view.sizes.tolist()
     return view, [decode_frame(view.data, int(position)) for position in view.positions]
